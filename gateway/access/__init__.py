@@ -1,6 +1,17 @@
-"""Who may do what, as it is decided while the gateway runs: pairing, approved rooms, roles, blocks and links.
+"""Access: who may talk to the agents, with which role, how often, and at what cost.
 
-All of it is facts in the log. `roster` is the picture of what holds of them; `greeting` shows strangers their codes;
-`pairing`, `opening`, `linking` and `naming` decide what becomes of codes and of an admin's word, and hand the facts
-over; `deskless` does the same for the command line. Pure: `codes`, `tries`, `groups`, `rights`, `words`.
+Everything that is decided at run time is a fact in the log: codes, roles, approved rooms, blocks and links. `Roster`
+holds the current state, and every change is appended first; what could not be appended does not hold.
+
+- `policy`: the decision about one event (pure).
+- `roster`: the current state, the rules on who may change it, and its lists for people.
+- `greeting`: codes and prompts for strangers; `pairing`: what happens to a code; `linking`: two accounts of one person;
+  `roles`: roles and blocks that an admin sets; `pairing_admin`: the same from the command line.
+- `limits`: rates and budgets.
+- `owners`: notifications to owners, command menus by role.
+- `texts`: forms of codes, and texts about people and rooms; `approval_texts`: requests to approve a tool call.
+- `channel_lookup`: abilities of the channels that exist at present.
+
+A code is shown once and never stored: the log has its salt and digest. Names and ids come from others, so every text
+shows them as code. Functions that answer a command return an `AccessResult`: a text, and the facts to append with it.
 """

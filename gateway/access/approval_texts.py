@@ -1,7 +1,7 @@
-"""What an admin is shown who is to approve a call, and what their answer means. Pure.
+"""Approval of tool calls: texts for admins and models, and rules on who may decide. Pure.
 
-The call is written by a model that read what anybody wrote, so everything in it stands in code that it cannot leave: on
-one line, with each character that nobody would see, or that turns or ends something, in JSON's escaped form.
+A call is written by a model that has read untrusted text, so everything in it is shown as code that it cannot leave: on
+one line, with every invisible, direction-changing or terminating character in JSON's escaped form.
 """
 
 import json
@@ -17,55 +17,58 @@ from gateway.core.identity import ROLE_ORDER, Role
 from gateway.core.tool import Requester
 
 APPROVAL_ID_ALPHABET: Final = "23456789bcfghjkmnpqrstvwxyz"
-"""Of ids: nothing that is taken for something else, no vowels, so that none is a word, and no `pwd`, for what stands
-behind that is taken for a secret."""
+"""Letters of approval ids: none that is mistaken for another, no vowels, so that no id is a word, and never `pwd`,
+because text after it is taken for a secret.
+"""
 APPROVAL_ID_CHARS: Final = 4
-"""As many ids as are asked for in years; one that is taken is drawn again."""
+"""Enough ids for years of requests; an id in use is drawn again."""
 MAX_SHOWN_BYTES: Final = 3_000
-"""Of arguments that are shown whole: about a post of Telegram, two of Discord, ten lines of IRC. More cannot be
-approved: nobody reads it."""
+"""Longest arguments that can be approved, in bytes: about one post of Telegram, two of Discord, ten lines of IRC.
+
+Longer ones cannot be approved: nobody reads them.
+"""
 LINE_CHARS: Final = 300
-"""Of arguments, in one line: fits a line of IRC where most characters take one byte."""
+"""Characters of arguments in one line: fits a line of IRC where most characters take one byte."""
 TOOL_CHARS: Final = 200
-"""A tool's name is shown whole."""
+"""Long enough to show a tool's name whole."""
 NAME_CHARS: Final = 40
 PLACE_CHARS: Final = 120
 MAX_REQUESTER_NAMES: Final = 5
-"""Of those who asked; the others are counted."""
+"""Requesters shown by name; the others are counted."""
 
 APPROVER_ROLES: Final[tuple[Role, ...]] = ("admin", "owner")
 ApprovalDuration = Literal["once", "session", "always"]
 APPROVAL_DURATIONS: Final[tuple[ApprovalDuration, ...]] = ("once", "session", "always")
 
 _MARKUP: Final = re.compile(r"[^\w ,;:'.-]|(?<![^\W_])_|_(?![^\W_])")
-"""What could be markup in a sentence of ours that holds names: all but letters, and underscores within names."""
+"""Characters that could be markup in a sentence with names: all but letters, and underscores within names."""
 _INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 _BLANK_CHARS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Letters and marks that show nothing (https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point)."""
+"""Letters and marks that display nothing (https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point)."""
 _VARIATION_SELECTORS: Final = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
-"""Variation selectors, the same: text can be hidden in them."""
+"""Variation selectors, which are invisible too: text can be hidden in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approver:
-    """Who says a word, and where."""
+    """Person who decides about an approval, and where they wrote."""
 
     at: Address
     sender: SenderId
     role: Role
-    """What access says of them: an admin or owner is one that the platform vouches for."""
+    """Role from the access check: admins and owners are verified by the platform."""
     is_direct: bool
     global_role: Role
-    """As `gateway.core.identity.Identity.everywhere`."""
+    """As `gateway.core.identity.Identity.global_role`."""
 
     @property
     def name(self) -> str:
-        """For people, and for the log."""
+        """Id for people and for the log."""
         return f"{self.at.channel}:{self.sender}"
 
 
 def escape_invisible(text: str) -> str:
-    """The text so that nothing in it is hidden, and nothing ends the code or the line that it stands in."""
+    """Return the text with nothing hidden in it, and nothing that ends the code or line around it."""
     if text.isascii() and text.isprintable() and "`" not in text:
         return text
     return "".join(char if _is_visible(char) else json.dumps(char)[1:-1] if char != "`" else "\\u0060" for char in text)
@@ -79,20 +82,20 @@ def _is_visible(char: str) -> bool:
 
 
 def normalize_arguments(written: str) -> str:
-    """What a model wrote as JSON, as it is taken: on one line, each key once."""
+    """Return a model's arguments as they are executed: on one line, each key once."""
     try:
         return json.dumps(json.loads(written or "{}"), ensure_ascii=False)
-    except (ValueError, RecursionError):  # its tool takes what is no JSON, or refuses it
+    except (ValueError, RecursionError):  # its tool accepts text that is no JSON, or refuses it
         return written.strip()
 
 
 def format_arguments(written: str) -> str:
-    """What a model wrote as arguments, whole, as people are shown it."""
+    """Return a model's arguments in full, as people are shown them."""
     return escape_invisible(normalize_arguments(written) or "{}")
 
 
 def explain_too_long(shown: str) -> str:
-    """Why nobody can approve arguments that are shown like this, for the model. Empty: they can be shown whole."""
+    """Return why arguments of this length cannot be approved, for the model. Empty: they can be shown in full."""
     size = len(shown.encode())
     if size <= MAX_SHOWN_BYTES:
         return ""
@@ -103,7 +106,10 @@ def explain_too_long(shown: str) -> str:
 
 
 def _split_into_code_lines(shown: str) -> str:
-    """The text as code, in lines that no platform cuts. No line begins or ends with a space, for that might be lost."""
+    """Return the text as code, in lines that no platform cuts.
+
+    No line begins or ends with a space, which might be lost.
+    """
     lines = []
     while len(shown) > LINE_CHARS:
         places = range(LINE_CHARS, LINE_CHARS // 2, -1)
@@ -113,10 +119,10 @@ def _split_into_code_lines(shown: str) -> str:
     return "\n".join(f"`{line}`" for line in [*lines, shown])
 
 
-def inline_code(text: str, most: int = NAME_CHARS) -> str:
-    """Somebody else's word, as code."""
-    seen = escape_invisible(text.strip())
-    return f"`{seen if len(seen) <= most else f'{seen[: most - 1]}…'}`" if seen else "`?`"
+def inline_code(text: str, max_chars: int = NAME_CHARS) -> str:
+    """Return untrusted text as code."""
+    escaped = escape_invisible(text.strip())
+    return f"`{escaped if len(escaped) <= max_chars else f'{escaped[: max_chars - 1]}…'}`" if escaped else "`?`"
 
 
 def render_approval_request(
@@ -130,10 +136,10 @@ def render_approval_request(
     span: str,
     named: Callable[[str], str] = str,
 ) -> str:
-    """What is posted where it is asked for, in Markdown: all of what is to be run.
+    """Return the request that is posted for admins, in Markdown: the whole call.
 
-    `covers`: what a word that holds for longer covers, as `describe_coverage` says it. `place`: where the turn is;
-    empty: in the same room. `named` puts titles of places into a text.
+    `covers`: what a longer approval covers, from `describe_coverage`. `place`: the conversation of the turn; empty: the
+    same room. `named` inserts titles of places into a text.
     """
     where = f" in {named(inline_code(place, PLACE_CHARS))}" if place else ""
     why = _MARKUP.sub("?", rule)
@@ -149,7 +155,7 @@ def render_approval_request(
 
 
 def describe_coverage(least: Role | str, needs: str, *, foreign: bool) -> str:
-    """What a word that holds for longer covers: in words, for whoever gives it. As `gateway.tools.grants.covers`."""
+    """Return in words what a longer approval covers. The rule is that of `gateway.tools.grants.covers`."""
     clean = max(least, needs, key=_rank)
     words = (
         f"each call of it there, whatever its arguments, that rests on words of {clean}s{_format_above(clean)} alone"
@@ -165,11 +171,11 @@ def _format_above(role: str) -> str:
 
 
 def _rank(role: str) -> int:
-    return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1  # what is no role is below all
+    return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1  # an unknown role is below all others
 
 
 def describe_requesters(askers: Sequence[Requester]) -> str:
-    """Who asked for a call."""
+    """Return the people who asked for a call, as text."""
     if not askers:
         return "Nobody asked for it"
     names = [f"{inline_code(asker.name or asker.id)} ({asker.role})" for asker in askers[:MAX_REQUESTER_NAMES]]
@@ -178,9 +184,10 @@ def describe_requesters(askers: Sequence[Requester]) -> str:
 
 
 def can_decide(approver: Approver, asked_in: Address, room: Address | None) -> bool:
-    """Whether it is for this admin to decide what is asked for there. `room`: where approvals are asked for.
+    """Return whether this admin may decide about a request in that conversation. `room`: the room for approvals.
 
-    In the same room, threads and all; in the room for approvals; an owner of everything also alone with an agent.
+    They may in the same room, including its threads, and in the room for approvals; an owner everywhere also in a
+    direct chat with an agent.
     """
     if approver.role not in APPROVER_ROLES:
         return False
@@ -191,12 +198,15 @@ def can_decide(approver: Approver, asked_in: Address, room: Address | None) -> b
 
 
 def roles_that_may_approve(needs: str) -> tuple[Role, ...]:
-    """Who may approve what takes this role: an admin, unless it takes more."""
+    """Return the roles that may approve what needs this role: admins, unless it needs more."""
     return APPROVER_ROLES[-1:] if needs == "owner" else APPROVER_ROLES
 
 
 def is_weak_requester(approver: Approver, channel: ChannelName, askers: Sequence[Requester], needs: str) -> bool:
-    """Whether somebody is one of those whose word was not enough. `channel`: where they asked."""
+    """Return whether this person asked for the call without a sufficient role.
+
+    `channel`: where the call was asked for.
+    """
     return approver.at.channel == channel and any(
         asker.id == approver.sender and asker.role not in roles_that_may_approve(needs) for asker in askers
     )
@@ -210,13 +220,13 @@ _OVER_TEXTS: Final[dict[ApprovalVerdict, str]] = {
 
 
 def render_already_decided(name: str, verdict: ApprovalVerdict, by: str) -> str:
-    """To whoever decides what has ended."""
-    said = _OVER_TEXTS.get(verdict, "was approved")
-    return f"Too late: `{name}` {said}{f' by {inline_code(by, PLACE_CHARS)}' if by else ''}."
+    """Return the answer to somebody who decides about a request that has ended."""
+    outcome = _OVER_TEXTS.get(verdict, "was approved")
+    return f"Too late: `{name}` {outcome}{f' by {inline_code(by, PLACE_CHARS)}' if by else ''}."
 
 
 def explain_not_approved(verdict: ApprovalVerdict, tool: str, span: str) -> str:
-    """The same for the model that waited, in one sentence. Empty: it may go on."""
+    """Return the result for the model that waited, in one sentence. Empty: the call is approved."""
     if verdict in APPROVAL_DURATIONS:
         return ""
     if verdict == "denied":
@@ -229,9 +239,9 @@ def explain_not_approved(verdict: ApprovalVerdict, tool: str, span: str) -> str:
 
 
 def render_decision(verdict: ApprovalVerdict, tool: str, place: str, prefix: str, covers: str = "") -> str:
-    """To whoever has just decided.
+    """Return the answer to the person who has just decided.
 
-    `place`: where it holds, if that is not here. `covers`: as for `render_approval_request`.
+    `place`: where it holds, if elsewhere. `covers`: as in `render_approval_request`.
     """
     where = f"in {inline_code(place, PLACE_CHARS)}" if place else "here"
     if verdict == "denied":

@@ -1,7 +1,7 @@
-"""What is known of the channels that there are just now, which come and go while the gateway runs.
+"""Mapping from the channels that exist at present to one of their abilities.
 
-Whoever needs to know what channels can do asks at the moment of use, and keeps nothing: so there is one place only
-where a channel is put or taken away.
+Channels come and go while the gateway runs. Code that needs an ability looks it up at the moment of use and stores
+nothing, so channels are added and removed in one place only.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 
 class ChannelLookup(Mapping[ChannelName, T]):
-    """Something of each channel, asked when it is looked up: of those that have it."""
+    """Abilities by channel name, computed at each look-up; channels without it are not in the mapping."""
 
-    def __init__(self, channels: Mapping[ChannelName, Channel], of: Callable[[Channel], T | None]) -> None:
-        """`of`: what there is of one; None: nothing, and then it does not stand here. Called often: cheap and pure."""
-        self._channels, self._of = channels, of
+    def __init__(self, channels: Mapping[ChannelName, Channel], ability: Callable[[Channel], T | None]) -> None:
+        """`ability` returns a channel's ability, None: it has none. Called often: it must be cheap and pure."""
+        self._channels, self._ability = channels, ability
 
     def __getitem__(self, name: ChannelName) -> T:
-        found = self._of(self._channels[name])
+        found = self._ability(self._channels[name])
         if found is None:
             raise KeyError(name)
         return found
 
     def __iter__(self) -> Iterator[ChannelName]:
-        return iter([name for name, channel in self._channels.items() if self._of(channel) is not None])
+        return iter([name for name, channel in self._channels.items() if self._ability(channel) is not None])
 
     def __len__(self) -> int:
-        return sum(self._of(channel) is not None for channel in self._channels.values())
+        return sum(self._ability(channel) is not None for channel in self._channels.values())

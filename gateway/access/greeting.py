@@ -1,6 +1,6 @@
-"""What strangers are told: how to be let in, and how a room is opened.
+"""Prompts for strangers: how to be let in, and how a room is opened.
 
-One code each in an hour, one reminder of it, and then nothing more but for who asks for help.
+Each person gets one code in an hour and one reminder of it, and then nothing more unless they ask for help.
 """
 
 import hashlib
@@ -53,27 +53,27 @@ from gateway.store.effects import CommandEffect, EffectFact
 logger = logging.getLogger("reverie.roster")
 
 MAX_LOGIN_NOTICES: Final = 10
-"""In an hour on one channel, to people of whom nobody knows who they are: each may have any number of names."""
+"""Login notices in an hour on one channel. An unidentified person may use any number of names."""
 HELP_PER_MINUTE: Final = 3
-"""So often a stranger who asks for help is answered."""
+"""Answers in a minute to a stranger who asks for help."""
 _HELP_COMMANDS: Final = frozenset({"help", "commands", "start", "about"})
 _WILDCARDS: Final = frozenset("*?")
-"""A mask with one of these would stand for others, too."""
+"""A mask with one of these would match other people too."""
 _LINK_SUBCOMMANDS: Final = frozenset({"start", "list", "remove"})
-"""Behind `link`: no code."""
+"""First arguments of `link` that are no code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairingNotice:
-    """What whoever was refused is told."""
+    """Notice to somebody who was refused."""
 
     post: Post
     change: CommandEffect | None = None
-    """What becomes durable with it, and is to be settled then. None: nothing."""
+    """Facts to append with it, settled then. None: none."""
 
 
 class Greeter:
-    """For all channels. Decides nothing about who is heard."""
+    """Prompts on all channels. It takes no access decisions."""
 
     def __init__(
         self,
@@ -82,36 +82,36 @@ class Greeter:
         clock: Clock,
         *,
         linking: AccountLinker,
-        manners: ChannelStyle,
+        channel_style: ChannelStyle,
         reach: Callable[[Address, Sender], Address] = lambda at, _: at,
         title: Callable[[Address], str] = lambda _: "",
     ) -> None:
-        """`reach`: where to write to somebody who invites to a room: the room itself where we are in it already.
+        """`reach`: where to write to somebody who invites to a room: the room itself if the bot is there already.
 
-        `title`: what a room calls itself. Empty: that is not known.
+        `title`: title of a room. Empty: not known.
         """
         self._roster = roster
         self._policy = policy
         self._clock = clock
         self._linking = linking
-        self._channel_style = manners
+        self._channel_style = channel_style
         self._reach = reach
         self._title = title
         self._notified: dict[str, tuple[datetime, str]] = {}
-        """Who was told something, or in which room: until when nothing more is said, and by which event."""
+        """Person or room that got a notice: time until which no other follows, and key of the event that caused it."""
         self._reminded: dict[str, tuple[datetime, str]] = {}
-        """The same of who was reminded of a code."""
+        """The same for reminders of a code."""
         self._replaced: dict[str, datetime] = {}
-        """Whose code was replaced by another's: until when that does not give them a third one."""
+        """Person or room whose code was replaced: time until which a second replacement gives them no third code."""
         self._help_limiter = Pace()
         self._codes_being_written: Counter[ChannelName] = Counter()
-        """Codes of each channel that are being written down."""
+        """Codes of each channel that are being appended."""
         self._warned = False
 
     def greet(self, event: Notification, decision: AccessDecision) -> PairingNotice | None:
-        """What to tell, and to write down with the event; None: nothing. Returns at once. To be settled in any case.
+        """Return the notice for a refused event, with its facts; None: none. Returns at once.
 
-        Raises StoreError before the log was read.
+        The change must be settled in any case. Raises StoreError before the roster is loaded.
         """
         place, sender = address_of(event), getattr(event, "sender", None)
         if not decision.request_kind or place is None or not isinstance(sender, Sender) or sender.is_bot:
@@ -126,7 +126,7 @@ class Greeter:
         )
 
     def _parse_link_code(self, event: Notification) -> str:
-        """The code that shows who a stranger is to us elsewhere; empty: it is none."""
+        """Return the link code that the stranger submits; empty: none."""
         if not isinstance(event, Command) or event.name != "link":
             return ""
         first, _, rest = event.args.strip().partition(" ")
@@ -206,7 +206,7 @@ class Greeter:
     def _remind(
         self, event: Notification, place: Address, who: str, request: CodeIssued | None
     ) -> PairingNotice | None:
-        """To whoever was shown a code in this hour: once that it waits, and always if they ask for help."""
+        """Return a reminder to somebody with a code: once, and always if they ask for help."""
         now, key = self._clock.now(), dedup_key(event)
         if self._notified.get(who, (now, ""))[1] == key:  # the code was shown for the same event
             return None
@@ -215,16 +215,16 @@ class Greeter:
                 return None
             text = render_pairing_reminder(request) if request is not None else render_not_approved()
             return PairingNotice(post=_build_notice_post(event, place, text))
-        self._reminded = {one: told for one, told in self._reminded.items() if now < told[0]}
+        self._reminded = {one: notified for one, notified in self._reminded.items() if now < notified[0]}
         if request is None or self._reminded.get(who, (now, key))[1] != key:
             return None
         self._reminded[who] = (request.until, key)
         return PairingNotice(post=_build_notice_post(event, place, render_pairing_reminder(request)))
 
     def _can_issue_code(self, event: Notification, place: Address, whom: str, asker: str) -> bool:
-        """Whether a code may be shown there: nobody gets two in an hour, and few wait that one person asked for."""
+        """Return whether a code may be shown: one in an hour for each subject, and few pending ones from one person."""
         now, key = self._clock.now(), dedup_key(event)
-        self._notified = {one: told for one, told in self._notified.items() if now < told[0]}
+        self._notified = {one: notified for one, notified in self._notified.items() if now < notified[0]}
         if whom in self._notified and self._notified[whom][1] != key:
             return False
         waiting = [
@@ -241,21 +241,21 @@ class Greeter:
     def _evict_oldest_code(
         self, channel: ChannelName
     ) -> tuple[tuple[EffectFact, ...], Callable[[AppendResult | None], None]]:
-        """Where too many codes wait, end the oldest of whoever has the most: nobody keeps others out by asking."""
+        """End the oldest code of the person with the most, if too many are pending: nobody can keep others out."""
         waiting = self._pending_requests(channel)
         if len(waiting) + self._codes_being_written[channel] < MAX_PENDING_CODES:
             return (), lambda _: None
         counts = Counter(stable_source(one.person) for one in waiting)
         for one in sorted(waiting, key=lambda one: (-counts[stable_source(one.person)], one.until)):
             release = self._roster.reserve_request(one.request)
-            if release is not None:  # nobody is approving it in this moment
+            if release is not None:  # nobody is approving it at present
                 return (build_code_over(one, "expired", ""),), partial(self._on_code_replaced, one, release)
         return (), lambda _: None
 
     def _on_code_replaced(
         self, request: CodeIssued, release: Callable[[AppendResult | None], None], asked: AppendResult | None
     ) -> None:
-        """A code was replaced: whoever had it may ask for one more, once in an hour."""
+        """After a code was replaced, let its owner ask for one more, once in an hour."""
         release(asked)
         subject = request.person if request.room is None else request.room.conversation
         now = self._clock.now()
@@ -275,7 +275,7 @@ class Greeter:
         def settle(asked: AppendResult | None) -> None:
             self._codes_being_written[channel] -= 1
             freed(asked)
-            if asked is None:  # nobody is shown it
+            if asked is None:  # it was not shown
                 self._notified.pop(subject, None)
 
         facts = (
@@ -290,17 +290,17 @@ class Greeter:
 
     def _prompt_login(self, event: Notification, place: Address, who: str) -> PairingNotice | None:
         now, key = self._clock.now(), dedup_key(event)
-        self._notified = {one: told for one, told in self._notified.items() if now < told[0]}
+        self._notified = {one: notified for one, notified in self._notified.items() if now < notified[0]}
         mine = f"unsure:{place.channel}:"
-        told = self._notified.get(f"{mine}{who}")
-        if told is None and sum(one.startswith(mine) for one in self._notified) >= MAX_LOGIN_NOTICES:
+        previous = self._notified.get(f"{mine}{who}")
+        if previous is None and sum(one.startswith(mine) for one in self._notified) >= MAX_LOGIN_NOTICES:
             return None
         helped = isinstance(event, Command) and event.name in _HELP_COMMANDS
-        if told is not None and told[1] != key and not helped:
+        if previous is not None and previous[1] != key and not helped:
             return None
         if helped and not self._help_limiter.try_acquire(stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE):
             return None
-        if told is None:
+        if previous is None:
             self._notified[f"{mine}{who}"] = (now + CODE_LIFETIME, key)
         return PairingNotice(
             post=_build_notice_post(
@@ -309,7 +309,7 @@ class Greeter:
         )
 
     def _warn_without_admins(self) -> None:
-        """Once, if nobody can do what the code is for."""
+        """Log a warning, once, if nobody can approve the code."""
         if (
             self._warned
             or has_administrator(self._policy)
@@ -322,12 +322,12 @@ class Greeter:
 
 def _build_notice_post(event: Notification, to: Address, text: str) -> Post:
     key = PostKey(hashlib.sha256(f"greeting:{dedup_key(event)}".encode()).hexdigest()[:26])
-    said = isinstance(event, Message | Command) and event.at == to
+    answerable = isinstance(event, Message | Command) and event.at == to
     style: Literal["message", "notice"] = "notice"
     return Post(
         key=key,
         to=to,
         text=text,
-        reply_to=MessageId(event.id) if said else None,
+        reply_to=MessageId(event.id) if answerable else None,
         style=style,
     )

@@ -1,40 +1,25 @@
-"""Whether a message that is said to an agent may start a turn: rates and budgets, of senders, rooms and agents.
+"""Rate limits and daily budgets of senders, rooms and agents: whether a message may start a turn.
 
-What is refused stays in the log as context. Where it was said, that is told once (`silence`), and owners are told.
+A refused message stays in the log as context. A notice is posted in the room (`NoticeThrottle`: in one room, whatever
+limits are reached there, a notice is followed by silence for `QUIET_S` at least, and the same limit is announced again
+only if it was free in between), and owners are notified.
 
-Owners and admins are always answered, where they are that. What they say takes from the agent's own bucket as far as
-something is in it, so that others get less while they are busy with it; senders' and rooms' buckets it leaves alone.
-Accounts that are linked are one person: one bucket, one sum; so are all masks of one host, for nicks are changed at
-once. A repeat of what is in the log already costs nothing.
+Owners and admins are always answered, where they have that role. Their messages take tokens from the agent's own bucket
+as far as it holds any, so that others get less while the agent is busy with them; the buckets of senders and rooms stay
+as they are. Linked accounts are one person: one bucket, one sum. All masks of one host are one person too, because a
+nick is easily changed. A repeat of a message that is already in the log costs nothing.
 
-Budgets are of what people cause who are neither owners nor admins. A sender's sum is their share of what turns cost
-(`gateway.store.projections`), a room's and an agent's those of all of them. Before each request of a turn as much is
-set aside as it may cost at most (`afford`), until its turn has ended and the bill is known: turns that run at once
-cannot spend the same money. A request without a known price counts with the one that is assumed.
+Budgets cover the cost that is caused by people who are neither owners nor admins. A sender's sum is their share of the
+cost of turns (`gateway.store.projections`); the sum of a room or an agent is that of all its senders. Before each
+request of a turn, its highest possible cost is reserved (`UsageLimiter.reserve`) until the turn has ended and its cost
+is known: turns that run at the same time cannot spend the same money. A request without a known price counts with an
+assumed one.
 
-Token buckets: so many at once, then so many a minute. Pure: times are handed in.
+Token buckets (https://en.wikipedia.org/wiki/Token_bucket) allow a burst, then so many a minute. They count in whole
+numbers (nanoseconds, millionths of a token a minute), so nothing drifts, however long and in however many steps a
+bucket fills.
 
-https://en.wikipedia.org/wiki/Token_bucket. All is counted in whole numbers (nanoseconds, millionths of one a minute),
-so nothing drifts, however long and in however many steps a bucket fills.
-
-Which limit bites, and what is said about it. Pure.
-
-Whether it is time to say once more that a limit is reached. Pure: times are handed in.
-
-In one room, whatever limits bite there, a notice is followed by silence for `QUIET_S` at least; and the same limit is
-told again only if it did not bite at all in between.
-
-What answers cost, by whose they are and by day. Pure.
-
-How many commands one person is answered in a minute. Pure: times are handed in.
-
-What the operator lets people have. Pure.
-
-A memory of bounded size: what was not written to for longest is forgotten first.
-
-How much may be asked of the agents, and what it may cost: so often, and so much money a day.
-
-`bucket`, `costs`, `silence` and `words` decide and are pure; `limits` knows the clock and the log.
+All but `UsageLimiter` is pure: times are arguments.
 """
 
 import asyncio
@@ -58,17 +43,17 @@ from gateway.store.projections import NANO_PER_USD, spending_shares
 
 WINDOW_S = 60.0
 PEOPLE = 10_000
-"""Remembered at once; who was quiet for longest is forgotten first."""
+"""Most people remembered at once; the one who was quiet for longest is forgotten first."""
 
 
 class Pace:
-    """A sliding window per person."""
+    """Sliding window of one minute per person."""
 
     def __init__(self) -> None:
         self._times: OrderedDict[str, deque[float]] = OrderedDict()
 
     def try_acquire(self, person: str, now_s: float, per_minute: int) -> bool:
-        """Whether one more is answered at this monotonic time, of so many in a minute; it counts if so."""
+        """Count one more at this monotonic time if it is within `per_minute`. Return whether it was."""
         times = self._times.setdefault(person, deque())
         self._times.move_to_end(person)
         if len(self._times) > PEOPLE:
@@ -82,16 +67,16 @@ class Pace:
 
 
 class Rate(NamedTuple):
-    """How often."""
+    """Burst and steady rate of a token bucket."""
 
     burst: int
-    """At once. 0 with a pace: one."""
+    """Tokens at once. 0 with a rate: one."""
     per_minute: float
-    """Then. 0, with a burst of 0: as often as anybody likes."""
+    """Tokens a minute after the burst. 0 with a burst of 0: no limit."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether it is a limit at all."""
+        """True if this limits anything."""
         return self.burst > 0 or self.per_minute > 0
 
     def __str__(self) -> str:
@@ -100,13 +85,13 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSettings:
-    """Of what is said to an agent, and of what answers cost."""
+    """Rates of messages to agents, and daily budgets of the answers."""
 
     sender: Rate
     room: Rate
     agent: Rate
     sender_usd: float | None = None
-    """A UTC day, of what people cause who are no admins. None: no limit, as in the next."""
+    """Budget per UTC day for the cost caused by people who are no admins. None: no limit, as in the next two."""
     room_usd: float | None = None
     agent_usd: float | None = None
 
@@ -115,18 +100,18 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 MAX_REMEMBERED: Final = 10_000
-"""People, rooms or notices that are remembered at once."""
+"""Most people, rooms or notices remembered at once."""
 
 
 class LruDict(OrderedDict[K, V]):
-    """A dict of at most `most` things. Write with `keep`."""
+    """Dict of at most `most` entries: the entry that was written longest ago is dropped first. Write with `put`."""
 
     def __init__(self, most: int = MAX_REMEMBERED) -> None:
         super().__init__()
         self._most = most
 
     def put(self, key: K, value: V) -> None:
-        """Remember, as the newest."""
+        """Store the value as the newest entry."""
         self[key] = value
         self.move_to_end(key)
         if len(self) > self._most:
@@ -136,11 +121,11 @@ class LruDict(OrderedDict[K, V]):
 _NANO: Final = 1_000_000_000
 _MICRO: Final = 1_000_000
 _TOKEN: Final = 60 * _NANO * _MICRO
-"""One of what a bucket holds: in nanoseconds, at a millionth a minute."""
+"""One token, in units of a nanosecond at a millionth of a token a minute."""
 
 
 class _TokenBucket:
-    """What is left at a moment."""
+    """Tokens of one subject at a moment."""
 
     __slots__ = ("at_ns", "full_ns", "level")
 
@@ -148,21 +133,21 @@ class _TokenBucket:
         self.level = level
         self.at_ns = at_ns
         self.full_ns = at_ns
-        """When it was last known to be full."""
+        """Last time at which it was known to be full."""
 
 
 class TokenBuckets:
-    """A bucket for each of those who are remembered. The others' are full."""
+    """Token buckets by subject. A subject that is not remembered has a full bucket."""
 
     def __init__(self, rate: Rate, most: int = MAX_REMEMBERED) -> None:
         self.rate = rate
         self._capacity = _capacity_of(rate)
         self._refill_rate = _refill_rate_of(rate)
-        """Millionths a minute."""
+        """Millionths of a token a minute."""
         self._buckets = LruDict[str, _TokenBucket](most)
 
     def set_rate(self, rate: Rate) -> None:
-        """Go by that from now on: what was taken stays taken, and comes back at the new pace."""
+        """Use this rate from now on: taken tokens stay taken, and come back at the new rate."""
         more = _capacity_of(rate) - self._capacity
         for whose in self._buckets:
             bucket = self._buckets[whose]
@@ -170,13 +155,13 @@ class TokenBuckets:
         self.rate, self._capacity, self._refill_rate = rate, _capacity_of(rate), _refill_rate_of(rate)
 
     def has_token(self, whose: str, now_s: float) -> bool:
-        """Whether one more may be taken at this monotonic time, which is not before any that was told earlier."""
+        """Return whether a token may be taken at this monotonic time, which is never before that of an earlier call."""
         if not self.rate.is_limited or whose not in self._buckets:
             return True
         return self._refill(self._buckets[whose], now_s).level >= _TOKEN
 
     def take(self, whose: str, now_s: float) -> bool:
-        """Take one if it is there; whether it was."""
+        """Take a token if there is one. Return whether it was taken."""
         if not self.rate.is_limited:
             return True
         bucket = self._buckets.get(whose)
@@ -188,16 +173,19 @@ class TokenBuckets:
         return True
 
     def give_back(self, whose: str, taken_s: float, now_s: float) -> None:
-        """One that was taken then was not used. Never gives more than there would be if it had not been taken."""
+        """Return an unused token that was taken at `taken_s`.
+
+        The bucket never holds more than if it had not been taken.
+        """
         bucket = self._buckets.get(whose)
         if bucket is not None:
             self._refill(bucket, now_s)
-            # While one was missing the bucket may have filled where else it would have been full already.
+            # Without this token the bucket may have filled in a time in which it would have been full already.
             gone = max(0, bucket.at_ns - _to_ns(taken_s)) * self._refill_rate
             bucket.level = min(self._capacity, bucket.level + max(0, _TOKEN - gone))
 
     def was_full_since(self, whose: str, since_s: float) -> bool:
-        """Whether it was full at any moment after that one, as far as it was looked at since."""
+        """Return whether the bucket was full at any moment after `since_s`, as far as it was looked at since."""
         bucket = self._buckets.get(whose)
         return bucket is None or bucket.full_ns > _to_ns(since_s)
 
@@ -223,22 +211,22 @@ def _to_ns(at_s: float) -> int:
 
 
 KEPT_DAYS: Final = 3
-"""Kept at once: a clock that is set wrong for a moment loses no sums."""
+"""Days kept at once: a clock that is set wrong for a moment loses no sums."""
 
 
 class DailyCosts:
-    """In billionths of a dollar, as `gateway.store.projections` counts."""
+    """Cost per day and subject, in billionths of a dollar as in `gateway.store.projections`."""
 
     def __init__(self, most: int = MAX_REMEMBERED) -> None:
         self._most = most
         self._days = LruDict[str, dict[str, int]](KEPT_DAYS)
 
     def set_day(self, day: str, sums: Mapping[str, int]) -> None:
-        """That day (YYYY-MM-DD, UTC) they have cost so much until now."""
+        """Set the sums of that day (YYYY-MM-DD, UTC) until now."""
         self._days.put(day, dict(sums))
 
     def add(self, day: str, whose: str, nano_usd: int) -> None:
-        """One more. Where too many are known, those are forgotten who cost least."""
+        """Add a cost. Above the bound, the subjects with the smallest sums are forgotten."""
         sums = self._days.get(day, {})
         sums[whose] = sums.get(whose, 0) + nano_usd
         if len(sums) > 2 * self._most:
@@ -246,7 +234,7 @@ class DailyCosts:
         self._days.put(day, sums)
 
     def total(self, day: str, whose: Iterable[str]) -> int:
-        """What these have cost together on that day."""
+        """Return the sum of these subjects on that day."""
         sums = self._days.get(day)
         return 0 if sums is None else sum(sums.get(one, 0) for one in whose)
 
@@ -255,26 +243,29 @@ QUIET_S: Final = 600.0
 
 
 class NoticeThrottle:
-    """Remembers what was said where."""
+    """Times of the notices about limits, by room and limit."""
 
     def __init__(self, most: int = MAX_REMEMBERED) -> None:
         self._last_said_s = LruDict[tuple[str, str], float](2 * most)
-        """When, monotonic: of each limit in a room, and of any (``""``)."""
+        """Monotonic time of the last notice: of each limit in a room, and of any limit (``""``)."""
 
     def is_due(self, room: str, limit: str, now_s: float, free_since: Callable[[float], bool]) -> bool:
-        """Whether a notice may be said. `free_since`: whether the limit was free at any moment after that one."""
+        """Return whether a notice may be posted.
+
+        `free_since`: whether the limit was free at any moment after that time.
+        """
         last, before = self._last_said_s.get((room, "")), self._last_said_s.get((room, limit))
         if last is not None and now_s - last < QUIET_S:
             return False
         return before is None or free_since(before)
 
     def record(self, room: str, limit: str, now_s: float) -> None:
-        """A notice is said."""
+        """Record that a notice is posted."""
         self._last_said_s.put((room, limit), now_s)
         self._last_said_s.put((room, ""), now_s)
 
     def forget(self, room: str, limit: str) -> None:
-        """It was not said after all."""
+        """Undo `record`: the notice was not posted."""
         self._last_said_s.pop((room, limit), None)
         self._last_said_s.pop((room, ""), None)
 
@@ -296,115 +287,121 @@ _NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
 
 
 class LimitHit(NamedTuple):
-    """A limit that is reached."""
+    """A limit that was reached."""
 
     limit: LimitKind
     whose: LimitScope
     subject: str
-    """The person, the room or the agent."""
+    """Person, room or agent."""
     rule: str
-    """The setting, and what it says."""
+    """The setting and its value."""
 
     def key(self, day: str) -> str:
-        """Tells it from all others; what money may be spent is another limit each day (YYYY-MM-DD)."""
+        """Key of the limit, distinct from all others. A budget is another limit each day (YYYY-MM-DD)."""
         own = f"{self.limit}:{self.whose}:{self.subject}"
         return f"{own}:{day}" if self.limit == "cost" else own
 
 
-def format_limit_notice(bite: LimitHit) -> str:
-    """What is said once to those who ask for too much."""
-    return _NOTICES[bite.limit, bite.whose]
+def format_limit_notice(hit: LimitHit) -> str:
+    """Return the notice for the room."""
+    return _NOTICES[hit.limit, hit.whose]
 
 
-def format_limit_report(bite: LimitHit, place: ConversationId) -> str:
-    """What owners are told, in Markdown. Names of people and places are theirs, so they stand in code."""
-    whose, where = inline_code(bite.subject, SUBJECT_CHARS), inline_code(place, SUBJECT_CHARS)
+def format_limit_report(hit: LimitHit, place: ConversationId) -> str:
+    """Return the notice for owners, in Markdown.
+
+    Names of people and places are untrusted, so they are shown as code.
+    """
+    whose, where = inline_code(hit.subject, SUBJECT_CHARS), inline_code(place, SUBJECT_CHARS)
     return (
-        f"The {bite.whose} {whose} has reached a limit ({bite.rule}), in {where}. What comes beyond it is read, and "
+        f"The {hit.whose} {whose} has reached a limit ({hit.rule}), in {where}. What comes beyond it is read, and "
         "not answered. I say this once a day."
     )
 
 
 LIMITS_LOOK_BACK: Final = 1_000
-"""So many of the last limits that were reached are read at a start: what was told today is not told again."""
+"""Newest `limited` entries read at a start, so that notices of today are not repeated."""
 NOTICE_RATE: Final = Rate(30, 10.0)
-"""On each channel. Beyond these, whoever comes is not even told: a raid in direct chats would else become ours."""
+"""Notices on each channel.
+
+Above this rate no notice is posted: else a raid in direct chats would make us flood them.
+"""
 
 
 class LimitDecision(NamedTuple):
-    """What becomes of a message."""
+    """Result of the check of one message."""
 
     judged: Judgement
     post: Post | None = None
-    """To be said there. None: nothing."""
+    """Notice to post there. None: nothing."""
     change: CommandEffect | None = None
-    """To be written down with it, and settled then, as a command's."""
+    """Facts to append together with the message, settled as those of a command. None: nothing."""
 
 
 class _TakenTokens(NamedTuple):
-    """What one that is to be answered took."""
+    """Tokens that one message took."""
 
     at_s: float
     buckets: Sequence[tuple[TokenBuckets, str]]
 
 
 class UsageLimiter:
-    """One for all channels. Everything happens on the event loop."""
+    """Limits of all channels. Runs on the event loop only."""
 
     def __init__(
         self,
-        most: LimitSettings,
+        settings: LimitSettings,
         clock: Clock,
-        who: AccessPolicy,
+        policy: AccessPolicy,
         *,
         tell: Callable[[str, str], None] = lambda _key, _text: None,
         stats: LimitStats | None = None,
     ) -> None:
-        """`tell`: a text for owners, with the name of what it is about (`Owners.tell`). Returns at once."""
+        """`tell`: sends a text to owners, with its key (`OwnerNotifier.notify`). Returns at once."""
         self._clock = clock
-        self._policy = who
+        self._policy = policy
         self._tell = tell
         self.stats = stats or LimitStats()
-        rates: dict[LimitScope, Rate] = {"agent": most.agent, "room": most.room, "sender": most.sender}
+        rates: dict[LimitScope, Rate] = {"agent": settings.agent, "room": settings.room, "sender": settings.sender}
         self._rates: Mapping[LimitScope, TokenBuckets] = {whose: TokenBuckets(rate) for whose, rate in rates.items()}
-        self._usd = _budgets_usd(most)
+        self._usd = _budgets_usd(settings)
         self._costs: Mapping[LimitScope, DailyCosts] = {
             "agent": DailyCosts(),
             "room": DailyCosts(),
             "sender": DailyCosts(),
         }
         self._reserved: dict[ConversationId, dict[tuple[LimitScope, str], int]] = {}
-        """Billionths of a dollar, for the requests of the turn that runs there."""
+        """Billionths of a dollar reserved for the requests of the turn that runs in each conversation."""
         self._budget_freed = asyncio.Event()
-        """Set when something is set aside no more; then there is another."""
+        """Set when a reservation ends; then replaced by a new event."""
         self._notices = TokenBuckets(NOTICE_RATE)
         self._notice_throttle = NoticeThrottle()
         self._reported = LruDict[str, None]()
-        """Limits that owners were told of, by name and day."""
+        """Limits that owners were notified of, by name and day."""
         self._taken = LruDict[str, _TakenTokens]()
-        """By messages that are not in the log yet."""
+        """Tokens of messages that are not in the log yet, by dedup key."""
 
-    def update(self, most: LimitSettings) -> None:
-        """Go by these limits from now on; what was spent and taken stays so. Returns at once."""
+    def update(self, settings: LimitSettings) -> None:
+        """Use these limits from now on; spent money and taken tokens stay so. Returns at once."""
         for whose, buckets in self._rates.items():
-            buckets.set_rate(getattr(most, whose))
-        self._usd = _budgets_usd(most)
+            buckets.set_rate(getattr(settings, whose))
+        self._usd = _budgets_usd(settings)
         self._notify_freed()
 
     async def load(self, reader: StoreReader) -> None:
-        """Learn from the log what was spent and told today. Call it once, before anything comes in."""
+        """Read from the log what was spent and announced today. Call it once, before any message is accepted."""
         now, day = self._clock.now(), self._today()
         for one in await reader.newest_entries(LIMITS_LOOK_BACK, kinds=["limited"]):
             fact = one.fact
             if not isinstance(fact, LimitReached) or one.conversation is None:
                 continue
-            bite = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule)
+            hit = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule)
             age_s, then = max(0.0, (now - one.at).total_seconds()), one.at.date().isoformat()
             if then == day:
-                self._reported.put(_daily_key(bite, day), None)
+                self._reported.put(_daily_key(hit, day), None)
             if age_s < QUIET_S or then == day:
                 room = _room_key(Address.parse(one.conversation))
-                self._notice_throttle.record(room, bite.key(then), self._clock.monotonic() - age_s)
+                self._notice_throttle.record(room, hit.key(then), self._clock.monotonic() - age_s)
         for costs in self._costs.values():
             costs.set_day(day, {})
         for share in await reader.spending_sums("share", since=day):
@@ -414,7 +411,7 @@ class UsageLimiter:
             self._add_cost(day, agent, Address.parse(place), SenderId(sender), nano)
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """These were appended to the log: turns are paid for, notices are said, repeats get back what they took."""
+        """Process appended entries: add costs of turns, record notices, give tokens of repeated messages back."""
         for entry, done in zip(entries, written, strict=True):
             if isinstance(entry.fact, TurnRecord) and done.is_new:
                 self._record_turn_costs(entry, entry.fact)
@@ -425,15 +422,15 @@ class UsageLimiter:
                 self._settle_tokens(entry.key, back=not done.is_new)
 
     def check(self, message: Message, judged: Judgement, agent: str) -> LimitDecision:
-        """Whether this message may start a turn of that agent; what is not to start one passes.
+        """Decide whether this message may start a turn of that agent. A message that would not start one passes.
 
-        `judged`: by access and attention. What the verdict changes is to be written down before the next message there
-        is checked.
+        `judged`: the judgement of access and attention. Append what the decision changes before the next message of
+        that conversation is checked.
         """
         key = dedup_key(message)
         if judged.fate != "due" or judged.urgency < URGENT:
             return LimitDecision(judged)
-        self._settle_tokens(key, back=True)  # it could not be written down the last time, or comes twice at once
+        self._settle_tokens(key, back=True)  # not appended the last time, or received twice at once
         taken = self._take(message.at, message.sender, judged.role, agent)
         if isinstance(taken, LimitHit):
             return self._refuse(message, judged, taken)
@@ -441,17 +438,17 @@ class UsageLimiter:
         return LimitDecision(judged)
 
     def take_or_explain(self, at: Address, sender: Sender, role: str, agent: str) -> str:
-        """Why this person may not have that agent think there now, for people. Empty: they may, and it counts."""
+        """Take tokens for a turn of that agent. Return why this person may not start one, for people; empty: taken."""
         taken = self._take(at, sender, role, agent)
         return format_limit_notice(taken) if isinstance(taken, LimitHit) else ""
 
     def reserve(
         self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
     ) -> LimitHit | None:
-        """Set aside what the next request of the turn there may cost at most, until `settle`. Not None: it may not be.
+        """Reserve the highest cost of the turn's next request, until `release`. Return the exceeded limit; None: none.
 
-        `spent_usd`: what the turn has cost so far. Owners and admins cost nobody's budget; where one who is none asks
-        beside them, theirs counts.
+        `spent_usd`: cost of the turn so far. Owners and admins use nobody's budget; if somebody without such a role
+        asks too, that person's budget counts.
         """
         asks = self._find_payers(at, agent, askers)
         nano = _to_nano_usd(cost_usd) + _to_nano_usd(spent_usd)
@@ -466,7 +463,7 @@ class UsageLimiter:
     async def wait_for_budget(
         self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
     ) -> None:
-        """Return once `afford` does not depend on what other turns have set aside, which may not be needed."""
+        """Return once `reserve` does not depend on the reservations of other turns, which may not be used up."""
         asks = self._find_payers(at, agent, askers)
         nano = _to_nano_usd(cost_usd) + _to_nano_usd(spent_usd)
         self._set_reserved(at, asks, _to_nano_usd(spent_usd))
@@ -475,13 +472,13 @@ class UsageLimiter:
 
     def _waits_for_others(self, at: Address, asks: Sequence[tuple[LimitScope, Sequence[str]]], nano: int) -> bool:
         if any(self._exceeds_budget(whose, ones, nano) for whose, ones in asks):
-            return False  # whatever becomes of the others
+            return False  # whatever the others release
         return any(
             self._exceeds_budget(whose, ones, nano, self._reserved_elsewhere(whose, ones, at)) for whose, ones in asks
         )
 
     def release(self, conversation: ConversationId) -> None:
-        """The turn there has ended, and what it cost is counted."""
+        """End the reservation of the turn there: it has ended, and its cost is counted."""
         if self._reserved.pop(conversation, None):
             self._notify_freed()
 
@@ -494,33 +491,33 @@ class UsageLimiter:
             self._notify_freed()
 
     def _notify_freed(self) -> None:
-        """Something that was set aside may be free."""
+        """Wake those that wait for a reservation to end."""
         freed, self._budget_freed = self._budget_freed, asyncio.Event()
         freed.set()
 
     def _reserved_elsewhere(self, whose: LimitScope, ones: Sequence[str], at: Address) -> int:
-        """What is set aside for turns elsewhere."""
+        """Return the sum of the reservations of turns in other conversations."""
         return sum(
             aside.get((whose, ones[0]), 0) for place, aside in self._reserved.items() if place != at.conversation
         )
 
     def _find_payers(self, at: Address, agent: str, askers: Sequence[Sender]) -> list[tuple[LimitScope, Sequence[str]]]:
-        """Whose budgets a turn is paid from. None: of nobody's."""
+        """Return the budgets that a turn is paid from. Empty: none."""
         payers = [one for one in askers if role_of(self._policy, at, one) not in ADMIN_ROLES]
         return self._budget_subjects(at, agent, payers) if payers else []
 
-    def build_unpaid_entries(self, at: Address, message: Message | None, bite: LimitHit) -> list[NewEntry]:
-        """What is to be written down where a turn could not be paid: once a day a notice to whoever asked last, too."""
-        self.stats.count_limited(bite.limit, bite.whose)
+    def build_unpaid_entries(self, at: Address, message: Message | None, hit: LimitHit) -> list[NewEntry]:
+        """Return the entries for a turn that no budget covers: once a day with a notice for the last sender."""
+        self.stats.count_limited(hit.limit, hit.whose)
         now, day, now_s, room = self._clock.now(), self._today(), self._clock.monotonic(), _room_key(at)
-        over = self._notice_throttle.is_due(room, bite.key(day), now_s, lambda _: False)
+        over = self._notice_throttle.is_due(room, hit.key(day), now_s, lambda _: False)
         told = message is not None and over and not message.sender.is_bot and self._notices.take(at.channel, now_s)
-        if not told and _daily_key(bite, day) in self._reported:
+        if not told and _daily_key(hit, day) in self._reported:
             return []
-        fact = LimitReached(limit=bite.limit, whose=bite.whose, subject=bite.subject, rule=bite.rule)
+        fact = LimitReached(limit=hit.limit, whose=hit.whose, subject=hit.subject, rule=hit.rule)
         entries = [NewEntry(fact=fact, at=now, conversation=at.conversation)]
         if told and message is not None:
-            post = _build_limit_post(message, bite)
+            post = _build_limit_post(message, hit)
             key = f"post:{post.key}"
             entries.append(NewEntry(fact=PostQueued(post=post), at=now, conversation=at.conversation, key=key))
         return entries
@@ -528,12 +525,12 @@ class UsageLimiter:
     def _budget_subjects(
         self, at: Address, agent: str, senders: Sequence[Sender]
     ) -> list[tuple[LimitScope, Sequence[str]]]:
-        """Whose budgets count, the widest first."""
+        """Return the budgets that apply, the widest first."""
         people = dict.fromkeys(tuple(self._linked_subjects(at, one)) for one in senders)
         return [("agent", (agent,)), ("room", (_room_key(at),)), *(("sender", same) for same in people)]
 
     def _exceeds_budget(self, whose: LimitScope, ones: Sequence[str], nano: int, aside: int = 0) -> bool:
-        """Whether that much more is more than they may have today."""
+        """Return whether this additional cost exceeds today's budget."""
         usd = self._usd[whose]
         return usd is not None and self._costs[whose].total(self._today(), ones) + aside + nano > usd * NANO_PER_USD
 
@@ -541,80 +538,80 @@ class UsageLimiter:
         return LimitHit("cost", whose, ones[0], f"access.budgets.{whose}_usd: ${self._usd[whose]:g} a day")
 
     def _take(self, at: Address, sender: Sender, role: str, agent: str) -> "_TakenTokens | LimitHit":
-        """What is taken for one that is to be answered, or what is in the way."""
+        """Take the tokens for a message that is to be answered, or return the limit that was reached."""
         now_s, room, same = self._clock.monotonic(), _room_key(at), self._linked_subjects(at, sender)
         asks: dict[LimitScope, str] = {"agent": agent, "room": room, "sender": same[0]}
         if role in ADMIN_ROLES:
             asks = {"agent": agent}
-        elif bite := self._find_budget_hit(at, sender, agent) or self._find_rate_hit(asks, now_s):
-            return bite
+        elif hit := self._find_budget_hit(at, sender, agent) or self._find_rate_hit(asks, now_s):
+            return hit
         return _TakenTokens(
             now_s, [(self._rates[one], who) for one, who in asks.items() if self._rates[one].take(who, now_s)]
         )
 
     def _settle_tokens(self, key: str, *, back: bool) -> None:
-        """What that message took is settled."""
+        """Forget the tokens of that message, or give them back."""
         taken = self._taken.pop(key, None)
         if taken is not None and back:
             for buckets, whose in taken.buckets:
                 buckets.give_back(whose, taken.at_s, self._clock.monotonic())
 
     def _linked_subjects(self, at: Address, sender: Sender) -> Sequence[str]:
-        """All accounts of whoever this is, in an order that is the same for each of them."""
+        """Return all accounts of this sender, in an order that is the same for each of them."""
         own = stable_source(person_key(at.channel, sender.id))
         linked = self._policy.roster_state().links.get(own, ()) if sender.verified else ()
         return sorted({own, *linked}) if linked else (own,)
 
     def _find_budget_hit(self, at: Address, sender: Sender, agent: str) -> LimitHit | None:
-        """Nothing is left for one more request, however little it costs."""
+        """Return the budget with nothing left for one more request, however cheap."""
         for whose, ones in self._budget_subjects(at, agent, [sender]):
             if self._exceeds_budget(whose, ones, 1):
                 return self._build_budget_hit(whose, ones)
         return None
 
     def _find_rate_hit(self, asks: Mapping[LimitScope, str], now_s: float) -> LimitHit | None:
-        """The widest limit that bites: in a raid that is the room's, and not one of each raider."""
+        """Return the widest limit that is reached: in a raid that is the room's, and not one for each sender."""
         for whose, one in asks.items():
             if not self._rates[whose].has_token(one, now_s):
                 return LimitHit("rate", whose, one, f"access.rates.{whose}: {self._rates[whose].rate}")
         return None
 
-    def _refuse(self, message: Message, judged: Judgement, bite: LimitHit) -> LimitDecision:
-        """What comes beyond a limit is context. Bots are told nothing: they might answer."""
-        self.stats.count_limited(bite.limit, bite.whose)
-        judged = replace(judged, fate="context", urgency=AMBIENT, rule=bite.rule)
+    def _refuse(self, message: Message, judged: Judgement, hit: LimitHit) -> LimitDecision:
+        """Turn the message into context. No notice goes to bots: they might answer it."""
+        self.stats.count_limited(hit.limit, hit.whose)
+        judged = replace(judged, fate="context", urgency=AMBIENT, rule=hit.rule)
         now_s, room, day = self._clock.monotonic(), _room_key(message.at), self._today()
-        name = bite.key(day)
-        over = self._notice_throttle.is_due(room, name, now_s, lambda since_s: self._was_free_since(bite, since_s))
+        name = hit.key(day)
+        over = self._notice_throttle.is_due(room, name, now_s, lambda since_s: self._was_free_since(hit, since_s))
         told = over and not message.sender.is_bot and self._notices.take(message.at.channel, now_s)
-        if not told and _daily_key(bite, day) in self._reported:
+        if not told and _daily_key(hit, day) in self._reported:
             return LimitDecision(judged)
         if told:
             self._notice_throttle.record(room, name, now_s)
 
         def settle(asked: AppendResult | None) -> None:
-            if told and (asked is None or not asked.is_new):  # if it is written down all the same, `wrote` is told
+            if told and (asked is None or not asked.is_new):  # if it is appended all the same, `on_appended` records it
                 self._notice_throttle.forget(room, name)
                 self._notices.give_back(message.at.channel, now_s, self._clock.monotonic())
 
-        fact = LimitReached(limit=bite.limit, whose=bite.whose, subject=bite.subject, rule=bite.rule)
-        post = _build_limit_post(message, bite) if told else None
+        fact = LimitReached(limit=hit.limit, whose=hit.whose, subject=hit.subject, rule=hit.rule)
+        post = _build_limit_post(message, hit) if told else None
         return LimitDecision(judged, post, CommandEffect(answer="", facts=(EffectFact(fact),), settle=settle))
 
     def _on_limit_reached(self, entry: NewEntry, fact: LimitReached, *, told: bool) -> None:
-        """It is written down that somebody has reached a limit."""
-        bite, day = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule), entry.at.date().isoformat()
+        """Record that a limit was reached."""
+        hit, day = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule), entry.at.date().isoformat()
         place = entry.conversation or ConversationId("")
         if told:
             self.stats.count_notice()
-            self._notice_throttle.record(_room_key(Address.parse(place)), bite.key(day), self._clock.monotonic())
-        if _daily_key(bite, day) not in self._reported:
-            self._reported.put(_daily_key(bite, day), None)
-            self._tell(_daily_key(bite, day), format_limit_report(bite, place))
+            self._notice_throttle.record(_room_key(Address.parse(place)), hit.key(day), self._clock.monotonic())
+        if _daily_key(hit, day) not in self._reported:
+            self._reported.put(_daily_key(hit, day), None)
+            self._tell(_daily_key(hit, day), format_limit_report(hit, place))
 
-    def _was_free_since(self, bite: LimitHit, since_s: float) -> bool:
-        """Whether it did not bite at all in between. What was to be spent on a day stays spent."""
-        return bite.limit == "rate" and self._rates[bite.whose].was_full_since(bite.subject, since_s)
+    def _was_free_since(self, hit: LimitHit, since_s: float) -> bool:
+        """Return whether the limit was free in between. Money spent on a day stays spent."""
+        return hit.limit == "rate" and self._rates[hit.whose].was_full_since(hit.subject, since_s)
 
     def _record_turn_costs(self, entry: NewEntry, turn: TurnRecord) -> None:
         if entry.conversation is None:
@@ -627,7 +624,10 @@ class UsageLimiter:
             self._add_cost(day, turn.agent, at, sender, unpriced // len(turn.senders))
 
     def _add_cost(self, day: str, agent: str, at: Address, sender: SenderId, nano: int) -> None:
-        """This much was spent for somebody there. What owners and admins cost, and what nobody caused, is left out."""
+        """Add a cost to the sums of agent, room and sender.
+
+        Costs of owners and admins, and costs that nobody caused, are left out.
+        """
         who = Sender(id=sender, name="", verified=True)
         if not sender or role_of(self._policy, at, who) in ADMIN_ROLES:
             return
@@ -643,25 +643,25 @@ def _to_nano_usd(usd: float) -> int:
     return round(min(usd, 1e6) * NANO_PER_USD)
 
 
-def _budgets_usd(most: LimitSettings) -> Mapping[LimitScope, float | None]:
-    return {"agent": most.agent_usd, "room": most.room_usd, "sender": most.sender_usd}
+def _budgets_usd(settings: LimitSettings) -> Mapping[LimitScope, float | None]:
+    return {"agent": settings.agent_usd, "room": settings.room_usd, "sender": settings.sender_usd}
 
 
 def _assumed_nano_usd(usage: Usage) -> int:
-    """What requests may have cost whose price nobody knows, in billionths of a dollar."""
+    """Return the assumed cost of requests without a known price, in billionths of a dollar."""
     return round((ASSUMED_PRICE.cost_usd(usage) or 0.0) * NANO_PER_USD)
 
 
 def _room_key(at: Address) -> str:
-    """The room that a thread is of."""
+    """Return the room, or for a thread its room."""
     return at.conversation if at.thread is None else Address(channel=at.channel, room=at.room).conversation
 
 
-def _daily_key(bite: LimitHit, day: str) -> str:
-    return f"limit:{bite.limit}:{bite.whose}:{bite.subject}:{day}"
+def _daily_key(hit: LimitHit, day: str) -> str:
+    return f"limit:{hit.limit}:{hit.whose}:{hit.subject}:{day}"
 
 
-def _build_limit_post(message: Message, bite: LimitHit) -> Post:
-    """Always the same for the same message."""
+def _build_limit_post(message: Message, hit: LimitHit) -> Post:
+    """Return the notice: always the same post for the same message."""
     key = PostKey(hashlib.sha256(f"limited:{dedup_key(message)}".encode()).hexdigest()[:26])
-    return Post(key=key, to=message.at, text=format_limit_notice(bite), reply_to=message.id, style="notice")
+    return Post(key=key, to=message.at, text=format_limit_notice(hit), reply_to=message.id, style="notice")

@@ -1,7 +1,8 @@
-"""How somebody shows that two accounts are theirs.
+"""Linking of accounts: a person proves that two accounts are theirs.
 
-Each account is shown a code, and hands in the one of the other: so who is talked into writing one code links nobody,
-and is told who it would be before the second. Only accounts that a platform vouches for, and nobody who is blocked.
+Each account is shown a code, and submits the code of the other. So somebody who is talked into submitting one code
+links nobody, and is shown the other account before the second. Only verified accounts of people who are not blocked can
+be linked.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -37,36 +38,36 @@ from gateway.core.identity import AccessPolicy, Role, identify
 from gateway.store.effects import EffectFact
 
 MAX_PENDING_LINKS: Final = 20
-"""Codes for links that wait on one channel."""
+"""Pending link codes of one channel."""
 _UNVERIFIED_TEXT: Final = (
     "Nobody vouches for who you are here, so I cannot link you. Log in to the network's services first."
 )
 
 
 class AccountClaim(NamedTuple):
-    """Who says it."""
+    """Sender of a link command."""
 
     person: str
     name: str
-    """For display. Untrusted."""
+    """Display name. Untrusted."""
     at: Address
-    """The direct chat with them."""
+    """Direct chat with them."""
     verified: bool
     role: Role
 
 
 class AccountLinker:
-    """For all channels."""
+    """Link commands of all channels."""
 
-    def __init__(self, roster: Roster, policy: AccessPolicy, clock: Clock, manners: ChannelStyle) -> None:
+    def __init__(self, roster: Roster, policy: AccessPolicy, clock: Clock, channel_style: ChannelStyle) -> None:
         self._roster = roster
         self._policy = policy
         self._clock = clock
-        self._channel_style = manners
+        self._channel_style = channel_style
         self._attempts = AttemptLimiter()
 
     def start_link(self, claim: AccountClaim) -> AccessResult:
-        """Show the first code. An earlier one of the same account is good no more."""
+        """Issue the first code. An earlier one of the same account is revoked."""
         if not claim.verified:
             return reject(_UNVERIFIED_TEXT)
         waiting = self._roster.pending_requests("link", "confirm")
@@ -82,7 +83,7 @@ class AccountLinker:
         return AccessResult(render_link_code(minted.code, self._channel_style.command_prefix(claim.at.channel)), facts)
 
     def submit_code(self, claim: AccountClaim, written: str) -> AccessResult:
-        """Somebody hands in a code: of their other account, or the one that this account was shown for it."""
+        """Accept a code: that of the person's other account, or the confirmation that this account must submit."""
         if not claim.verified:
             return reject(_UNVERIFIED_TEXT)
         now_s = self._clock.monotonic()
@@ -100,7 +101,7 @@ class AccountLinker:
         )
 
     def list_accounts(self, claim: AccountClaim) -> AccessResult:
-        """The accounts that are this person."""
+        """List the accounts of this person."""
         linked = sorted(self._roster.known.links.get(claim.person, ())) if claim.verified else []
         prefix = self._channel_style.command_prefix(claim.at.channel)
         if not linked:
@@ -112,7 +113,7 @@ class AccountLinker:
         return AccessResult("\n".join([f"You are also, with `{prefix}link remove` to take one back:", *lines]))
 
     def unlink(self, claim: AccountClaim, account: str) -> AccessResult:
-        """One of the accounts is linked with nobody any more; any of them may say so, unless that undid a block."""
+        """Take an account out of its links. Any of the linked accounts may do so, unless that would evade a block."""
         written = account.strip("` ")
         same = {claim.person, *(self._roster.known.links.get(claim.person, ()) if claim.verified else ())}
         short = {one for one in same if written.lower() in (one.lower(), one.partition(":")[2].lower())}
@@ -129,17 +130,17 @@ class AccountLinker:
         left = group_linked_accounts(link for link in self._roster.links if link not in through).get(
             claim.person, frozenset()
         )
-        told = f"{format_person(gone)} is an account of its own again, and has its own roles only."
+        text = f"{format_person(gone)} is an account of its own again, and has its own roles only."
         if claim.person != gone and (others := same - left - {gone, claim.person}):
-            told += (
+            text += (
                 f" So {'is' if len(others) == 1 else 'are'} "
                 f"{', '.join(map(format_person, sorted(others)))}, linked by it."
             )
         facts = (IdentityLinked(one=one.one, other=one.other, joined=False, by=claim.person) for one in through)
-        return AccessResult(told, tuple(map(EffectFact, facts)))
+        return AccessResult(text, tuple(map(EffectFact, facts)))
 
     def _explain_refusal(self, request: CodeIssued | None, claim: AccountClaim) -> str:
-        """Why it links nobody; empty: it does."""
+        """Return why this code links nobody; empty: it does."""
         if request is not None and request.person == claim.person:
             where = "your other account" if request.what == "link" else format_person(request.other)
             return f"That one I showed you to hand it in as {where}, not here."
@@ -158,34 +159,34 @@ class AccountLinker:
     def _request_confirmation(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
         minted = generate_code(self._roster.request_names)
         confirm = self._build_code_fact(minted, claim, "confirm", other=request.person, key=f"confirm:{request.salt}")
-        told = (
+        notice = (
             f"{format_person(claim.person, claim.name)} handed in your code, and was shown a second one. If "
             "that is you, hand "
             f"that in here: then both are one person to me, and whoever uses that account may do what you may do. If "
             "it is not you, hand in nothing, and nothing happens."
         )
-        facts = (build_code_over(request, "used", claim.person), confirm, build_requester_notice(request, told))
+        facts = (build_code_over(request, "used", claim.person), confirm, build_requester_notice(request, notice))
         other = format_person(request.person, request.name)
-        said = render_link_confirmation(
+        answer = render_link_confirmation(
             minted.code, self._channel_style.command_prefix(request.at.channel), other, claim.role
         )
-        return AccessResult(said, facts, request=request.request)
+        return AccessResult(answer, facts, request=request.request)
 
     def _link_accounts(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
         one, other = sort_pair(request.person, claim.person)
         linked = IdentityLinked(one=one, other=other, joined=True, by=claim.person)
         undo = f"`{self._channel_style.command_prefix(claim.at.channel)}link remove` takes it back."
-        told = f"{format_person(claim.person, claim.name)} and you are one person to me from now on. {undo}"
+        notice = f"{format_person(claim.person, claim.name)} and you are one person to me from now on. {undo}"
         facts = (
             EffectFact(linked, None, f"linked:{request.salt}"),
             build_code_over(request, "used", claim.person),
-            build_requester_notice(request, told),
+            build_requester_notice(request, notice),
         )
-        said = (
+        answer = (
             f"{format_person(request.person, request.name)} and you are one person to me from now on, "
             "with the roles of both."
         )
-        return AccessResult(f"{said} {undo}", facts, request=request.request)
+        return AccessResult(f"{answer} {undo}", facts, request=request.request)
 
     def _build_code_fact(
         self,

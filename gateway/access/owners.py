@@ -1,6 +1,7 @@
-"""Tells owners what they should know of and did not ask for: limits that were reached, codes that wait for an admin.
+"""Notifications to owners, and command menus by role.
 
-Shows people with a role the commands that they may use, where the platform can.
+`OwnerNotifier` posts what owners did not ask for but should know: limits that were reached, codes that wait for an
+admin. `CommandMenuPublisher` shows people with a role the commands that they may use, where the platform can.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ PersonWithRole = tuple[Sender, Literal["owner", "admin", "member"]]
 
 
 class CommandMenuPublisher:
-    """Of all channels."""
+    """Publishes the command menus of people with a role, on all channels that can."""
 
     def __init__(self, policy: AccessPolicy, channels: Mapping[ChannelName, Channel]) -> None:
         self._policy = policy
@@ -32,7 +33,10 @@ class CommandMenuPublisher:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Show what holds now, and then what changes, until cancelled. Begin once it is known who has which role."""
+        """Publish the current menus, then publish again after each change, until cancelled.
+
+        Start it once roles are loaded.
+        """
         while True:
             self._changed.clear()
             for name, channel in list(self._menu_channels.items()):
@@ -40,17 +44,17 @@ class CommandMenuPublisher:
             await self._changed.wait()
 
     def refresh(self) -> None:
-        """There is another channel, or what is configured of people has changed: show it anew."""
+        """Publish again: a channel was added, or the configuration of people changed."""
         self._changed.set()
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """These were appended to the log."""
+        """Publish again if roles or links changed."""
         news = (entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new)
         if any(isinstance(fact, RoleAssigned | IdentityLinked) for fact in news):
             self._changed.set()
 
     def list_people(self, channel: ChannelName) -> list[PersonWithRole]:
-        """Who has a role there that holds everywhere."""
+        """Return the people with a role everywhere on that channel."""
         return sorted(self._iter_people(channel), key=lambda one: one[0].id)
 
     def _iter_people(self, channel: ChannelName) -> Iterator[PersonWithRole]:
@@ -69,49 +73,52 @@ class CommandMenuPublisher:
 logger = logging.getLogger("reverie.owners")
 
 MAX_POSTS_PER_KIND: Final = 10
-"""Posts a UTC day of each kind; one more says that there was more."""
+"""Posts of each kind in a UTC day; one more post says that there was more."""
 MORE_TEXT: Final = (
     f"There is more today. I tell of {MAX_POSTS_PER_KIND} things of a kind a day; `reverie "
     "log tail` shows what came after them."
 )
 NoticeText = str | Callable[[Address | None], str]
-"""What owners are told, or what makes it of the place where it is told. None: in the process's own log."""
+"""Text for owners, or a function that makes it for the place of the post.
+
+The place is None for the process's own log.
+"""
 PAGE: Final = 300
 PAGES: Final = 10
-"""So many times so many of what was said directly are looked through for an owner's, the newest first."""
+"""At most this many pages of this size of direct messages, newest first, are searched for one from an owner."""
 POSTS: Final = 2_000
-"""So many of the newest posts are looked through for today's own: more go out a day only where each person has some."""
+"""Newest posts searched for today's notices. There are more in a day only where each kind has some."""
 
 
 class _OwnerChat(NamedTuple):
-    """Where an owner wrote directly."""
+    """Direct chat in which an owner wrote."""
 
     at: Address
     sender: Sender
 
 
 class OwnerNotifier:
-    """One for the gateway. `wrote` is to be told of all that the store writes."""
+    """Posts notices to the gateway's owners. `on_appended` must get all entries that the store appends."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        who: AccessPolicy,
+        policy: AccessPolicy,
         *,
         to: Callable[[], Address | None],
         post: Callable[[OutboxPost], None],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         named: Callable[[str], str] = str,
     ) -> None:
-        """`to`: where owners are told by now. None: in the direct chat that a verified owner used last.
+        """`to`: the configured place for notices. None: the direct chat that a verified owner used last.
 
-        `named` puts the titles of places into a text.
+        `named` inserts the titles of places into a text.
         """
         self._named = named
         self._store = store
         self._clock = clock
-        self._policy = who
+        self._policy = policy
         self._configured_address = to
         self._post = post
         self._spawn = spawn
@@ -120,18 +127,18 @@ class OwnerNotifier:
         """One text after the other, so that they can be counted."""
         self._day = ""
         self._post_counts: dict[str, int] = {}
-        """Posts of that day, by kind: many of one keep none of another from being told."""
+        """Posts of that day, by kind, so that many of one kind do not suppress another."""
         self._logged = LruDict[str, None]()
 
     async def load(self) -> None:
-        """Learn from the log where an owner wrote last. Call it once known who is one."""
+        """Find the chat in which an owner wrote last. Call it once roles are loaded."""
         if self._configured_address() is None:
             self._owner_chat = await self._find_newest_chat()
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """These were appended to the log: an owner who speaks directly is told there from now on.
+        """Move notices to the direct chat in which an owner writes.
 
-        On the operator's own channel only while no other place is known: nobody may be looking there.
+        To the operator's own channel only while no other chat is known: nobody may be looking there.
         """
         for entry, done in zip(entries, written, strict=True):
             home = _parse_direct_chat(entry.fact) if done.is_new else None
@@ -143,17 +150,17 @@ class OwnerNotifier:
                 self._owner_chat = home
 
     def notify(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
-        """Have owners told this, in Markdown that is not blank, once a UTC day for each key. Returns at once.
+        """Post this text to owners once a UTC day for each key. Markdown, not blank. Returns at once.
 
-        `beside`: elsewhere than on this channel, if an owner is known there, because it does not work.
+        `beside`: a channel that does not work; another one is used if an owner is known there.
 
-        It is durable soon after, and not told again after a restart. Where no owner is known it stands in the
-        process's own log alone, as everything does that is told.
+        The post is durable soon after, and not repeated after a restart. Every text is also logged by the process;
+        where no owner is known, only there.
         """
         self._spawn(self.notify_and_wait(key, text, beside=beside))
 
     async def notify_and_wait(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
-        """As `tell`, and returns once it is durable. Raises `StoreError`."""
+        """As `notify`, but return once the post is durable. Raises `StoreError`."""
         async with self._lock:
             now = self._clock.now()
             day = now.date().isoformat()
@@ -179,7 +186,10 @@ class OwnerNotifier:
                 self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
 
     async def _find_address(self, beside: ChannelName | None) -> Address | None:
-        """Who was an owner may be none any more, and who was none may be one since the configuration says so."""
+        """Return the address for notices.
+
+        Ownership is checked again: the configuration or roles may have changed since.
+        """
         to = self._configured_address()
         if to is None:
             if self._owner_chat is None or not self._is_owner(self._owner_chat):
@@ -209,27 +219,27 @@ class OwnerNotifier:
         return at_the_console
 
     def _is_owner(self, home: _OwnerChat) -> bool:
-        """Whether a verified owner everywhere: an owner of one room or agent is not told of the others."""
+        """Return whether this is a verified owner everywhere: an owner of one room or agent gets no notices."""
         return identify(self._policy, home.at, home.sender).global_role == "owner"
 
     async def _count_posts(self, day: str, kind: str) -> int:
-        """How many of that day's are in the log already."""
+        """Return how many of that day's posts are in the log already."""
         rows = await self._store.entry_rows(kinds=["post"], limit=POSTS, newest=True)
         return sum((key or "").startswith(f"post:{_day_prefix(day, kind)}") for _, _, _, _, key, _, _ in rows)
 
 
 def _parse_direct_chat(fact: Fact) -> _OwnerChat | None:
-    """Who spoke to us alone, and where."""
+    """Return the sender and chat of a direct message."""
     if isinstance(fact, Message) and fact.kind == "direct":
         return _OwnerChat(fact.at, fact.sender)
     return _OwnerChat(fact.at, fact.sender) if isinstance(fact, Command) and fact.direct else None
 
 
 def _day_prefix(day: str, kind: str) -> str:
-    """So begin the keys of that day's posts, and no others."""
+    """Return the prefix that exactly the keys of that day's posts have."""
     return hashlib.sha256(f"owners:{day}:{kind}".encode()).hexdigest()[:12]
 
 
 def _post_key(day: str, kind: str, key: str) -> PostKey:
-    """As long as a ULID, and always the same."""
+    """Return a key as long as a ULID, always the same."""
     return PostKey(_day_prefix(day, kind) + hashlib.sha256(key.encode()).hexdigest()[:14])

@@ -1,10 +1,6 @@
-"""What becomes of a code that was handed in to let somebody in or to open a room, and of taking that back. Pure.
+"""Pairing codes: generation, limits on wrong codes, approval and revocation, and the notices that follow.
 
-What follows from decisions once they are durable, whoever made them: people are told, rooms are entered and left.
-
-How many wrong codes somebody may hand in. Pure: the time is handed in.
-
-New codes, by the system's own chance.
+All but `generate_code` (the system's random source) and `AccessNotifier` is pure: times are arguments.
 """
 
 import hashlib
@@ -26,12 +22,12 @@ _MAX_LEAVING: Final = 1_000
 
 
 def code_over_key(request: CodeIssued) -> str:
-    """The key of the fact that this code is over. Names of codes come again; their salts do not."""
+    """Return the key of the fact that this code has ended. Names of codes are used again; their salts are not."""
     return f"code_over:{request.salt}"
 
 
 def build_requester_notice(request: CodeIssued, text: str) -> EffectFact:
-    """Tell whoever was shown a code what became of it: one post for each code, with the fact that it is over."""
+    """Return the post with the result for the person who was shown a code: one per code, with its `CodeEnded`."""
     key, to = _notice_key(code_over_key(request)), request.at
     return EffectFact(PostQueued(post=Post(key=key, to=to, text=text, style="notice")), to.conversation, f"post:{key}")
 
@@ -41,7 +37,11 @@ def _notice_key(over: str) -> PostKey:
 
 
 class AccessNotifier:
-    """For `Store.hear`. A letter that was not delivered before the process ended is delivered by the next one."""
+    """Follow-up of durable access decisions, whoever made them: posts notices, joins and leaves rooms.
+
+    A listener for `Store.add_listener`. A notice that was not delivered before the process ended is delivered by the
+    next one.
+    """
 
     def __init__(
         self,
@@ -50,19 +50,19 @@ class AccessNotifier:
         join: Callable[[Address], None],
         leave: Callable[[Address], None],
     ) -> None:
-        """Each is called on the event loop, and returns at once. `join`, `leave`: of rooms on any channel.
+        """Each callable is called on the event loop, and returns at once. `join`, `leave`: of rooms on any channel.
 
-        `policy` knows what holds by then: the picture of that is to hear of it first.
+        `policy` must already reflect the appended facts: add the roster's listener before this one.
         """
         self._policy = policy
         self._post = post
         self._join = join
         self._leave = leave
         self._leaving: dict[PostKey, Address] = {}
-        """To be left once that was said there."""
+        """Rooms to leave once this post was delivered there."""
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Do what follows."""
+        """Post the notices, and join or leave the rooms, of these entries."""
         fresh = [(entry, one) for entry, one in zip(entries, written, strict=True) if one.is_new]
         over = {
             _notice_key(entry.key) for entry, _ in fresh if entry.key is not None and isinstance(entry.fact, CodeEnded)
@@ -81,7 +81,7 @@ class AccessNotifier:
                     pass
 
     def _leave_after_notice(self, room: Address, fresh: Sequence[tuple[NewEntry, AppendResult]]) -> None:
-        """At once, or when what was to be said there with it has been."""
+        """Leave the room at once, or once the notice that was appended with the change has been delivered."""
         posts = [entry.fact.post for entry, _ in fresh if isinstance(entry.fact, PostQueued)]
         last = next(
             (post for post in reversed(posts) if (post.to.channel, post.to.room) == (room.channel, room.room)), None
@@ -94,27 +94,27 @@ class AccessNotifier:
 
 REQUEST_CHARS: Final = 5
 REQUEST_LETTERS: Final = "".join(char for char in CODE_ALPHABET.lower() if char not in "dk")
-"""Of a request's name: none holds `pwd` or `key`, for what stands behind these is taken for a secret."""
+"""Letters of a request's name. Without `d` and `k`: text after `pwd` or `key` is taken for a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedCode:
-    """A code, and what the log keeps of it."""
+    """A new code, and what the log keeps of it."""
 
     code: str
-    """To be shown once: it stands in that post, and nowhere else."""
+    """Shown once, in one post; it is stored nowhere else."""
     request: str
-    """What people call it who may not see it."""
+    """Public name of the request, for people who may not see the code."""
     salt: str
     digest: str
 
     def __repr__(self) -> str:
-        """Without the code."""
+        """Representation without the code."""
         return f"Minted({self.request})"
 
 
 def generate_code(taken: Container[str]) -> GeneratedCode:
-    """A new one. `taken`: names that are in use."""
+    """Return a new code. `taken`: request names that are in use."""
     code, salt, request = _word(CODE_ALPHABET, CODE_CHARS), secrets.token_hex(16), _word(REQUEST_LETTERS, REQUEST_CHARS)
     while request in taken:
         request = _word(REQUEST_LETTERS, REQUEST_CHARS)
@@ -129,36 +129,36 @@ PAIRED_TEXT: Final = "You are let in: from now on I answer you here."
 
 
 class AccessResult(NamedTuple):
-    """What came of a wish."""
+    """Result of an access command."""
 
     text: str
     facts: tuple[EffectFact, ...] = ()
-    """To become durable together."""
+    """Facts to append together."""
     ok: bool = True
-    """False: what was wanted is not done."""
+    """False: the request was not carried out."""
     request: str = ""
-    """The code that it uses up: nobody else may decide about it meanwhile. Empty: none."""
+    """Request whose code is used up: nobody else may decide about it meanwhile. Empty: none."""
 
 
 def reject(words: str) -> AccessResult:
-    """It is not done."""
+    """Return a result that changes nothing."""
     return AccessResult(words, ok=False)
 
 
 def build_code_over(request: CodeIssued, state: Literal["used", "revoked", "expired"], by: str) -> EffectFact:
-    """A code is good no more. Said once of each."""
+    """Return the fact that a code has ended. Appended once for each code."""
     return EffectFact(
         CodeEnded(request=request.request, state=state, by=by), request.at.conversation, code_over_key(request)
     )
 
 
 def build_code_expirations(requests: Iterable[CodeIssued]) -> tuple[EffectFact, ...]:
-    """Say of these that their time is over, so that nobody needs to look at them again."""
+    """Return the facts that these codes have expired, so that nobody needs to check them again."""
     return tuple(build_code_over(one, "expired", "") for one in requests)
 
 
 def approve_pairing(request: CodeIssued, by: str, *, has: RoleAssigned | None) -> AccessResult:
-    """Whoever was shown this code may speak. `has`: the role that they were given meanwhile; it stays."""
+    """Accept the person who was shown this code as a member. `has`: the role that they got meanwhile; it stays."""
     who = format_person(request.person, request.name)
     if has is not None and has.role != "guest":
         words = f"{who} is {has.role} already."
@@ -175,15 +175,15 @@ def approve_pairing(request: CodeIssued, by: str, *, has: RoleAssigned | None) -
 
 
 def revoke_code(request: CodeIssued, by: str) -> AccessResult:
-    """A code that was not used yet is taken back."""
+    """Revoke a code that was not used yet."""
     words = f"The code of {format_person(request.person, request.name)} is good no more."
     return AccessResult(words, (build_code_over(request, "revoked", by),), request=request.request)
 
 
 def approve_room(request: CodeIssued, room: Address, by: str) -> AccessResult:
-    """The room that this code was shown for is open. That is told where the code was shown.
+    """Open the room that this code was shown for, and post that where the code was shown.
 
-    An admin's command, and its answer, may be seen by nobody else.
+    The admin's command and its answer may be visible to nobody else.
     """
     inside = (request.at.channel, request.at.room) == (room.channel, room.room)
     told = f"{'This room' if inside else format_room(room.conversation, request.about)} is open for me now."
@@ -203,7 +203,7 @@ def approve_room(request: CodeIssued, room: Address, by: str) -> AccessResult:
 
 
 def revoke_pairing(person: str, given: RoleAssigned | None, by: str) -> AccessResult:
-    """Take back that somebody was let in."""
+    """Take the role that somebody got by pairing back."""
     if given is None or given.role == "blocked":
         return reject(f"{format_person(person)} was not let in by anybody; `role list` tells who may what, and why.")
     taken = RoleAssigned(person=person, role="", name=given.name, by=by, why="pairing")
@@ -216,24 +216,24 @@ ATTEMPT_WINDOW_S: Final = 600.0
 MAX_ATTEMPTS_PER_PERSON: Final = 5
 MAX_ATTEMPTS_PER_CHANNEL: Final = 20
 _MAX_REMEMBERED: Final = 10_000
-"""Persons and channels; more than can have tried anything that a channel lets through."""
+"""Most people and channels remembered: more than can have tried a code on any channel."""
 
 
 class AttemptLimiter:
-    """Wrong ones of the last ten minutes, in the memory of one process."""
+    """Wrong codes of the last ten minutes, in the memory of one process."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def is_allowed(self, person: str, channel: str, now_s: float) -> bool:
-        """Whether what this person hands in there is to be looked at."""
+        """Return whether a code from this person in that channel is to be checked."""
         return (
             self._count_failures(person, now_s) < MAX_ATTEMPTS_PER_PERSON
             and self._count_failures(f"/{channel}", now_s) < MAX_ATTEMPTS_PER_CHANNEL
         )
 
     def record_failure(self, person: str, channel: str, now_s: float) -> None:
-        """It was none."""
+        """Record a wrong code."""
         for whose in (person, f"/{channel}"):  # no person's name begins so
             self._failures.setdefault(whose, deque(maxlen=MAX_ATTEMPTS_PER_CHANNEL)).append(now_s)
             self._failures.move_to_end(whose)

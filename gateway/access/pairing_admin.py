@@ -1,9 +1,9 @@
-"""Pairing from the command line: for a gateway that runs, and for one that does not.
+"""Pairing from the command line, whether the gateway runs or not.
 
-Each reads what holds from the log first, so that it needs nothing else. What it writes a running gateway takes in as it
-is written (`Store.hear`), and delivers what there is to say; else the next one does that.
+Each function reads the current state from the log first, so it needs nothing else. A running gateway is notified of
+each appended entry (`Store.add_listener`) and delivers the notices; else the next start delivers them.
 
-Who may speak to the agents, as whoever runs the command line has it: each act is written into the audit with it.
+`PairingAdmin` carries out the requests of the command line, each with an audit record.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ from gateway.store.effects import EffectFact
 from gateway.store.format import HIDDEN_VALUE, is_request_id
 
 OPERATOR: Final = "operator"
-"""Who acts, where nobody else is named."""
+"""Name of the actor where no other is given."""
 ExtraFacts = Callable[[bool, str], Sequence[Fact]]
-"""What is to become durable together with what came of it: whether it is done, and words."""
+"""Returns the facts to append together with a result, from whether it succeeded and its text."""
 
 
 async def list_access(reader: StoreReader, now: datetime) -> list[str]:
-    """Who asks to be let in, which rooms wait, and who was let in: a line each, without codes. Raises StoreError."""
+    """Return pending requests, granted roles and approved rooms: a line each, without codes. Raises StoreError."""
     roster = await _load_roster(reader, ManualClock(now))
     lines = [
         f"asks: {format_request(one)}: `reverie pair approve {one.request}`"
@@ -49,9 +49,9 @@ async def list_access(reader: StoreReader, now: datetime) -> list[str]:
 async def approve(
     store: Store, clock: Clock, code: str, by: str = OPERATOR, *, also: ExtraFacts | None = None
 ) -> tuple[bool, str]:
-    """Let in whoever was shown this code, or open the room that it was shown for: whether that is done, and words.
+    """Approve the request of this code: accept the person, or open the room. Return whether that is done, and a text.
 
-    `code`: that, or the name of the request, or whom or which room it is for, as `list_access` shows them.
+    `code`: the code, or the request's name, person or room, as `list_access` shows them.
 
     Raises StoreError: then nothing is done.
     """
@@ -69,7 +69,10 @@ async def approve(
 async def revoke(
     store: Store, clock: Clock, who: str, by: str = OPERATOR, *, also: ExtraFacts | None = None
 ) -> tuple[bool, str]:
-    """Let somebody in no more (`channel:id`), or make the code of a request good no more (its name). As `approve`."""
+    """Revoke somebody's role from pairing (`channel:id`), or a request's code (its name).
+
+    Results and errors as in `approve`.
+    """
     roster = await _load_roster(store, clock)
     request = next((one for one in roster.pending_requests("pair", "room") if one.request == who.lower()), None)
     if request is not None:
@@ -91,7 +94,10 @@ async def seed(
     role: Literal["owner", "admin", "member"] = "member",
     also: ExtraFacts | None = None,
 ) -> tuple[bool, str]:
-    """Let somebody in who never asked: `channel:id`, as `whoami` shows it. As `approve`."""
+    """Give a role to somebody who never asked: `channel:id`, as `whoami` shows it.
+
+    Results and errors as in `approve`.
+    """
     whom = normalize_person_key(person)
     if not all(whom.partition(":")[::2]):
         words = "Write channel:id, as `whoami` shows it, e.g. telegram.main:1001."
@@ -126,18 +132,18 @@ async def _append_result(
 
 
 CLI_EVIDENCE: Final = "may use the gateway's own files"
-"""Only the user that the gateway runs as reaches its store and its socket."""
+"""Only the user that runs the gateway can access its store and its socket."""
 
 
 class PairingAdmin:
-    """Carries out `PairingRequest`s."""
+    """Executor of `PairingRequest`s."""
 
     def __init__(self, store: Store, clock: Clock, redact: Redact | None = None) -> None:
-        """`redact` is given what is written into the audit."""
+        """`redact` is applied to the texts of the audit."""
         self._store, self._clock, self._redact = store, clock, redact or Redactor()
 
     async def execute(self, order: PairingRequest) -> ControlResponse:
-        """Do it, and say what came of it. Raises StoreError: then nothing is done."""
+        """Execute the request and return its result. Raises StoreError: then nothing is done."""
         store, clock = self._store, self._clock
 
         def also(ok: bool, words: str) -> Sequence[AuditRecord]:

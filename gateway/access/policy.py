@@ -1,7 +1,7 @@
-"""Who may be heard. Pure.
+"""Access decisions: whether an event is accepted, and by which rule. Pure.
 
-Closed unless opened: without a rule that lets an event through, it is refused (and still logged). Who somebody is says
-`gateway.core.identity`.
+Closed by default: an event that no rule allows is refused (and still logged). `gateway.core.identity` finds out who the
+sender is.
 """
 
 from dataclasses import dataclass
@@ -25,19 +25,22 @@ from gateway.core.identity import ADMIN_ROLES, ANY_ROOM, AccessPolicy, Identity,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessDecision:
-    """Whether an event is heard, and why."""
+    """Result of the access check: allowed or not, and why."""
 
     allowed: bool
     role: Role
     rule: str
     global_role: Role = "guest"
-    """As `Identity.everywhere`."""
+    """As `Identity.global_role`."""
     request_kind: Literal["", "pair", "room"] = ""
-    """What whoever is refused may have approved: to speak to the agent alone; the room. Empty: nothing."""
+    """Approval that a refused sender can ask for: to talk to the agent alone ("pair"), or to open the room.
+
+    Empty: none.
+    """
 
 
 def decide(policy: AccessPolicy, event: Notification) -> AccessDecision:
-    """Judge one event by the first rule that fits."""
+    """Decide by the first rule that matches."""
     place = address_of(event)
     sender: Sender | None = getattr(event, "sender", None)
     if isinstance(event, PlaceRenamed) and not is_room_allowed(policy, event.at):
@@ -68,7 +71,7 @@ def decide(policy: AccessPolicy, event: Notification) -> AccessDecision:
 
 
 def is_room_allowed(policy: AccessPolicy, place: Address) -> bool:
-    """Whether it is a room where the agent may act."""
+    """Return whether the agent may act in this room."""
     return _is_room_configured(policy, place) or _is_room_approved(policy, place)
 
 
@@ -93,7 +96,10 @@ def _is_direct(event: Notification) -> bool:
 
 
 def _decide_invite(policy: AccessPolicy, place: Address, who: Identity) -> AccessDecision:
-    """Allowed means: go there. Only where the agent may act, and an admin calls."""
+    """Decide about an invitation; allowed: join.
+
+    Only an admin may invite, and only to rooms where the agent may act.
+    """
     rooms = f"channels.{place.channel}.rooms"
     if not is_room_allowed(policy, place):
         return _deny(who, f"invited, but not in {rooms}", "room" if _rooms_need_approval(policy) else "")

@@ -1,4 +1,4 @@
-"""What becomes of an admin's word on what somebody is: roles, blocks. Pure."""
+"""Role changes and blocks that an admin asks for. Pure."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -15,10 +15,10 @@ _CONFIGURATION_DECIDES: Final = "the configuration says what they are, if it say
 
 
 class RoleScope:
-    """Where something is to hold."""
+    """Scope of a role: one room, or everywhere."""
 
     def __init__(self, at: Address | None, role: Role) -> None:
-        """`at`: None is everywhere. `role`: of whoever wants it, there."""
+        """`at`: None: everywhere. `role`: of the person who makes the change, in that scope."""
         self.name = "" if at is None else Address(channel=at.channel, room=at.room).conversation
         self.label = "everywhere" if at is None else f"in {format_room(self.name)}"
         self.role = role
@@ -33,8 +33,10 @@ def give_role(
     *,
     wants: Literal["owner", "admin", "member"],
 ) -> AccessResult:
-    """Somebody has that role from now on, there."""
-    if why := explain_role_refusal(policy, by=by, role=at.role, whom=whom.person, wants=wants, seen=whom.last_role):
+    """Give somebody a role in that scope."""
+    if why := explain_role_refusal(
+        policy, by=by, role=at.role, whom=whom.person, wants=wants, last_role=whom.last_role
+    ):
         return reject(why)
     if whom.is_by_name and wants in ADMIN_ROLES:
         return reject(f"Anybody can take a name. If you mean {whom.label}, write that id.")
@@ -54,14 +56,14 @@ def give_role(
 
 
 def clear_role(policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str, at: RoleScope) -> AccessResult:
-    """What somebody was given there is taken back."""
+    """Take back the role that somebody was given in that scope."""
     before = roster.find_grant(whom.person, at.name)
-    if why := explain_role_refusal(policy, by=by, role=at.role, whom=whom.person, wants="", seen=whom.last_role):
+    if why := explain_role_refusal(policy, by=by, role=at.role, whom=whom.person, wants="", last_role=whom.last_role):
         return reject(why)
     if before is None:
         elsewhere = [one.scope or "everywhere" for one in roster.roles if one.person == whom.person]
-        told = f" They have roles: {', '.join(map(format_room, elsewhere))}." if elsewhere else ""
-        return reject(f"{whom.label} was given nothing {at.label}: {_CONFIGURATION_DECIDES}.{told}")
+        note = f" They have roles: {', '.join(map(format_room, elsewhere))}." if elsewhere else ""
+        return reject(f"{whom.label} was given nothing {at.label}: {_CONFIGURATION_DECIDES}.{note}")
     fact = _build_role_fact(whom, "", by, at.name, "role")
     return AccessResult(
         f"{whom.label} is no longer {before.role} {at.label}: {_CONFIGURATION_DECIDES}.", (EffectFact(fact),)
@@ -69,33 +71,33 @@ def clear_role(policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str,
 
 
 def block_person(policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str, at: RoleScope) -> AccessResult:
-    """Nothing is heard of somebody there any more."""
+    """Block somebody in that scope."""
     pattern = PersonMatch(widen_mask(whom.person), whom.name)
     for one in (whom, pattern):
         if why := explain_role_refusal(
-            policy, by=by, role=at.role, whom=one.person, wants="blocked", seen=whom.last_role
+            policy, by=by, role=at.role, whom=one.person, wants="blocked", last_role=whom.last_role
         ):
             return reject(why)
     before = roster.find_grant(pattern.person, at.name)
     if before is not None and before.role == "blocked":
         return reject(f"{pattern.label} is blocked {at.label} already.")
-    told = f"I hear nothing of {pattern.label} {at.label} any more."
+    text = f"I hear nothing of {pattern.label} {at.label} any more."
     if pattern.person != whom.person:
-        told += " Nobody vouches for who that was, so this is everybody from that host."
+        text += " Nobody vouches for who that was, so this is everybody from that host."
     others = [one for one in list_accounts_of(policy, whom.person) if one != whom.person]
-    if others and at.name:  # who else they are is nothing for who administers a room
-        told += f" With them goes who is linked: {len(others)} more account{'' if len(others) == 1 else 's'}."
+    if others and at.name:  # an admin of one room may not see the other accounts
+        text += f" With them goes who is linked: {len(others)} more account{'' if len(others) == 1 else 's'}."
     elif others:
-        told += f" With them goes who is linked: {', '.join(map(format_person, others))}."
+        text += f" With them goes who is linked: {', '.join(map(format_person, others))}."
     if before is not None:
-        told += f" They were {before.role}."
-    return AccessResult(told, (EffectFact(_build_role_fact(pattern, "blocked", by, at.name, "block")),))
+        text += f" They were {before.role}."
+    return AccessResult(text, (EffectFact(_build_role_fact(pattern, "blocked", by, at.name, "block")),))
 
 
 def unblock_person(
     policy: AccessPolicy, roster: Roster, whom: PersonMatch, by: str, at: Sequence[RoleScope]
 ) -> AccessResult:
-    """Somebody is heard again, in those of these scopes where they were blocked."""
+    """Unblock somebody in those of these scopes where they are blocked."""
     found = [
         (scope, one)
         for scope in at
@@ -103,7 +105,7 @@ def unblock_person(
         if (before := roster.find_grant(one, scope.name)) is not None and before.role == "blocked"
     ]
     for scope, one in found:
-        if why := explain_role_refusal(policy, by=by, role=scope.role, whom=one, wants="", seen=whom.last_role):
+        if why := explain_role_refusal(policy, by=by, role=scope.role, whom=one, wants="", last_role=whom.last_role):
             return reject(why)
     if not found:
         if policy.roles.get(whom.person) == "blocked":
@@ -112,12 +114,15 @@ def unblock_person(
     facts = tuple(
         EffectFact(_build_role_fact(PersonMatch(one, whom.name), "", by, scope.name, "block")) for scope, one in found
     )
-    told = ", ".join(f"{format_person(one)} {scope.label}" for scope, one in found)
-    return AccessResult(f"Not blocked any more: {told}. What they were before they are given anew, if at all.", facts)
+    names = ", ".join(f"{format_person(one)} {scope.label}" for scope, one in found)
+    return AccessResult(f"Not blocked any more: {names}. What they were before they are given anew, if at all.", facts)
 
 
 def widen_mask(whom: str) -> str:
-    """Of a mask, everybody from its host: a nick and a user name are changed in a moment. Others are themselves."""
+    """Return the mask of everybody from the same host: nick and user name are easily changed.
+
+    Other ids stay as they are.
+    """
     head, mark, shown = whom.partition(f":{MASK_PREFIX}")
     host = shown.rpartition("@")[2]
     if not mark or "@" not in shown or not host.strip("*?."):

@@ -1,11 +1,9 @@
-"""The picture of what holds: who was let in, who was given which role, which rooms are open, who is whom.
+"""Roster: granted roles, approved rooms and linked accounts, read from the log; who may change them; lists for people.
 
-It is made of the log at the start, and of what is written afterwards, whoever writes it. What could not be written does
-not hold.
+`Roster` is built from the log at the start, and updated by everything that is appended later, by any writer. What could
+not be appended does not hold.
 
-Whom an admin means: by id, or by what somebody called themselves in that conversation lately.
-
-Who may change what whom is. Pure.
+`explain_role_refusal` decides who may give which role to whom (pure):
 
 | who      | may give                         | to whom                                         |
 |----------|----------------------------------|-------------------------------------------------|
@@ -13,14 +11,11 @@ Who may change what whom is. Pure.
 | an admin | member, blocked, nothing         | whoever is neither admin nor owner anywhere     |
 | others   | nothing                          |                                                 |
 
-A mask is never made admin or owner. All of it holds for the accounts of one person together. Who owns one place only
-changes nothing of who owns all. What a platform makes of somebody is known of those alone who spoke there lately.
+A mask is never made admin or owner. These rules cover all accounts of one person together. An owner of one place has no
+say about an owner of all. Roles that a platform gives are known only for people who wrote there lately.
 
-Who asks, who may, what is open: as lists for people. Pure.
-
-Who of those that speak may be taken for somebody else, by their names.
-
-How channels are spoken of, and how commands are written there. Pure.
+`ImpersonationCheck` compares the names of senders, `find_person` resolves what an admin wrote, and `ChannelStyle` names
+platforms and command prefixes.
 """
 
 import re
@@ -58,45 +53,48 @@ from gateway.store import AppendResult, LogEntry, NewEntry, StoreError, StoreRea
 from gateway.store.projections import current_fact_key
 
 COMPARED_MESSAGES: Final = 50
-"""Messages before these, whose senders' names are compared."""
+"""Earlier messages whose senders' names are compared."""
 MAX_CACHED_ROOMS: Final = 500
-"""Whose newest names are kept: reading them costs more than comparing them."""
+"""Rooms whose newest senders are cached: reading them costs more than comparing them."""
 
 
 class _RecentSenders(NamedTuple):
     before: Seq
-    """These spoke in front of this position."""
+    """The senders are those of the messages before this position."""
     senders: tuple[Sender, ...]
-    """Of the newest messages there, oldest first."""
+    """Senders of the newest messages there, oldest first."""
 
 
 class ImpersonationCheck:
-    """Of all rooms."""
+    """Warnings about names in rooms that can be mistaken for somebody else's."""
 
     def __init__(self, store: StoreReader, policy: AccessPolicy) -> None:
         self._store = store
         self._policy = policy
         self._cache = LruDict[ConversationId, _RecentSenders](MAX_CACHED_ROOMS)
 
-    async def __call__(self, said: Sequence[tuple[Seq, Message]]) -> dict[MessageId, NameWarning]:
-        """What is to be known of these names in rooms, by the message. Oldest first, all of one place.
+    async def __call__(self, messages: Sequence[tuple[Seq, Message]]) -> dict[MessageId, NameWarning]:
+        """Return the warnings about the senders of these messages, by message id. Oldest first, all of one place.
 
-        Of owners and admins nothing: the role stands beside the name already.
+        None for direct messages, and none for owners and admins: their role is shown beside the name already.
         """
-        said = [(seq, message) for seq, message in said if message.kind != "direct"]
-        if not said:
+        messages = [(seq, message) for seq, message in messages if message.kind != "direct"]
+        if not messages:
             return {}
-        before = await self._load_senders(said[0][1].at.conversation, said[0][0])
-        others = tuple(dict.fromkeys([*before, *(message.sender for _, message in said)]))
+        before = await self._load_senders(messages[0][1].at.conversation, messages[0][0])
+        others = tuple(dict.fromkeys([*before, *(message.sender for _, message in messages)]))
         found = dict[MessageId, NameWarning]()
-        for _, message in said:
+        for _, message in messages:
             known = role_of(self._policy, message.at, message.sender) in ADMIN_ROLES
             if not known and (doubted := check_name(message.sender, others)):
                 found[message.id] = doubted
         return found
 
     async def _load_senders(self, place: ConversationId, before: Seq) -> tuple[Sender, ...]:
-        """Who said the newest messages there in front of this one. The log grows at its end: only that is read anew."""
+        """Return the senders of the newest messages before this one.
+
+        Only the end of the log that is new is read again.
+        """
         kept = self._cache.get(place)
         known = kept if kept is not None and kept.before <= before else _RecentSenders(Seq(0), ())
         more = await self._store.newest_entries(
@@ -109,53 +107,53 @@ class ImpersonationCheck:
 
 
 RECENT_LINES: Final = 200
-"""So many of the newest lines there are looked through for a name."""
+"""Newest messages in a place that are searched for a name."""
 _MAX_CANDIDATES: Final = 10
 _MENTION: Final = re.compile(r"<@!?(\d+)>")
 """https://discord.com/developers/docs/reference#message-formatting"""
 _ID_PATTERN: Final = re.compile(r"\d+|(?:account|mask):.+")
-"""What ids look like."""
+"""Forms of ids."""
 _ANY_ID: Final = re.compile(r".+", re.DOTALL)
 _PLATFORM_IDS: Final = {
     "irc": (re.compile(r"(?:account|mask|relay):.+"), "account:someone"),
     "telegram": (re.compile(r"-?\d+"), "1001"),
     "discord": (re.compile(r"\d+"), "80351110224678912"),
 }
-"""The same by platform, with an example: what is given to a nick holds for nobody."""
+"""Forms of ids by platform, with an example: a role for a nick would hold for nobody."""
 
 
 class PersonMatch(NamedTuple):
-    """Somebody."""
+    """A person whom an admin named."""
 
     person: str
     name: str
-    """As they called themselves last, if that is known. Untrusted."""
+    """Name that they used last, if known. Untrusted."""
     is_by_name: bool = False
-    """They were meant by that name."""
+    """True if found by that name, not by id."""
     last_role: Role = "guest"
-    """What they were when they spoke there last."""
+    """Role at their last message there."""
 
     @property
     def label(self) -> str:
-        """For people."""
+        """Id and name, for people."""
         return format_person(self.person, self.name)
 
 
 async def read_recent_senders(reader: StoreReader, place: ConversationId) -> dict[str, Sender]:
-    """Who said something there lately, by id, as they were last. Also who was refused."""
-    said = await reader.newest_entries(RECENT_LINES, kinds=(*MESSAGE_KINDS, "command"), conversation=place)
-    senders = [(entry.fact.at, entry.fact.sender) for entry in said if isinstance(entry.fact, Message | Command)]
+    """Return the recent senders of messages and commands there by id, as they were last; refused ones too."""
+    entries = await reader.newest_entries(RECENT_LINES, kinds=(*MESSAGE_KINDS, "command"), conversation=place)
+    senders = [(entry.fact.at, entry.fact.sender) for entry in entries if isinstance(entry.fact, Message | Command)]
     return {person_key(at.channel, sender.id): sender for at, sender in senders}
 
 
 def find_person(
     written: str, at: Address, platforms: Mapping[ChannelName, str], recent: Mapping[str, str], known: Mapping[str, str]
 ) -> PersonMatch | str:
-    """Whom that means there, or why nobody, in words. Pure.
+    """Return the person that this means there, or the reason why nobody, in words. Pure.
 
-    `platforms`: of all channels, as `Capabilities.platform` has them. `recent`: who was heard there, `known`: who else
-    is known; both by id, with names. Only a name that was heard counts, and only if nobody else has it: anybody can
-    take any.
+    `platforms`: of all channels, as in `Capabilities.platform`. `recent`: recent senders there; `known`: other known
+    people; both by id, with names. A name counts only if a recent sender has it and nobody else does: anybody can take
+    any name.
     """
     mention = _MENTION.fullmatch(written.strip())
     word = mention[1] if mention else written.strip("` ").removeprefix("@")
@@ -167,7 +165,7 @@ def find_person(
             return wrong
         return PersonMatch(whom, recent.get(whom) or known.get(whom, ""))
     own = person_key(at.channel, word)
-    if _ID_PATTERN.fullmatch(word):  # whoever calls themselves so is not meant by it
+    if _ID_PATTERN.fullmatch(word):  # a name in the form of an id never stands for its bearer
         known = {own: "", **known}
     found = {one: name for one, name in recent.items() if _fold_name(name) == _fold_name(word)}
     meant = {one: name for one, name in {**known, **recent}.items() if one == own}
@@ -180,7 +178,7 @@ def find_person(
 
 
 def explain_invalid_id(written: str, platform: str) -> str:
-    """Why `channel:id` is nobody on a platform of that kind, in words; empty: it may be somebody."""
+    """Return why `channel:id` cannot be anybody on such a platform, in words; empty: it can."""
     channel, _, sender_id = written.partition(":")
     shape, example = _PLATFORM_IDS.get(platform.lower(), (_ANY_ID, ""))
     if shape.fullmatch(sender_id):
@@ -197,14 +195,14 @@ RequestKind = Literal["pair", "room", "link", "confirm"]
 
 
 class CurrentFactReader(Protocol):
-    """What is needed of the log: `gateway.store.Reader`."""
+    """Reader of current facts, e.g. `gateway.store.Reader`."""
 
     async def current_facts(self, kind: str) -> list[LogEntry]:
-        """Of facts whose newest word counts those that hold, oldest first."""
+        """Return the facts of this kind that hold, oldest first. The newest fact of each key decides."""
 
 
 class Roster:
-    """Of all channels and agents."""
+    """Granted roles, approved rooms, links and pending codes of all channels and agents."""
 
     def __init__(self, reader: CurrentFactReader, clock: Clock) -> None:
         self._reader = reader
@@ -212,12 +210,12 @@ class Roster:
         self._facts: dict[str, dict[str, Fact]] = {kind: {} for kind in ROSTER_KINDS}
         self._known: RosterState | None = None
         self._buffered: list[Fact] = []
-        """Written while the log is read for the first time, which may show it or not."""
+        """Facts appended while the log is read for the first time; that reading may contain them or not."""
         self._reserved = set[str]()
-        """Codes that somebody decides about in this moment."""
+        """Codes about which somebody is deciding at present."""
 
     async def load(self) -> None:
-        """Read what holds. Call it once. Raises StoreError: then nothing is known, and nobody may be heard."""
+        """Read the current facts. Call it once. Raises StoreError: then nothing is known, and nobody is accepted."""
         for stored in [one for kind in ROSTER_KINDS for one in await self._reader.current_facts(kind)]:
             self._apply(stored.fact)
         for fact in self._buffered:
@@ -227,13 +225,16 @@ class Roster:
 
     @property
     def known(self) -> RosterState:
-        """As of now; the same object until something changes. Raises StoreError before the log was read: closed."""
+        """Current state; the same object until something changes.
+
+        Raises StoreError before `load` is done: access is closed.
+        """
         if self._known is None:
             raise StoreError("who may do what was not read from the log")
         return self._known
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """For `Store.hear`: take in what became durable."""
+        """Apply appended facts. A listener for `Store.add_listener`."""
         facts = [entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new]
         if self._known is None:
             self._buffered += [fact for fact in facts if current_fact_key(fact) is not None]
@@ -241,7 +242,7 @@ class Roster:
             self._known = self._build_known()
 
     def reserve_request(self, request: str) -> Callable[[AppendResult | None], None] | None:
-        """Until what is returned is called nobody else decides about this code. None: somebody else does."""
+        """Reserve a code until the returned function is called. None: somebody else decides about it at present."""
         if request in self._reserved:
             return None
         if request:
@@ -249,41 +250,41 @@ class Roster:
         return lambda _: self._reserved.discard(request)
 
     def pending_requests(self, *what: RequestKind) -> list[CodeIssued]:
-        """Codes of these kinds that are still good, oldest first."""
+        """Return the codes of these kinds that are still valid, oldest first."""
         return [one for one in filter_unexpired(self._codes, self._clock.now()) if one.what in what]
 
     def expired_requests(self, channel: ChannelName) -> list[CodeIssued]:
-        """Codes that were shown there and are good no more, and of which nobody has said so yet."""
+        """Return the expired codes of that channel which have no `CodeEnded` yet."""
         now = self._clock.now()
         return [one for one in self._codes if now >= one.until and one.at.channel == channel]
 
     @property
     def roles(self) -> list[RoleAssigned]:
-        """Every role that was given and not taken back."""
+        """Roles that were granted and not taken back."""
         return [one for one in self._facts["role_given"].values() if isinstance(one, RoleAssigned)]
 
     @property
     def rooms(self) -> list[RoomAccessChanged]:
-        """Every room that was approved and not closed again."""
+        """Rooms that were approved and not closed again."""
         return [one for one in self._facts["room_opened"].values() if isinstance(one, RoomAccessChanged)]
 
     @property
     def links(self) -> list[IdentityLinked]:
-        """Every link between two accounts, oldest first."""
+        """Links between two accounts, oldest first."""
         return [one for one in self._facts["identity_linked"].values() if isinstance(one, IdentityLinked)]
 
     def find_grant(self, person: str, scope: str = "") -> RoleAssigned | None:
-        """The role that this person was given in exactly this scope."""
+        """Return the role that this person was given in exactly this scope."""
         found = self._facts["role_given"].get(f"{person}\n{scope}")
         return found if isinstance(found, RoleAssigned) else None
 
     def approved_rooms(self, channel: ChannelName) -> list[Address]:
-        """Rooms of that channel that were approved: to be entered when its link comes up."""
+        """Return the approved rooms of that channel: those to join when its link comes up."""
         return [one.room for one in self.rooms if one.room.channel == channel]
 
     @property
     def request_names(self) -> set[str]:
-        """Of the codes that nobody has said are over."""
+        """Names of the codes that have no `CodeEnded` yet."""
         return {one.request for one in self._codes}
 
     @property
@@ -291,12 +292,12 @@ class Roster:
         return [one for one in self._facts["code_given"].values() if isinstance(one, CodeIssued)]
 
     def _apply(self, fact: Fact) -> str:
-        """Its kind, if it is about something here; else empty."""
+        """Apply a fact and return its kind; empty: it is of no kind that the roster keeps."""
         word = current_fact_key(fact)
         if word is None or word.kind not in self._facts:
             return ""
         held = self._facts[word.kind]
-        held.pop(word.key, None)  # the newest word stands last
+        held.pop(word.key, None)  # the newest stands last
         if word.is_current:
             held[word.key] = fact
         return word.kind
@@ -311,7 +312,7 @@ class Roster:
 
 
 def describe_grant(given: RoleAssigned) -> str:
-    """Why somebody has that role, for people."""
+    """Return why somebody has that role, for people."""
     what = {"pairing": "paired", "role": f"made {given.role}", "block": "blocked", "seed": "let in"}[given.why]
     return f"{what} by {given.by}"
 
@@ -320,20 +321,20 @@ _PAIRING_REASONS: Final = ("pairing", "seed")
 
 
 def format_requests(requests: Sequence[CodeIssued], what: str, prefix: str) -> list[str]:
-    """Who was shown a code, without the codes."""
+    """Return the pending requests as lines, without the codes."""
     if not requests:
         return [f"Nobody asks {what}."]
     return [f"Asking {what}:", *(f"- {format_request(one)}: {format_approve_command(one, prefix)}" for one in requests)]
 
 
 def format_paired_people(roles: Iterable[RoleAssigned]) -> list[str]:
-    """Who was let in while I ran."""
+    """Return the people who were let in at run time, as lines."""
     lines = [_format_grant(one) for one in roles if one.why in _PAIRING_REASONS]
     return ["Let in:", *lines] if lines else ["Nobody was let in but by the configuration."]
 
 
 def format_open_rooms(rooms: Sequence[RoomAccessChanged], policy: AccessPolicy) -> list[str]:
-    """Where I may speak."""
+    """Return the open rooms, as lines."""
     lines = [f"- {format_room(one.room.conversation, one.about)}, approved by {inline_code(one.by)}" for one in rooms]
     configured = [
         f"- {format_room(f'{channel}/{room}')}, by the configuration"
@@ -344,7 +345,7 @@ def format_open_rooms(rooms: Sequence[RoomAccessChanged], policy: AccessPolicy) 
 
 
 def format_roles(policy: AccessPolicy, given: Iterable[RoleAssigned]) -> list[str]:
-    """Everybody who has a role, the strongest first, and why; what was given later stands behind the configuration."""
+    """Return everybody with a role, strongest first, and why: roles of the configuration before later ones."""
     lines = [
         (ROLE_ORDER.index(role), f"- {format_person(one)}: {role}, by the configuration")
         for one, role in policy.roles.items()
@@ -378,28 +379,28 @@ def _format_grant(one: RoleAssigned) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStyle:
-    """Of all channels of the gateway."""
+    """Command prefixes and platform names of all channels."""
 
     prefixes: Mapping[ChannelName, str]
-    """What stands in front of a command's name there."""
+    """Prefix of commands, by channel."""
     platforms: Mapping[ChannelName, str]
-    """As `Capabilities.platform`. Its keys are all the channels that there are."""
+    """`Capabilities.platform` by channel, for all channels."""
 
     def command_prefix(self, channel: ChannelName) -> str:
-        """In front of a command there."""
+        """Return the prefix of commands in that channel."""
         return self.prefixes.get(channel, "")
 
     def platform_name(self, channel: ChannelName) -> str:
-        """What it is, for people."""
+        """Return the platform's name, for people."""
         return self.platforms.get(channel, "this platform")
 
 
 def explain_role_refusal(
-    policy: AccessPolicy, *, by: str, role: Role, whom: str, wants: Role | Literal[""], seen: Role = "guest"
+    policy: AccessPolicy, *, by: str, role: Role, whom: str, wants: Role | Literal[""], last_role: Role = "guest"
 ) -> str:
-    """Why they may not; empty: they may. `role`: of who wants it, in the scope where it is to hold.
+    """Return why somebody with `role` in that scope may not make this change; empty: they may.
 
-    `seen`: what whoever is meant was when they spoke last where it is wanted.
+    `last_role`: role of the person concerned at their last message in that scope.
     """
     if role not in ADMIN_ROLES:
         return "Only owners and admins decide that."
@@ -412,30 +413,30 @@ def explain_role_refusal(
     if role == "owner":
         lesser = is_global_owner(policy, whom) and not is_global_owner(policy, by)
         return "Only who owns everything changes what somebody may do who does, too." if lesser else ""
-    if seen in ADMIN_ROLES or find_strongest_role(policy, whom) in ADMIN_ROLES:
+    if last_role in ADMIN_ROLES or find_strongest_role(policy, whom) in ADMIN_ROLES:
         return "Only an owner changes what an admin or owner may do."
     return "Only an owner makes somebody admin or owner." if wants in ADMIN_ROLES else ""
 
 
 def list_accounts_of(policy: AccessPolicy, person: str) -> tuple[str, ...]:
-    """All accounts of a person."""
+    """Return all accounts of a person."""
     return (person, *sorted(policy.roster_state().links.get(person, ())))
 
 
 def find_strongest_role(policy: AccessPolicy, person: str) -> Role:
-    """The strongest role that they were given anywhere, whether they are blocked or not; guest: none."""
+    """Return the strongest role that they were given anywhere, blocked or not; guest: none."""
     return max({"guest", *_collect_roles(policy, person)}, key=ROLE_ORDER.index)
 
 
 def is_global_owner(policy: AccessPolicy, person: str) -> bool:
-    """Whether they are an owner in all places."""
+    """Return whether they are an owner in all places."""
     known, accounts = policy.roster_state().grants, list_accounts_of(policy, person)
     given = (grant for one in accounts for grant in known.get(one, ()) if not grant.scope)
     return any(policy.roles.get(one) == "owner" for one in accounts) or any(one.role == "owner" for one in given)
 
 
 def is_blocked_anywhere(policy: AccessPolicy, person: str) -> bool:
-    """Whether one of their accounts is, in whichever place."""
+    """Return whether one of their accounts is blocked anywhere."""
     return "blocked" in _collect_roles(policy, person)
 
 

@@ -1,8 +1,6 @@
-"""What is said about people, codes and rooms. Pure. Names and ids are others' words, and stand in code.
+"""Texts about people, codes and rooms; forms of one-time codes; groups of linked accounts. Pure.
 
-One-time codes: how they are written and compared. Pure; chance is in `gateway.access.pairing`.
-
-Which accounts are one person, from the links between two of them. Pure.
+Names and ids are untrusted, and shown as code. Codes are generated in `gateway.access.pairing`.
 """
 
 import hashlib
@@ -20,36 +18,40 @@ from gateway.core.identity import MASK_PREFIX, normalize_person_key
 from gateway.store.format import hide_second_half
 
 CODE_ALPHABET: Final = "ACDEFGHJKMNPRTUWXY3479"
-"""No two of these are taken for each other in common typefaces, in either case: no 0/O/Q, 1/I/L, 2/Z, 5/S, 6/G, 8/B,
-U/V. 22 to the 8th is 5e10, and a person has 30 tries in an hour."""
+"""Letters and digits that are not mistaken for each other in common typefaces, in either case: no 0/O/Q, 1/I/L, 2/Z,
+5/S, 6/G, 8/B, U/V. 22 to the 8th is 5e10, and a person has 30 tries in an hour.
+"""
 CODE_CHARS: Final = 8
 CODE_LIFETIME: Final = timedelta(hours=1)
 MAX_PENDING_CODES: Final = 20
-"""Of one channel, for people and rooms together. One more replaces the oldest, so that nobody keeps others out."""
+"""Most pending codes of a channel, for people and rooms together.
+
+One more replaces the oldest, so nobody is kept out.
+"""
 MAX_CODES_PER_SOURCE: Final = 3
-"""Of these from one person, or from one host. There is no fourth before one of them is over."""
+"""Most of these from one person or one host. There is no fourth before one of them has ended."""
 _MAX_WRITTEN_CHARS: Final = 100
-"""Nobody writes a code in more characters than that."""
+"""Longest text that is read as a code."""
 
 
 def format_code(code: str) -> str:
-    """As people are shown it."""
+    """Return the code in the form that people are shown."""
     return f"{code[: CODE_CHARS // 2]}-{code[CODE_CHARS // 2 :]}"
 
 
 def normalize_code(written: str) -> str:
-    """What somebody wrote, without case, white space, dashes and marks around it."""
+    """Return a written code without case, white space, dashes and marks around it."""
     wide = unicodedata.normalize("NFKC", written[:_MAX_WRITTEN_CHARS]).upper()
     return "".join(char for char in wide if char.isalnum())
 
 
 def hash_code(salt: str, code: str) -> str:
-    """What the log keeps of a code beside the salt."""
+    """Return the digest of a code, which the log keeps beside the salt."""
     return hashlib.sha256(f"{salt}{code}".encode("utf-8", "replace")).hexdigest()
 
 
 def find_by_code(given: Iterable[CodeIssued], written: str) -> CodeIssued | None:
-    """The one that this is the code of. Takes as long for a wrong code as for a right one."""
+    """Return the request of this code. Takes as long for a wrong code as for a right one."""
     code, found = normalize_code(written), None
     for one in given:
         if hmac.compare_digest(hash_code(one.salt, code), one.digest):
@@ -58,10 +60,10 @@ def find_by_code(given: Iterable[CodeIssued], written: str) -> CodeIssued | None
 
 
 def find_request(given: Sequence[CodeIssued], written: str) -> CodeIssued | None:
-    """The request that an admin means: by its code, by its name, or by whom or which room it is for.
+    """Return the request that an admin means: by its code, by its name, or by its person or room.
 
-    People are meant by `channel:id`, rooms by `channel/room`, both as they are listed. A name that somebody gave
-    themselves, or a room's title, never counts.
+    People are written as `channel:id`, rooms as `channel/room`, both as they are listed. Names that people gave
+    themselves, and titles of rooms, never count.
     """
     if (found := find_by_code(given, written)) is not None:
         return found
@@ -77,21 +79,21 @@ def find_request(given: Sequence[CodeIssued], written: str) -> CodeIssued | None
 
 
 def filter_unexpired(given: Iterable[CodeIssued], now: datetime) -> list[CodeIssued]:
-    """Those that are still good."""
+    """Return the codes that are still valid."""
     return [one for one in given if now < one.until]
 
 
 MAX_LINKED_ACCOUNTS: Final = 8
-"""Accounts of one person."""
+"""Most accounts of one person."""
 
 
 def is_verifiable(person: str) -> bool:
-    """Whether a platform can vouch for that id at all: nobody does for what a server merely shows."""
+    """Return whether a platform can verify this id: masks are only displayed by a server."""
     return not person.partition(":")[2].startswith(MASK_PREFIX)
 
 
 def group_linked_accounts(links: Iterable[IdentityLinked]) -> Mapping[str, frozenset[str]]:
-    """By person: the others. Links are taken in this order; one that would make a group too large does not count."""
+    """Return the other accounts of each person. Links count in this order, without one that makes a group too large."""
     whole: dict[str, frozenset[str]] = {}
     for link in links:
         if not (is_verifiable(link.one) and is_verifiable(link.other)):
@@ -103,12 +105,12 @@ def group_linked_accounts(links: Iterable[IdentityLinked]) -> Mapping[str, froze
 
 
 def sort_pair(one: str, other: str) -> tuple[str, str]:
-    """In the order in which a link names them."""
+    """Return two accounts in the order in which a link names them."""
     return (one, other) if one < other else (other, one)
 
 
 ID_CHARS: Final = 160
-"""An IRC mask: nick, user and a host of 63 characters. A person is shown whole, or who they are is not shown."""
+"""Room for an IRC mask: nick, user and a host of 63 characters. A person's id is shown whole or not at all."""
 NAME_CHARS: Final = 64
 
 UNKNOWN_CODE_TEXT: Final = "No code like that is waiting. Codes hold for an hour, and each is good once."
@@ -117,20 +119,20 @@ BEING_DECIDED_TEXT: Final = "Somebody else is deciding about that in this moment
 
 
 def format_person(person: str, name: str = "") -> str:
-    """Somebody, by id and by what they call themselves."""
+    """Return a person by id, with the name that they use."""
     shown = inline_code(person, ID_CHARS)
     return f"{shown} ({inline_code(name, NAME_CHARS)})" if name.strip() and not person.endswith(f":{name}") else shown
 
 
 def format_room(conversation: ConversationId | str, about: str = "") -> str:
-    """A room, by what it calls itself and by id."""
+    """Return a room by id, with its own title."""
     shown = inline_code(conversation, ID_CHARS)
     told = about.strip() and not conversation.endswith(f"/{about}")  # on some platforms the id is the name
     return f"{inline_code(about, NAME_CHARS)} ({shown})" if told else shown
 
 
 def describe_verification(person: str, platforms: Mapping[ChannelName, str]) -> str:
-    """Whether a platform vouches for that id, and which."""
+    """Return whether a platform verifies that id, and which."""
     channel = ChannelName(person.partition(":")[0])
     platform = platforms.get(channel, "its platform")
     return (
@@ -139,7 +141,7 @@ def describe_verification(person: str, platforms: Mapping[ChannelName, str]) -> 
 
 
 def render_unknown_request(written: str, prefix: str, what: str) -> str:
-    """To an admin: what they wrote is no code and no id of a request. `what`: the command that lists them."""
+    """Return the answer to an admin who wrote no known code or request id. `what`: the command that lists them."""
     return (
         f"No code or id like {inline_code(hide_second_half(written), NAME_CHARS)} is waiting. "
         f"`{prefix}{what} list` shows who "
@@ -148,7 +150,7 @@ def render_unknown_request(written: str, prefix: str, what: str) -> str:
 
 
 def render_pairing_prompt(minted: str, prefix: str) -> str:
-    """To a stranger who is shown a code."""
+    """Return the text for a stranger with a new code."""
     return (
         f"Hi, I'm a bot. My operator has to approve you first. Send them this code (valid 1 hour): "
         f"`{format_code(minted)}`. They approve it with `{prefix}pair approve {format_code(minted)}`. If I "
@@ -158,7 +160,7 @@ def render_pairing_prompt(minted: str, prefix: str) -> str:
 
 
 def render_pairing_reminder(request: CodeIssued) -> str:
-    """To a stranger who was shown a code and is not approved yet."""
+    """Return the text for a stranger who has a code and is not approved yet."""
     return (
         "I'm a bot, and I can answer you only after my operator has approved you. Send them the code that I showed "
         f"you; it is valid until {format_time(request.until)}."
@@ -166,12 +168,12 @@ def render_pairing_reminder(request: CodeIssued) -> str:
 
 
 def render_not_approved() -> str:
-    """To a stranger who asks for help and for whom there is no code at the moment."""
+    """Return the answer to a stranger who asks for help while there is no code for them."""
     return "I'm a bot, and I can answer you only after my operator has approved you. Ask them for that."
 
 
 def render_login_needed(channel: str, platform: str) -> str:
-    """To a stranger of whom nobody knows who it is."""
+    """Return the text for a stranger whom the platform does not identify."""
     login = " (with most networks: `/msg NickServ IDENTIFY` and your password)" if platform.lower() == "irc" else ""
     return (
         f"I am a bot, and answer here only people whom I can tell from others. On {inline_code(channel)} that takes an "
@@ -180,7 +182,7 @@ def render_login_needed(channel: str, platform: str) -> str:
 
 
 def render_room_request(minted: str, prefix: str, asker: str) -> str:
-    """In a room that is not open, or to who invites there."""
+    """Return the text with a room's code, posted in the room or to the person who invites."""
     return (
         f"I am a bot, and this room is not open for me yet; {asker} asked for it. One of my admins opens it with "
         f"`{prefix}room approve {format_code(minted)}`, said to me anywhere. It holds for an hour."
@@ -188,7 +190,7 @@ def render_room_request(minted: str, prefix: str, asker: str) -> str:
 
 
 def render_invite_request(minted: str, prefix: str, room: str) -> str:
-    """To who invites into a room where we are not."""
+    """Return the text with a room's code for somebody who invites to a room where the bot is not."""
     return (
         f"I am a bot, and {room} is not open for me yet, so I do not come. One of my admins opens it with "
         f"`{prefix}room approve {format_code(minted)}`, said to me anywhere. It holds for an hour."
@@ -196,7 +198,7 @@ def render_invite_request(minted: str, prefix: str, room: str) -> str:
 
 
 def render_link_code(minted: str, prefix: str) -> str:
-    """To who begins to link."""
+    """Return the text with the first code of a link."""
     return (
         f"Your code is `{format_code(minted)}`. Say `{prefix}link {format_code(minted)}` to me where you are "
         "known by another "
@@ -206,7 +208,7 @@ def render_link_code(minted: str, prefix: str) -> str:
 
 
 def render_link_confirmation(minted: str, prefix: str, other: str, role: str) -> str:
-    """To who handed the first code in: who that would be."""
+    """Return the text with the second code of a link: it names the person whose account that is."""
     return (
         f"{other} would be the same person as you: whoever uses that account then may do here whatever you may "
         f"(you are {role}). **Somebody who asked you to write that code wants to be you: then stop here, and nothing "
@@ -215,7 +217,7 @@ def render_link_confirmation(minted: str, prefix: str, other: str, role: str) ->
 
 
 def format_request(request: CodeIssued) -> str:
-    """A code that somebody was shown, without the code."""
+    """Return a pending code as text, without the code."""
     who = format_person(request.person, request.name)
     where = f" for {format_room(request.room.conversation, request.about)}" if request.room is not None else ""
     since = format_time(request.until - CODE_LIFETIME)
@@ -223,12 +225,12 @@ def format_request(request: CodeIssued) -> str:
 
 
 def format_approve_command(request: CodeIssued, prefix: str) -> str:
-    """What an admin writes to approve it: as code, by the name of the request."""
+    """Return the command that approves a request, as code, by the request's name."""
     return f"`{prefix}{'pair' if request.room is None else 'room'} approve {request.request}`"
 
 
 def render_request_for_owners(request: CodeIssued, prefix: str) -> str:
-    """For owners: somebody was shown a code."""
+    """Return the notice for owners about a pending request."""
     what = "to speak to me alone" if request.room is None else "to have a room opened for me"
     return (
         f"Somebody asks {what}: {format_request(request)}. To approve it, write "

@@ -147,7 +147,7 @@ class PairingCommands:
             return self._people.build_reply(whom)
         policy, by = self._people.policy, ask.person
         if why := explain_role_refusal(
-            policy, by=by, role=ask.global_role, whom=whom.person, wants="", seen=whom.last_role
+            policy, by=by, role=ask.global_role, whom=whom.person, wants="", last_role=whom.last_role
         ):
             return self._people.build_reply(reject(why))
         outcome = pairing.revoke_pairing(whom.person, roster.find_grant(whom.person), ask.person)

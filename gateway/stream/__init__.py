@@ -1,1 +1,15 @@
-"""Notification stream: attention, inbox windows, routing, presence, outbox, previews, media, channel supervisor."""
+"""Notification stream: from the channels' events to the agents, and from posts to the platforms.
+
+- `supervisor`: runs the channels, restarts them, and follows the configuration; `operator`: the operator's own channel;
+  `internal`: intake of events from inside the gateway; `rooms`: joining and leaving.
+- `attention`: type, urgency and fate of each event (pure), guards against bot loops, overrides set at run time;
+  `presence`: how present people are; `inbox`: windows that collect messages of a conversation.
+- `routing`: bindings, and who can read a place; `place_names`: titles of places.
+- `outbox`: posts to deliveries, with retries; `uncertain_sends`: posts that may not have arrived; `preview`: typing and
+  growing answers; `media`: attachments.
+- `policies`: settings to policies (pure); `access_service`: the access package, wired.
+- `trace`: what happened to an event, from the log.
+
+Posts and events are durable before they are handed on, so that a crash loses none. An exception of an adapter ends its
+attempt and is logged; it never stops the gateway. A `StoreError` always does.
+"""

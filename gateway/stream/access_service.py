@@ -1,4 +1,4 @@
-"""Who may do what, wired: the picture of it, who is greeted, what is limited, and who is told."""
+"""Access services of all channels, wired: roster, pairing, limits, and notifications to owners."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -25,7 +25,7 @@ from gateway.stream.routing import CommandPrefixes, make_private_address_lookup,
 
 
 class AccessService:
-    """Of all channels."""
+    """Composition of the access package over the channels of the gateway."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class AccessService:
         title: Callable[[Address], str] = lambda _: "",
         named: Callable[[str], str] = str,
     ) -> None:
-        """`post`, `join` and `leave` are called on the event loop, and return at once; not before `begin`.
+        """`post`, `join` and `leave` are called on the event loop, and return at once; not before `load`.
 
-        `title`: what a room calls itself. Empty: that is not known. `named` puts the titles of places into a text.
+        `title`: title of a room. Empty: unknown. `named` inserts the titles of places into a text.
         """
         self._store = store
         self.roster = Roster(store, clock)
@@ -62,7 +62,7 @@ class AccessService:
             self.policy,
             clock,
             linking=self.account_linker,
-            manners=self.channel_style,
+            channel_style=self.channel_style,
             reach=make_private_address_lookup(channels),
             title=title,
         )
@@ -95,13 +95,13 @@ class AccessService:
         self.command_menus.refresh()
 
     async def load(self) -> None:
-        """Read what holds. Until then nobody is let in by it. Raises StoreError."""
+        """Load the state from the log. Until then nobody has access by it. Raises StoreError."""
         await self.roster.load()
         await self.owner_notifier.load()
         await self.limits.load(self._store)
 
     def _on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Who asks to be let in is told to owners."""
+        """Notify owners of each new request."""
         for entry, one in zip(entries, written, strict=True):
             if one.is_new and isinstance(entry.fact, CodeIssued) and entry.fact.what in ("pair", "room"):
                 self._notify_owners(entry.fact)
@@ -116,6 +116,6 @@ class AccessService:
 
 
 def _owner_address(live: LiveSettings) -> Address | None:
-    """Where owners are told, by now."""
+    """Return the configured address for notices to owners."""
     tell = live.settings.access.tell
     return Address.parse(tell) if tell else None

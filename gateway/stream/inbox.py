@@ -1,7 +1,7 @@
-"""What has arrived and waits to be noticed.
+"""Inbox: windows in which a conversation collects urgent messages before a turn is started.
 
-One short window per conversation, so that a thought written in three lines is answered once.
-What is unread is in the store; this holds only the windows that are open now.
+One short window per conversation, so that a thought written in three lines is answered once. Unread events are in the
+store; this holds only the open windows.
 """
 
 import asyncio
@@ -17,71 +17,71 @@ from gateway.core.facts import URGENT
 
 FLOOD_DECAY_S: Final = 10.0
 FLOOD_LINES: Final = 20.0
-"""So many lines within that time are a flood: nobody can follow them one by one."""
+"""Lines within that time that are a flood: nobody can follow them one by one."""
 FLOOD_WINDOW_S: Final = 60.0
 MAX_FLOOD_METERS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyConversation:
-    """Something durable is unread in a conversation."""
+    """A conversation with durable unread events."""
 
     conversation: ConversationId
     urgency: int
     type: str = ""
-    """Its dotted type. Empty: several, or it is not known any more."""
+    """Dotted type of the event. Empty: several, or unknown by now."""
     direct: bool | None = None
-    """It came in a direct chat, as the platform says. None: the event does not tell."""
+    """True if it came in a direct chat, as the platform says. None: the event does not say."""
     handle_in_place: bool = False
-    """It is to be dealt with there, and not by looking at it from the inner conversation."""
+    """True if it must be handled there, and not from the inner conversation."""
     is_room_talk: bool = False
-    """It was said in a room, and not to the agent."""
+    """True if it was written in a room, and not to the agent."""
     trusted: bool = False
-    """An owner or admin said it."""
+    """True if an owner or admin wrote it."""
 
 
 class _FloodMeter:
-    """How fast people talk in a room: lines of the last seconds, fading."""
+    """Rate of talk in a room: exponentially decaying count of recent lines."""
 
     def __init__(self, now_s: float) -> None:
         self._at_s = now_s
         self._lines = 0.0
 
     def add_line(self, now_s: float) -> bool:
-        """One more line; whether they come in a flood."""
+        """Count a line. Return whether the lines are a flood."""
         self._lines = self._lines * math.exp((self._at_s - now_s) / FLOOD_DECAY_S) + 1
         self._at_s = now_s
         return self._lines >= FLOOD_LINES
 
 
 class ConversationInbox:
-    """Tells when a conversation is ripe."""
+    """Calls back when the window of a conversation ends."""
 
     def __init__(self, clock: Clock, coalesce_s: float, notice: Callable[[ReadyConversation], None]) -> None:
-        """`notice` is called on the event loop, once per window with what opened it.
+        """`notice` is called on the event loop, once per window with the event that opened it.
 
-        `coalesce_s`: how long an urgent line waits for more; counted from the first, so that a
-        chatterer cannot hold off the answer. 0: notice at once. Talk that comes in a flood waits for `FLOOD_WINDOW_S`,
-        unless something is said to the agent in between: a raid costs a turn a minute, however fast the model is.
+        `coalesce_s`: seconds for which an urgent line waits for more, counted from the first, so that nobody can delay
+        the answer by writing on. 0: no wait. Talk in a flood waits for `FLOOD_WINDOW_S`, unless a message to the agent
+        comes in between: a raid costs one turn a minute, however fast the model is.
         """
         self._clock = clock
         self._coalesce_s = coalesce_s
         self._notice = notice
         self._windows: dict[ConversationId, tuple[float, asyncio.Task[None]]] = {}
-        """Until when, on the monotonic clock, and what waits."""
+        """End on the monotonic clock, and the task that waits for it."""
         self._trusted_windows: set[ConversationId] = set()
-        """Where somebody has spoken in an open window whom the agent's people trust."""
+        """Open windows in which an owner or admin has written."""
         self._flood_meters: OrderedDict[ConversationId, _FloodMeter] = OrderedDict()
         self._closed = False
 
     def set_window(self, coalesce_s: float) -> None:
-        """Windows that open from now on are so long. Returns at once."""
+        """Set the length of windows that open from now on. Returns at once."""
         self._coalesce_s = coalesce_s
 
     def add(self, arrival: ReadyConversation) -> None:
-        """Something durable is unread here."""
+        """Open or shorten the window of a conversation with durable unread events; below urgent, call back at once."""
         if self._closed:
-            return  # the store has it: the next process takes it up
+            return  # the store has it: the next process finds it there
         place, wait_s = arrival.conversation, self._window_s(arrival)
         if arrival.urgency < URGENT or wait_s <= 0:
             self._notice(arrival)
@@ -97,7 +97,7 @@ class ConversationInbox:
         self._windows[place] = until_s, asyncio.create_task(self._notify_after(arrival, wait_s))
 
     def is_waiting(self, conversation: ConversationId) -> bool:
-        """Whether something there is to be noticed soon."""
+        """Return whether a window is open there."""
         return conversation in self._windows
 
     def _window_s(self, arrival: ReadyConversation) -> float:
@@ -111,7 +111,7 @@ class ConversationInbox:
         return max(FLOOD_WINDOW_S, self._coalesce_s) if flood.add_line(now_s) else self._coalesce_s
 
     async def close(self) -> None:
-        """Close all windows without noticing, and open none any more; what is unread stays in the store."""
+        """Close all windows without a call, and open none any more; the events stay unread in the store."""
         self._closed = True
         tasks = [task for _, task in self._windows.values()]
         for task in tasks:

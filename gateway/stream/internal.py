@@ -1,4 +1,4 @@
-"""The way in of what happens inside: it becomes durable, is judged, and what is due reaches the inbox."""
+"""Intake of events from inside the gateway: they are appended, judged, and passed to the inbox if due."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ INTERNAL_DECISION = AccessDecision(allowed=True, role="guest", rule="from inside
 
 
 class InternalIntake:
-    """Takes in what the gateway tells its agents."""
+    """Intake of alarms and finished tasks."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class InternalIntake:
         arrived: Callable[[ReadyConversation], None],
         level: Callable[[], PresenceLevel] = lambda: "present",
     ) -> None:
-        """`arrived` is called on the event loop with what is due, once it is durable. `level`: how near people are."""
+        """`arrived` is called on the event loop with each due event, once it is durable. `level`: current presence."""
         self._store = store
         self._clock = clock
         self._attention = attention_policy
@@ -36,9 +36,10 @@ class InternalIntake:
         self._level = level
 
     async def submit(self, event: Alarm | TaskFinished) -> None:
-        """Returns once it is durable. The same event twice is one. Without a place it goes to the agent by itself.
+        """Append and judge an event. Returns once it is durable; a repeated event is ignored.
 
-        Raises ValueError for one that concerns no place and no agent.
+        An event without a place goes to the agent's inner conversation. Raises ValueError for one without place and
+        agent.
         """
         if event.at is None and not event.agent:
             raise ValueError("it concerns nobody")
@@ -55,6 +56,6 @@ class InternalIntake:
             )
 
     def judge(self, event: Alarm | TaskFinished | DeliveryReport) -> Judgement:
-        """What becomes of it. For the outbox, which writes that down with the delivery."""
+        """Return the judgement of an event. The outbox appends that of a delivery together with it."""
         listen = self._bindings.find(event.at).listen if event.at is not None else "all"
         return attention.judge(self._attention, event, INTERNAL_DECISION, listen, level=self._level())

@@ -1,7 +1,7 @@
-"""What comes beside a text: fetched when a turn needs it, kept for the prompts after it.
+"""Attachments: fetched when a turn needs them, and kept for later prompts.
 
-Files lie beside the store, named by what is in them and never by what anybody says of them. They are no
-record: one that is gone leaves the description in its line.
+Files are kept beside the store, named by the digest of their content and never by a given name. They are no record: if
+one is deleted, its description stays in its line.
 """
 
 import asyncio
@@ -36,29 +36,29 @@ from gateway.core.tool_spec import Image
 logger = logging.getLogger("reverie.media")
 
 MAX_TRANSCRIBED_VOICES = 4
-"""Voice notes written out for one turn, the newest; one after the other."""
+"""Newest voice notes transcribed for one turn, one after the other."""
 SWEEP_INTERVAL_S = 3600.0
 _STORED_NAME = re.compile(r"[0-9a-f]{64}|new-.*")
 
 
 class DescribedAttachment(NamedTuple):
-    """What a line says of one attachment, and what is shown of it."""
+    """Text about one attachment in its line, and the image that is shown for it."""
 
     description: str
     image: MediaRef | None = None
 
 
 class AttachmentNotFetched(Exception):
-    """The text says why, for the line."""
+    """Attachment that could not be fetched. The text says why, for the line."""
 
 
 class MediaStore:
-    """The attachments of new lines, and the images of old ones."""
+    """Attachments of new messages, and images of earlier ones."""
 
     def __init__(
         self, config: MediaConfig, folder: Path, channels: Mapping[ChannelName, Channel], clock: Clock
     ) -> None:
-        """`folder` is made when it is needed."""
+        """`folder` is created when it is needed."""
         self._config = config
         self._folder = folder
         self._sources = ChannelLookup[CanDownload](channels, lambda one: one if isinstance(one, CanDownload) else None)
@@ -66,17 +66,17 @@ class MediaStore:
         self._voice_lock = asyncio.Lock()
 
     def update(self, config: MediaConfig) -> None:
-        """Go by that from now on. Returns at once."""
+        """Use these settings from now on. Returns at once."""
         self._config = config
 
     async def describe_attachments(
         self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
     ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-        """What to say and show of each message's attachments. Never raises for what somebody sent.
+        """Return descriptions, and images, of each message's attachments. Never raises for what somebody sent.
 
-        Fetches images for a model that sees, and voice notes if they can be written out: first those that were
-        said to us, then the newest. All at once, and in the end within the configured times, however many they
-        are. All others are only described.
+        Fetches images for a model that accepts them, and voice notes if they can be transcribed: first those of
+        messages to the agent, then the newest. All at once, and within the configured times, however many they are. The
+        others are only described.
         """
         images = self._config.max_images if sees else 0
         voices = MAX_TRANSCRIBED_VOICES if self._config.transcribe else 0
@@ -103,21 +103,21 @@ class MediaStore:
         }
 
     async def load_images(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
-        """The images as they were shown; without those that are gone."""
+        """Return the images as they were shown, without those that are gone."""
         return await asyncio.to_thread(self._load, refs) if refs else ()
 
     async def save_picture(self, data: bytes, found: ImageInfo, about: str) -> ToolImage:
-        """Keep a picture that no message brought, as long as those of messages. Raises OSError."""
+        """Keep an image that came with no message, as long as those of messages. Raises OSError."""
         name = await asyncio.to_thread(self._save, data)
         return ToolImage(sha256=name, media_type=found.media_type, about=about, size_bytes=len(data))
 
     async def load_images_by_hash(self, shown: Sequence[ToolImage]) -> dict[str, Image]:
-        """What tools brought to be seen, by the hash of its bytes; without what is gone."""
+        """Return the images that tools produced, by digest, without those that are gone."""
         found = [(one.sha256, await self.load_images((one,))) for one in shown]
         return {name: image for name, images in found for image in images}
 
     async def sweep(self) -> None:
-        """Remove what was not shown for `keep`, now and every hour. Ends only by cancellation."""
+        """Remove files that were not shown for `keep` seconds, now and every hour. Ends only by cancellation."""
         while True:
             await asyncio.to_thread(self._sweep)
             await self._clock.sleep(SWEEP_INTERVAL_S)
@@ -159,7 +159,7 @@ class MediaStore:
     async def _transcribe_voice(self, at: Address, attachment: Attachment) -> DescribedAttachment:
         try:
             data = await self._fetch(at, attachment, self._config.max_bytes)
-            async with asyncio.timeout(self._config.transcribe_timeout):  # with the wait for its turn
+            async with asyncio.timeout(self._config.transcribe_timeout):  # including the wait for the lock
                 words = await self._transcribe(data)
         except AttachmentNotFetched as error:
             return DescribedAttachment(describe_attachment(attachment, note=str(error)))
@@ -176,7 +176,7 @@ class MediaStore:
         )
 
     async def _transcribe(self, data: bytes) -> str:
-        async with self._voice_lock:  # what writes speech out takes all the processors it can get
+        async with self._voice_lock:  # transcription takes all the processors it can get
             file = await asyncio.to_thread(self._write, data, sound_suffix(data))
             try:
                 return await transcribe(self._config.transcribe, file, timeout_s=self._config.transcribe_timeout)
@@ -184,11 +184,11 @@ class MediaStore:
                 file.unlink(missing_ok=True)
 
     async def _fetch(self, at: Address, attachment: Attachment, limit_bytes: int) -> bytes:
-        """The bytes, at most so many. Raises `AttachmentNotFetched`."""
+        """Return the bytes, at most that many. Raises `AttachmentNotFetched`."""
         if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
             raise AttachmentNotFetched("too large to be fetched")
         source = self._sources.get(at.channel)
-        if source is None:  # it has gone meanwhile
+        if source is None:  # it was removed meanwhile
             raise AttachmentNotFetched("could not be fetched")
         try:
             async with asyncio.timeout(self._config.timeout):
@@ -199,7 +199,7 @@ class MediaStore:
         except SendError as error:
             logger.info("%s: an attachment could not be fetched: %s", at.channel, error.reason)
             raise AttachmentNotFetched("could not be fetched") from None
-        except Exception as error:  # a bug in the adapter: the words beside it are still worth an answer
+        except Exception as error:  # a bug in the adapter: the text beside it is still worth an answer
             logger.exception("%s: fetching an attachment broke", at.channel)
             raise AttachmentNotFetched("could not be fetched") from error
         if len(data) > limit_bytes:
@@ -207,7 +207,7 @@ class MediaStore:
         return data
 
     def _save(self, data: bytes) -> str:
-        """Keep an image; its name. Raises OSError."""
+        """Save an image and return its name. Raises OSError."""
         name = hashlib.sha256(data).hexdigest()
         path = self._folder / name
         if path.exists() and path.stat().st_size == len(data):
@@ -217,14 +217,14 @@ class MediaStore:
         return name
 
     def _write(self, data: bytes, suffix: str) -> Path:
-        """A new file of our own. Half of one, after a crash, is swept away."""
+        """Write a new file of our own. Half a file after a crash is removed by `sweep`."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix="new-", suffix=suffix, dir=self._folder)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
         except OSError:
-            Path(name).unlink()  # where there is no room, half a file takes what is left of it
+            Path(name).unlink()  # on a full disk, half a file takes the rest
             raise
         return Path(name)
 
@@ -238,7 +238,7 @@ class MediaStore:
                 continue
             with contextlib.suppress(OSError):  # it is shown all the same
                 os.utime(path)
-            if len(data) == ref.size_bytes:  # else cut off by a crash of the machine
+            if len(data) == ref.size_bytes:  # else a crash of the machine cut it off
                 found.append(Image(media_type=ref.media_type, data=data, description=ref.about))
         return tuple(found)
 
@@ -255,10 +255,10 @@ class MediaStore:
             try:
                 if _STORED_NAME.fullmatch(path.name) and path.stat().st_mtime < oldest:
                     path.unlink()
-            except OSError as error:  # gone already, or somebody else's: neither is worth more than a word
+            except OSError as error:  # gone already, or another user's: a log line is enough
                 logger.info("%s is not removed: %s", path, error.strerror)
 
 
 def _is_image(attachment: Attachment) -> bool:
-    told = attachment.content_type or ""
-    return attachment.form == "image" or (attachment.form == "file" and told.startswith("image/"))
+    content_type = attachment.content_type or ""
+    return attachment.form == "image" or (attachment.form == "file" and content_type.startswith("image/"))

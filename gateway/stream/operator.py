@@ -1,6 +1,7 @@
-"""The operator's own channel: what whoever bears `ops.token` says to the agents, and to the gateway.
+"""The operator's own channel: messages and commands from the holder of `ops.token`.
 
-Nobody else is there, so who speaks needs no proof but that. It leads nowhere, so it is up while the gateway runs.
+Nobody else can use it, so no other proof of identity is needed. It has no remote side, so it is up while the gateway
+runs.
 """
 
 import re
@@ -17,13 +18,13 @@ _COMMAND: Final = re.compile(r"/([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DO
 
 
 class OperatorChannel(ConsoleChannel):
-    """What is posted to it is in the log, and told from there."""
+    """Channel of the operator. Posts to it need no delivery: clients read them from the log."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(OPERATOR_CHANNEL, lambda _part: None, now=clock.now)
 
     async def receive(self, text: str, store: Store) -> Seq:
-        """Take in what the operator says; where it stands in the log. Returns once it is durable."""
+        """Accept what the operator wrote. Return its position in the log, once it is durable."""
         await self._up.wait()
         assert self._emit is not None
         event = self._parse_input(text)

@@ -1,7 +1,7 @@
-"""What people call the places that the agents know: shown to people and to models in place of ids.
+"""Titles of places, shown to people and models instead of ids.
 
-Adapters know the names (`channels.base.HasPlaceNames`). What is new of them is a `PlaceRenamed` in the log, so they are
-known after a restart, too. All of it is untrusted: it is cleaned, bounded and put on one line here, once for everybody.
+Adapters know the names (`channels.base.HasPlaceNames`). Changes are recorded as `PlaceRenamed`, so that the names are
+known after a restart. All of it is untrusted: it is cleaned, bounded and put on one line here, once for all users.
 """
 
 import re
@@ -35,7 +35,7 @@ from gateway.stream.operator import OPERATOR_NAME
 T = TypeVar("T")
 
 MAX_TITLE_CHARS: Final = 100
-"""The longest that Discord has; Telegram's titles are at most 128, and one that long is cut."""
+"""Longest title of Discord; Telegram's have at most 128 characters, and longer ones are cut."""
 MAX_TOPIC_CHARS: Final = 400
 _MAX_CACHED_TITLES: Final = 10_000
 _LOADED_AT_START: Final = 1_000
@@ -46,18 +46,18 @@ _REPORTED_NAMES: Final[tuple[Literal["room", "server", "thread", "topic", "me"],
     "topic",
     "me",
 )
-"""Names whose change is told to the model. That a person is called otherwise stands on their next line."""
+"""Names whose change is shown to the model. A person's new name is seen on their next message."""
 _LABELLED: Final = re.compile(r"\(([^\s()]+/\S+)\)$")
 _QUOTED_ADDRESS: Final = re.compile(r"(?<![(`])`([^`\s/]+/[^`\s]+)`(?! \(`)")
-"""In code, and not behind or in front of a title already."""
+"""An address in code that has no title before or after it."""
 _NUMERIC_ID: Final = re.compile(r"-?\d+")
 _NO_NAMES: Final = PlaceNames()
 _OPERATOR_CONSOLE: Final = Address(channel=OPERATOR_CHANNEL, room=RoomId(OPERATOR_NAME))
-"""Where the operator speaks over the API."""
+"""Place in which the operator writes over the API."""
 
 
 class PlaceTitles:
-    """The names of all places, as they are by now."""
+    """Current names of all places."""
 
     def __init__(
         self,
@@ -68,28 +68,28 @@ class PlaceTitles:
         is_channel: Callable[[ChannelName], bool] = lambda _: True,
         redact: Redact | None = None,
     ) -> None:
-        """`names`: what a channel has been told, not cleaned. `redact` is given each name before it is shown.
+        """`names`: a channel's names of a place, not cleaned. `redact` is applied to each name before it is shown.
 
-        `is_channel`: whether there is a channel of that name.
+        `is_channel`: whether a channel of that name exists.
         """
         self._is_channel = is_channel
         self._reader, self._names, self._platform = reader, names, platform
         self._redact = redact or Redactor()
         self._known: OrderedDict[ConversationId, PlaceNames] = OrderedDict()
-        """As the log has it."""
+        """Names from the log."""
         self._cleaned_cache: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = OrderedDict()
-        """What a channel told last, and the same cleaned: most often it tells the same again."""
+        """Last names from a channel, raw and cleaned: most often they are unchanged."""
         self._settled: OrderedDict[ConversationId, tuple[PlaceNames | None, str]] = OrderedDict()
-        """What a channel told last, and who spoke in a direct chat, of which nothing was new to the log."""
+        """Last names from a channel, and sender of a direct chat, that brought nothing new to the log."""
 
     async def load_recent(self) -> None:
-        """Know the places that were named last."""
+        """Load the places that were named last."""
         for stored in reversed(await self._reader.newest_current_facts("named", newest=_LOADED_AT_START)):
             if isinstance(stored.fact, PlaceRenamed):
                 self.learn(stored.fact)
 
     async def load(self, conversations: Iterable[ConversationId]) -> None:
-        """Know these places, if anything is known of them: to be called before many of them are shown."""
+        """Load the names of these places from the log, in one query: call it before many of them are shown."""
         wanted = [one for one in dict.fromkeys(conversations) if one not in self._known and not is_inner(one)]
         if not wanted:
             return
@@ -98,16 +98,16 @@ class PlaceTitles:
                 self.learn(stored.fact)
 
     def learn(self, named: PlaceRenamed) -> None:
-        """These names are in the log."""
+        """Use names that are now in the log."""
         self._settled.pop(named.at.conversation, None)
         _put_bounded(self._known, named.at.conversation, named.names)
 
     async def find_new_names(
         self, event: Notification, now: datetime, written: dict[ConversationId, PlaceNames]
     ) -> PlaceRenamed | None:
-        """How the place of this event is called, if that is not in the log yet.
+        """Return the names of an event's place, if they are not in the log yet.
 
-        `written`: what is just being written, which this adds to.
+        `written`: names that are being appended; the result is added to it.
         """
         if isinstance(event, ConnectionChanged) or event.at is None:
             return None
@@ -118,16 +118,16 @@ class PlaceTitles:
         source = (self._names(at), whom)
         if self._settled.get(conversation) == source:
             return None
-        told = self._clean_names(at, source[0])
-        if whom and told.person is None:
-            told = replace(told, person=self._clean_text(whom))
-        if replace(told, me=None) == _NO_NAMES:
+        current = self._clean_names(at, source[0])
+        if whom and current.person is None:
+            current = replace(current, person=self._clean_text(whom))
+        if replace(current, me=None) == _NO_NAMES:
             return None
         before = written.get(conversation) or self._known.get(conversation)
         if before is None:
             await self.load([conversation])
             before = self._known.get(conversation)
-        names = _merge_names(before or _NO_NAMES, told)
+        names = _merge_names(before or _NO_NAMES, current)
         if names == (before or _NO_NAMES):
             if conversation not in written:
                 _put_bounded(self._settled, conversation, source)
@@ -141,17 +141,17 @@ class PlaceTitles:
         return PlaceRenamed(id=EventId(new_id(now)), at=at, names=names, sent=now, changed=tuple(changed))
 
     def place_names(self, at: Address) -> PlaceNames:
-        """All that is known of a place, cleaned and without secrets."""
+        """Return the names of a place, cleaned and without secrets."""
         known = self._known.get(at.conversation)
         if known is None and at.thread is not None:
             room = self._known.get(replace(at, thread=None).conversation, _NO_NAMES)
             known = replace(room, thread=None)
         names = _merge_names(known or _NO_NAMES, self._clean_names(at, self._names(at)))
-        shown = {one.name: getattr(names, one.name) for one in fields(names)}
-        return PlaceNames(**{key: value and self._redact(value) for key, value in shown.items()})
+        values = {one.name: getattr(names, one.name) for one in fields(names)}
+        return PlaceNames(**{key: value and self._redact(value) for key, value in values.items()})
 
     def title(self, conversation: ConversationId | str) -> str:
-        """What people call a place, on one line: never empty, and never a bare id."""
+        """Return the title of a place, on one line: never empty, and never a bare id."""
         try:
             at = Address.parse(conversation)
         except ValueError:  # not written by us
@@ -170,14 +170,14 @@ class PlaceTitles:
         return room if at.thread is None else f"{self._thread_title(at, names) or 'a thread'} in {room}"
 
     def room_title(self, at: Address) -> str:
-        """What people call the room of that address, a thread or not. Empty: that is not known."""
+        """Return the title of the room of that address, which may be a thread. Empty: unknown."""
         return self._room_title(at, self.place_names(at))
 
     def _room_title(self, at: Address, names: PlaceNames) -> str:
         return names.room or ("" if _NUMERIC_ID.fullmatch(at.room) else self._clean_text(at.room))
 
     def thread_title(self, at: Address) -> str:
-        """What people call the thread of that address. Empty: that is not known."""
+        """Return the title of the thread of that address. Empty: unknown."""
         return self._thread_title(at, self.place_names(at))
 
     def _thread_title(self, at: Address, names: PlaceNames) -> str:
@@ -185,9 +185,9 @@ class PlaceTitles:
         return names.thread or ("" if _NUMERIC_ID.fullmatch(own) else self._clean_text(own))
 
     def label(self, conversation: ConversationId | str) -> str:
-        """A place for a model: its title as a quotation, and the address that tools take.
+        """Return a place as text for a model: its quoted title, and the address that tools accept.
 
-        Only the address where that is made of names, as on IRC.
+        The address alone where it consists of names, as on IRC.
         """
         at, title = Address.parse(conversation), self.title(conversation)
         if is_inner(at.conversation) or title == at.room:
@@ -198,9 +198,9 @@ class PlaceTitles:
         return f'"{shown}" ({conversation})'
 
     def add_titles(self, text: str) -> str:
-        """A text for people, in which each address that stands in code has its title in front.
+        """Return a text for people with the title in front of each address that is in code.
 
-        Where the title says no more than the address, or stands there already, nothing changes.
+        An address stays as it is where its title says no more, or is there already.
         """
         return _QUOTED_ADDRESS.sub(self._add_title, text)
 
@@ -219,9 +219,9 @@ class PlaceTitles:
         return f"{shown} ({found[0]})"
 
     def find_places(self, written: str, more: Iterable[Address] = ()) -> list[Address]:
-        """The places that somebody may mean: an address, a label, or a title as it is shown.
+        """Return the places that somebody may mean by an address, a label, or a displayed title.
 
-        An address is taken as it is written. Titles are looked up among the places that are known, and `more`.
+        An address is returned as it is. Titles are searched among the known places and `more`.
         """
         stripped = written.strip()
         labelled = _LABELLED.search(stripped)
@@ -256,28 +256,31 @@ class PlaceTitles:
             case _:
                 return f"a room on {platform}"
 
-    def _clean_names(self, at: Address, told: PlaceNames | None) -> PlaceNames:
-        """What the channel tells."""
-        if told is None:
+    def _clean_names(self, at: Address, raw: PlaceNames | None) -> PlaceNames:
+        """Return a channel's names, cleaned."""
+        if raw is None:
             return _NO_NAMES
         last = self._cleaned_cache.get(at.conversation)
-        if last is not None and last[0] == told:
+        if last is not None and last[0] == raw:
             return last[1]
-        most = {"topic": MAX_TOPIC_CHARS}
-        said = {one.name: getattr(told, one.name) for one in fields(told)}
+        limits = {"topic": MAX_TOPIC_CHARS}
+        values = {one.name: getattr(raw, one.name) for one in fields(raw)}
         cleaned = PlaceNames(
-            **{key: value and self._clean_text(value, most.get(key, MAX_TITLE_CHARS)) for key, value in said.items()}
+            **{
+                key: value and self._clean_text(value, limits.get(key, MAX_TITLE_CHARS))
+                for key, value in values.items()
+            }
         )
-        _put_bounded(self._cleaned_cache, at.conversation, (told, cleaned))
+        _put_bounded(self._cleaned_cache, at.conversation, (raw, cleaned))
         return cleaned
 
-    def _clean_text(self, text: str, most: int = MAX_TITLE_CHARS) -> str:
-        """On one line, without secrets, what nobody sees or what turns lines around; bounded last."""
-        seen = "".join(one if one.isprintable() else " " if one.isspace() else "" for one in strip_hidden(text))
-        flat = self._redact(single_line(seen, len(seen)))
+    def _clean_text(self, text: str, max_chars: int = MAX_TITLE_CHARS) -> str:
+        """Return the text on one line, without secrets, invisible characters and direction changes; cut last."""
+        printable = "".join(one if one.isprintable() else " " if one.isspace() else "" for one in strip_hidden(text))
+        flat = self._redact(single_line(printable, len(printable)))
         if _LABELLED.search(flat):  # or a title could be taken for the label of another place
             flat = flat.replace("(", "[").replace(")", "]")
-        return flat if len(flat) <= most else f"{flat[: most - 1].rstrip()}…"
+        return flat if len(flat) <= max_chars else f"{flat[: max_chars - 1].rstrip()}…"
 
 
 def _put_bounded(kept: OrderedDict[ConversationId, T], key: ConversationId, value: T) -> None:
@@ -287,11 +290,11 @@ def _put_bounded(kept: OrderedDict[ConversationId, T], key: ConversationId, valu
         kept.popitem(last=False)
 
 
-def _merge_names(before: PlaceNames, told: PlaceNames) -> PlaceNames:
-    """What is known now: the newer, where it tells something."""
+def _merge_names(before: PlaceNames, newer: PlaceNames) -> PlaceNames:
+    """Return the newer names, filled up with the earlier ones."""
     both = {
-        one.name: getattr(before, one.name) if getattr(told, one.name) is None else getattr(told, one.name)
-        for one in fields(told)
+        one.name: getattr(before, one.name) if getattr(newer, one.name) is None else getattr(newer, one.name)
+        for one in fields(newer)
     }
     first = both.pop("thread_created_as")
     return PlaceNames(**{**both, "thread": both["thread"] or first or None})

@@ -1,4 +1,4 @@
-"""From the operator's words to the policies that the deciding files take. Pure."""
+"""Policies built from the settings, for the pure modules. Pure."""
 
 from collections.abc import Callable
 from datetime import time
@@ -28,20 +28,20 @@ _URGENCIES: dict[str, Urgency] = {"ambient": AMBIENT, "low": LOW, "normal": NORM
 
 
 def build_access_policy(settings: Settings) -> AccessPolicy:
-    """Who is who, and what is open. Who is listed twice has the strongest role; being blocked wins over all."""
-    said = settings.access
+    """Build the access policy. A person listed twice has the strongest role; being blocked wins over all."""
+    access = settings.access
     roles: dict[str, Role] = {}
     for role in (*ROLE_ORDER[1:], ROLE_ORDER[0]):
-        for one in getattr(said.roles, role):
+        for one in getattr(access.roles, role):
             roles[normalize_person_key(one)] = role
     grants: dict[str, list[RoleGrant]] = {}
-    for number, given in enumerate(said.grants):
+    for number, given in enumerate(access.grants):
         scope = given.room or f"{AGENT_SCOPE_PREFIX}{given.agent}"
         grants.setdefault(normalize_person_key(given.who), []).append(
             RoleGrant(given.role, scope, f"access.grants[{number}]")
         )
     return AccessPolicy(
-        dm_policy=said.dm,
+        dm_policy=access.dm,
         roles=roles,
         open_rooms={
             ChannelName(name): frozenset(RoomId(room) for room in channel.rooms)
@@ -50,10 +50,10 @@ def build_access_policy(settings: Settings) -> AccessPolicy:
         grants=grants,
         platform_roles=[
             PlatformRoleRule(one.channel, one.room, one.has, one.role, f"access.platform_roles[{number}]")
-            for number, one in enumerate(said.platform_roles)
+            for number, one in enumerate(access.platform_roles)
         ],
-        room_policy=said.rooms,
-        allow_masks=said.masks,
+        room_policy=access.rooms,
+        allow_masks=access.masks,
         agent_of=_make_agent_lookup(build_bindings(settings)),
         operator_channel=OPERATOR_CHANNEL if settings.ops.token is not None else None,
     )
@@ -64,7 +64,7 @@ def _make_agent_lookup(bound: Bindings) -> Callable[[Address], str]:
 
 
 def build_limit_settings(settings: Settings) -> LimitSettings:
-    """How much may be asked of the agents, and what it may cost."""
+    """Build the rates and budgets."""
     rates, budgets = settings.access.rates, settings.access.budgets
     return LimitSettings(
         sender=Rate(rates.sender.burst, rates.sender.per_minute),
@@ -77,7 +77,7 @@ def build_limit_settings(settings: Settings) -> LimitSettings:
 
 
 def build_attention_policy(settings: Settings) -> attention.AttentionPolicy:
-    """What may interrupt."""
+    """Build the attention policy."""
     rules = tuple(
         attention.AttentionRule(
             type=rule.type,
@@ -88,28 +88,33 @@ def build_attention_policy(settings: Settings) -> attention.AttentionPolicy:
         )
         for rule in settings.attention.rules
     )
-    said = settings.attention.salience
+    salience_config = settings.attention.salience
     salience = SaliencePolicy(
-        people=frozenset(said.people),
-        keywords=said.keywords,
-        questions=said.questions,
-        activity=said.activity,
-        rest_s=said.rest,
+        people=frozenset(salience_config.people),
+        keywords=salience_config.keywords,
+        questions=salience_config.questions,
+        activity=salience_config.activity,
+        rest_s=salience_config.rest,
     )
     return attention.AttentionPolicy(rules=rules, thresholds=settings.attention.thresholds, salience=salience)
 
 
 def build_presence_policy(settings: Settings) -> PresencePolicy:
-    """When people are taken to be idle, away and asleep."""
-    said, night = settings.attention.presence, None
-    if said.sleep is not None:
-        start, _, end = said.sleep.partition("-")
-        night = SleepHours(start=time.fromisoformat(start), end=time.fromisoformat(end), zone=ZoneInfo(said.timezone))
-    return PresencePolicy(idle_s=said.idle, away_s=said.away, sleep_hours=night)
+    """Build the presence policy."""
+    presence, night = settings.attention.presence, None
+    if presence.sleep is not None:
+        start, _, end = presence.sleep.partition("-")
+        night = SleepHours(
+            start=time.fromisoformat(start), end=time.fromisoformat(end), zone=ZoneInfo(presence.timezone)
+        )
+    return PresencePolicy(idle_s=presence.idle, away_s=presence.away, sleep_hours=night)
 
 
 def build_bindings(settings: Settings) -> Bindings:
-    """Which agent behaves how where. What matches nothing else of the operator's own channel is the first agent's."""
+    """Build the bindings of all agents.
+
+    The first agent gets what matches nothing else in the operator's own channel.
+    """
     own = ConversationBinding(listen="all", agent=settings.agents[0].id, private=True) if settings.agents else UNBOUND
     fallback = (
         [BindingPattern(channel=OPERATOR_CHANNEL, room="*", thread=None, binding=own)]
@@ -140,18 +145,18 @@ def build_bindings(settings: Settings) -> Bindings:
 
 
 def build_dmn_policy(settings: Settings, agent: str) -> signals.DmnPolicy:
-    """The pace of an agent's outer loop."""
-    said = settings.dmn
+    """Build the policy of an agent's DMN loop."""
+    dmn = settings.dmn
     return signals.DmnPolicy(
         inner=inner_conversation(agent),
-        engaged_s=said.engaged,
-        working_s=said.working,
-        foraging_s=said.foraging,
-        resting_s=said.resting,
-        max_autonomous_turns=said.max_autonomous_turns,
-        daily_turns=said.daily_turns,
-        daily_cost_usd=said.daily_cost_usd,
-        forage=said.forage,
-        dream_every_s=said.dream_every,
-        dream_tokens=said.dream_tokens,
+        engaged_s=dmn.engaged,
+        working_s=dmn.working,
+        foraging_s=dmn.foraging,
+        resting_s=dmn.resting,
+        max_autonomous_turns=dmn.max_autonomous_turns,
+        daily_turns=dmn.daily_turns,
+        daily_cost_usd=dmn.daily_cost_usd,
+        forage=dmn.forage,
+        dream_every_s=dmn.dream_every,
+        dream_tokens=dmn.dream_tokens,
     )

@@ -1,9 +1,11 @@
-"""How near the people are whom the agent serves, told from when they spoke to it. Pure: times come in.
+"""Presence of the people whom the agents serve, estimated from the times of their messages.
 
-Whose words count: verified owners' and admins', if the operator named any; else anybody's who is heard. Only what was
-said to the agent counts, and nothing of bots, so neither its own posts nor what it tells itself keep anybody near.
+Messages of verified owners and admins count if the operator named any; else those of everybody who is accepted. Only
+messages to the agent count, and none of bots, so neither the agent's own posts nor its notes to itself keep anybody
+present.
 
-Follows how near the agents' people are, and says when that changes.
+`PresenceEstimator` and the functions are pure: times are arguments. `PresenceTracker` reads the clock and reports
+changes of the level.
 """
 
 import asyncio
@@ -22,89 +24,95 @@ from gateway.store import StoreReader
 from gateway.store.types import PendingCounts
 
 SMOOTHING_S: Final = 300.0
-"""Messages are counted with weights that fall off with this time, in seconds: an exponentially weighted mean."""
+"""Time constant, in seconds, of the exponentially weighted mean of messages."""
 FOCUSED_PER_MIN: Final = 1.5
-"""So many messages a minute are a conversation that somebody is in the middle of..."""
+"""Messages a minute at which somebody is in the middle of a conversation (level "focused")..."""
 UNFOCUSED_PER_MIN: Final = 0.75
-"""...until they are fewer than this: the distance keeps it from going back and forth."""
+"""...until there are fewer than this: the distance prevents quick changes back and forth."""
 MAX_NAMED_PLACES: Final = 8
-"""Places that a digest names."""
+"""Places named in a note."""
 MAX_PLACE_NAME_CHARS: Final = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SleepHours:
-    """When people sleep if they are silent: from `start` to `end` of each day, over midnight if that is earlier."""
+    """Hours in which silent people are taken to be asleep: from `start` to `end`, over midnight if `end` is earlier."""
 
     start: time
     end: time
     zone: tzinfo
 
     def nights_around(self, at: datetime) -> Iterator[tuple[datetime, datetime]]:
-        """The nights from the one before this moment to the second one after it, in order. They do not overlap."""
+        """Yield the nights from the one before this moment to the second one after it, in order.
+
+        They do not overlap.
+        """
         today = at.astimezone(self.zone).date()
         for days in range(-1, 3):
             begins = today + timedelta(days=days)
             ends = begins + timedelta(days=self.end <= self.start)
-            # A time of day that a change of the clocks leaves out is as much later as was left out (PEP 495, fold=0).
+            # A local time that a clock change skips is later by the length of the skip (PEP 495, fold=0).
             yield (
                 datetime.combine(begins, self.start, self.zone).astimezone(UTC),
                 datetime.combine(ends, self.end, self.zone).astimezone(UTC),
             )
 
     def contains(self, at: datetime) -> bool:
-        """Whether it is night."""
+        """Return whether it is night."""
         return any(start <= at < end for start, end in self.nights_around(at))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresencePolicy:
-    """What the operator says of the people."""
+    """Settings about people's presence."""
 
     idle_s: float = 900.0
-    """After so much silence they are idle..."""
+    """Seconds of silence after which people are idle..."""
     away_s: float = 14_400.0
-    """...and after so much away. Not less than `idle_s`."""
+    """...and after which they are away. Not less than `idle_s`."""
     sleep_hours: SleepHours | None = None
-    """None: they are never taken to sleep."""
+    """None: they are never taken to be asleep."""
 
 
 def shows_presence(message: Message, role: Role, *, named: bool) -> bool:
-    """Whether a message shows that the agent's people are there. `named`: the operator named owners or admins."""
+    """Return whether a message shows that the agent's people are present.
+
+    `named`: the operator named owners or admins.
+    """
     if message.sender.is_bot or message.kind == "room":
         return False
     return role in ("owner", "admin") if named else role != "blocked"
 
 
-def presence_times(said: Iterable[tuple[Message, Role]], now: datetime, *, named: bool) -> list[datetime]:
-    """When those were said that count, oldest first. A platform whose clock is ahead of ours does not know better."""
-    return sorted(min(message.sent, now) for message, role in said if shows_presence(message, role, named=named))
+def presence_times(messages: Iterable[tuple[Message, Role]], now: datetime, *, named: bool) -> list[datetime]:
+    """Return the times of the messages that count, oldest first, none after `now`: a platform's clock may be ahead."""
+    return sorted(min(message.sent, now) for message, role in messages if shows_presence(message, role, named=named))
 
 
 class PresenceEstimator:
-    """Follows one agent's people."""
+    """Presence of one agent's people."""
 
-    def __init__(self, habits: PresencePolicy) -> None:
-        self.policy = habits
-        """May be others from some moment on."""
+    def __init__(self, policy: PresencePolicy) -> None:
+        self.policy = policy
+        """May be replaced at any time."""
         self._fixed_level: PresenceLevel | None = None
         self._last_spoken: datetime | None = None
         self._per_min = 0.0
-        """At `_last`."""
+        """Messages a minute at `_last_spoken`."""
         self._focused_until: datetime | None = None
-        """None: they are not."""
+        """None: not focused."""
         self._absence: timedelta | None = None
         self._came_back_at: datetime | None = None
-        """When they last came back from a long silence."""
+        """Time at which they last came back from a long silence."""
 
     def record(self, at: datetime) -> None:
-        """One of them spoke to the agent then. One that is told late counts as said together with the newest."""
+        """Record a message to the agent. One older than the newest counts as sent together with it."""
         at = at if self._last_spoken is None else max(at, self._last_spoken)
         silent_s = math.inf if self._last_spoken is None else (at - self._last_spoken).total_seconds()
         if self._last_spoken is not None and silent_s >= self.policy.idle_s:
             self._absence, self._came_back_at = at - self._last_spoken, at
         elif self._came_back_at is not None and (at - self._came_back_at).total_seconds() >= self.policy.idle_s:
-            self._absence = None  # that was long ago: others have been here since
+            self._absence = None  # that was long ago: others have been present since
         self._per_min = self._per_min * math.exp(-silent_s / SMOOTHING_S) + 60.0 / SMOOTHING_S
         goes_on = self._focused_until is not None and at < self._focused_until
         if self._per_min >= FOCUSED_PER_MIN or (goes_on and self._per_min >= UNFOCUSED_PER_MIN):
@@ -115,18 +123,18 @@ class PresenceEstimator:
         self._last_spoken = at
 
     def reset(self, times: Iterable[datetime]) -> None:
-        """Begin anew with when they spoke lately, oldest first, as the log tells. Nobody comes back by that."""
+        """Start again from these recent times, oldest first, read from the log. This is no return from an absence."""
         self._last_spoken, self._per_min, self._focused_until = None, 0.0, None
         for at in times:
             self.record(at)
         self._absence = None
 
     def set_level(self, level: PresenceLevel | None) -> None:
-        """From now on they are what somebody says they are. None: what their words show."""
+        """Fix the level. None: estimate it from messages."""
         self._fixed_level = level
 
     def level(self, at: datetime) -> PresenceLevel:
-        """How near they are at that moment, which is not before anything that was heard."""
+        """Return the level at that moment, which is not before any recorded message."""
         if self._fixed_level is not None:
             return self._fixed_level
         if self._focused_until is not None and at < self._focused_until:
@@ -139,7 +147,7 @@ class PresenceEstimator:
         return "idle" if silent_s < self.policy.away_s else "away"
 
     def next_change(self, at: datetime) -> datetime | None:
-        """When, after that moment, the level becomes another one if nobody says anything. None: never."""
+        """Return the next time after `at` at which the level changes if nobody writes. None: never."""
         now = self.level(at)
         return next(
             (then for then in sorted(self._iter_change_moments(at)) if then > at and self.level(then) != now), None
@@ -147,19 +155,19 @@ class PresenceEstimator:
 
     @property
     def came_back(self) -> bool:
-        """They were silent for long until just now, and nobody was told yet."""
+        """True if they came back from a long silence and `take_absence` was not called since."""
         return self._absence is not None
 
     def take_absence(self) -> timedelta | None:
-        """How long they had been silent when they came back. None: they had not, or that was told before.
+        """Return the length of the silence that has just ended, once. None: there was none, or it was returned before.
 
-        It is told once, so that it can be said in the first turn after it.
+        Once only, so that it is rendered in the first turn after it.
         """
         absent, self._absence = self._absence, None
         return absent
 
     def _iter_change_moments(self, at: datetime) -> Iterator[datetime]:
-        """Every moment at which time alone can change the level, for two days at least."""
+        """Yield every moment at which time alone can change the level, for two days at least."""
         if self._fixed_level is not None:
             return
         if self._focused_until is not None:
@@ -172,7 +180,10 @@ class PresenceEstimator:
 
 
 def render_away_note(gap: timedelta, pending: Sequence[PendingCounts]) -> str:
-    """What the agent is told when its person is back. Numbers only; `pending`: what they may be told of."""
+    """Return the note for the agent when its people are back.
+
+    Numbers only; `pending`: unread counts that may be shown.
+    """
     gone = f"They were away for {_format_absence(gap)}."
     if not pending:
         return f"{gone} Nothing is unread elsewhere."
@@ -200,75 +211,79 @@ def _format_absence(gap: timedelta) -> str:
 
 
 def _clean_place_name(name: str) -> str:
-    # What is told here has the operator's weight, and people name rooms.
+    # The note has the operator's authority, and anybody can name a room.
     return "".join(char if char.isprintable() and char not in "[]():," else "_" for char in name[:MAX_PLACE_NAME_CHARS])
 
 
 ADDRESSED_KINDS: Final = ("direct", "mention", "reply")
 PAGE: Final = 300
 PAGES: Final = 10
-"""So many times so many messages from before the start are looked at, at the most."""
+"""At most this many pages of this size of earlier messages are read at the start."""
 ENOUGH_MESSAGES: Final = 100
-"""Of those that count: what was said before them tells nothing of how fast people talk now."""
+"""Messages that are enough: older ones say nothing about the present rate."""
 RECHECK_S: Final = 600.0
-"""The time of day may be set, and a machine may sleep: nobody waits longer without looking at the clock."""
+"""Longest wait without looking at the clock: it may be set, and a machine may sleep."""
 
 
 class PresenceTracker:
-    """One for all agents: they serve the same people."""
+    """Presence for all agents: they serve the same people."""
 
     def __init__(
-        self, habits: PresencePolicy, clock: Clock, who: AccessPolicy, changed: Callable[[PresenceLevel], None]
+        self,
+        policy: PresencePolicy,
+        clock: Clock,
+        access_policy: AccessPolicy,
+        changed: Callable[[PresenceLevel], None],
     ) -> None:
         """`changed` is called on the event loop with each new level."""
-        self._estimator = PresenceEstimator(habits)
+        self._estimator = PresenceEstimator(policy)
         self._clock = clock
-        self._policy = who
+        self._policy = access_policy
         self._on_changed = changed
         self._reported_level: PresenceLevel = "present"
         self._wake = asyncio.Event()
 
     @property
     def level(self) -> PresenceLevel:
-        """By now."""
+        """Level at this moment."""
         return self._estimator.level(self._clock.now())
 
-    def update(self, habits: PresencePolicy) -> None:
-        """Go by these from now on, and tell if that is news. Returns at once."""
-        self._estimator.policy = habits
+    def update(self, policy: PresencePolicy) -> None:
+        """Use this policy from now on, and report a change of the level. Returns at once."""
+        self._estimator.policy = policy
         self._refresh()
         self._wake.set()
 
     def record_message(self, message: Message, role: Role) -> None:
-        """Somebody may have spoken to the agent."""
+        """Record a message if it shows that people are present."""
         if shows_presence(message, role, named=has_administrator(self._policy)):
             self._estimator.record(min(message.sent, self._clock.now()))
             self._refresh()
             self._wake.set()
 
     def set_level(self, level: PresenceLevel | None) -> None:
-        """From now on they are what somebody says they are. None: what their words show."""
+        """Fix the level. None: estimate it from messages."""
         self._estimator.set_level(level)
         self._refresh()
         self._wake.set()
 
     @property
     def came_back(self) -> bool:
-        """They were away until just now, and nobody was told yet: see `returned`."""
+        """True if they were away until just now and `take_absence` was not called since."""
         return self._estimator.came_back
 
     def take_absence(self) -> timedelta | None:
-        """How long they were away until just now; told once."""
+        """Return how long they were away until just now; once only."""
         return self._estimator.take_absence()
 
     async def load(self, reader: StoreReader) -> None:
-        """Learn from the log when they spoke last. Nobody comes back by that."""
-        told = await self._load_messages(reader)
-        self._estimator.reset(presence_times(told, self._clock.now(), named=has_administrator(self._policy)))
+        """Read the times of recent messages from the log. This is no return from an absence."""
+        recent = await self._load_messages(reader)
+        self._estimator.reset(presence_times(recent, self._clock.now(), named=has_administrator(self._policy)))
         self._refresh()
 
     async def _load_messages(self, reader: StoreReader) -> list[tuple[Message, Role]]:
-        """What people said to the agent until now, as far as it tells how near they are."""
+        """Return the recent messages to the agent that count, newest first."""
         found, before = list[tuple[Message, Role]](), None
         for _ in range(PAGES):
             page = await reader.newest_entries(PAGE, before=before, kinds=ADDRESSED_KINDS)
@@ -282,12 +297,12 @@ class PresenceTracker:
                 if len(found) == ENOUGH_MESSAGES:
                     return found
             if len(page) < PAGE or (self._clock.now() - page[0].at).total_seconds() > self._estimator.policy.away_s:
-                break  # whoever spoke last before that is away
+                break  # anybody who wrote before that is away
             before = page[0].seq
         return found
 
     async def run(self) -> None:
-        """Notice what the passing of time changes, until cancelled."""
+        """Report changes of the level that the passing of time brings, until cancelled."""
         while True:
             self._wake.clear()
             now = self._clock.now()

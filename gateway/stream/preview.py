@@ -1,8 +1,8 @@
-"""What people see of a turn while it runs: that somebody is typing, and the answer as it grows.
+"""Previews of a running turn: the typing indicator, and the answer as it grows.
 
-Best effort: nothing here delays or fails a turn. But a preview that is a message of its own is half a
-reply, and none may stay. So its id is written down as soon as it is known, and it is taken away before
-the whole answer is sent, or else for as long as it takes, also by the next process.
+Best effort: nothing here delays or fails a turn. A preview that is a message of its own is half a reply, so none may
+stay: its id is recorded as soon as it is known, and it is deleted before the whole answer is sent, or else retried for
+as long as it takes, also by the next process.
 """
 
 import asyncio
@@ -23,24 +23,24 @@ from gateway.store import NewEntry, Store, StoreError
 logger = logging.getLogger("reverie.preview")
 
 _UNFINISHED_WORD = re.compile(r"[!-~]+\Z")
-"""The last word. It may become a secret, and until it is whole nothing takes it out."""
+"""The last word. It may become a secret, which is recognised only once it is complete."""
 
 Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
 FIRST_LOOK_S = 0.7
-"""Nothing is shown of an answer that is whole so soon after its first words: that is noise, and costs pace."""
+"""Seconds after the first words without a preview: one of an answer that is complete so soon only costs rate limit."""
 SETTLE_S = 3.0
-"""The whole answer waits so long for its preview to go; then it is sent, and the preview goes when it can."""
+"""Time for which the whole answer waits for its preview to be deleted; then it is sent, and deletion goes on."""
 PARKED_SETTLE_S = 0.5
-"""The same for a turn that is cut off, because the process ends: the next one takes away what is left."""
+"""The same for a turn that is cut off because the process ends: the next process deletes the rest."""
 GOODBYE_S = 2.0
-"""For saying that nobody types any more."""
+"""Time limit for ending the typing indicator."""
 FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
-"""Waits between tries to take a preview away: doubling up to the second."""
+"""Waits between attempts to delete a preview: doubling from the first to the second."""
 
 
 class TurnPreviews:
-    """Makes the signs of each turn, and clears away what is left of them."""
+    """Creates the preview of each turn, and deletes what is left of them."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class TurnPreviews:
         spawn: Spawn,
         redact: Redact | None = None,
     ) -> None:
-        """`spawn` starts a task whose failure stops the gateway. `redact` is given what is shown."""
+        """`spawn` starts a task whose failure stops the gateway. `redact` is applied to every text."""
         self.redact = redact or Redactor()
         self._store = store
         self.clock = clock
@@ -60,23 +60,23 @@ class TurnPreviews:
         self._clearing_tasks: set[asyncio.Task[None]] = set()
 
     def start(self, at: Address) -> "TurnPreview":
-        """A turn begins to ask the model: show it there, as far as the platform can."""
+        """Start the preview of a turn that begins to ask the model, as far as the platform can show it."""
         return TurnPreview(self, at, self._typing.get(at.channel), self._previews.get(at.channel))
 
     async def recover(self, only: ChannelName | None = None) -> None:
-        """Begin to clear away what an earlier process left, or `only` what was left when that channel went."""
+        """Start to delete previews of an earlier process; with `only`, those left when that channel was removed."""
         for conversation, message in await self._store.open_previews():
             at = Address.parse(conversation)
             if at.channel in self._previews and only in (None, at.channel):
                 self.clear_later(at, message)
 
     async def record_message(self, at: Address, message: MessageId) -> None:
-        """Write down that a preview is a message there."""
+        """Record that a preview is this message."""
         fact = PreviewShown(at=at, message=message)
         await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
 
     async def clear(self, at: Address, message: MessageId) -> None:
-        """Take a preview away, once. Raises `SendError` if it is to be tried again."""
+        """Delete a preview, one attempt. Raises `SendError` if it is to be tried again."""
         reason, channel = "", self._previews.get(at.channel)
         if channel is None:
             raise Unreachable(f"there is no channel {at.channel} just now")
@@ -89,16 +89,16 @@ class TurnPreviews:
         await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
 
     def clear_later(self, at: Address, message: MessageId) -> None:
-        """Go on until it is gone, or the process ends: the next one takes it up."""
+        """Retry until the preview is deleted, or the process ends: the next one goes on."""
         self.track_task(self.spawn(self._clear_later(at, message)))
 
     def track_task(self, task: asyncio.Task[None]) -> None:
-        """Nobody waits for this any more, but `close` ends it."""
+        """Keep a task that nobody waits for, so that `close` ends it."""
         self._clearing_tasks.add(task)
         task.add_done_callback(self._clearing_tasks.discard)
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel the running tasks."""
         tasks = tuple(self._clearing_tasks)
         for task in tasks:
             task.cancel()
@@ -106,7 +106,7 @@ class TurnPreviews:
 
     async def _clear_later(self, at: Address, message: MessageId) -> None:
         wait_s = FIRST_TRY_S
-        while at.channel in self._previews:  # else it is in the store, for when the channel is back
+        while at.channel in self._previews:  # else it stays in the store until the channel is back
             hint_s = 0.0
             try:
                 await self.clear(at, message)
@@ -128,26 +128,29 @@ class TurnPreviews:
 
 
 class TurnPreview:
-    """What is shown of one turn."""
+    """Preview of one turn."""
 
-    def __init__(self, signs: TurnPreviews, at: Address, typing: CanType | None, preview: CanPreview | None) -> None:
-        self._previews = signs
+    def __init__(self, previews: TurnPreviews, at: Address, typing: CanType | None, preview: CanPreview | None) -> None:
+        self._previews = previews
         self._at = at
         self._preview = preview
-        self._typing_task = None if typing is None else signs.spawn(self._run_typing(typing))
+        self._typing_task = None if typing is None else previews.spawn(self._run_typing(typing))
         self._preview_task: asyncio.Task[None] | None = None
         self._call_lock = asyncio.Lock()
-        """Held from a preview's call until its id is written down."""
+        """Held from a preview's call until its id is recorded."""
         self._newest_text = ""
         self._updated = asyncio.Event()
         self._ended = False
         self._left_behind = False
-        """What stands now is cleared away by others."""
+        """Deletion has been handed over to `clear_later`."""
         self._shown_messages: list[MessageId] = []
-        """Messages that stand; hardly ever more than one."""
+        """Messages that exist; hardly ever more than one."""
 
     def update(self, text: str) -> None:
-        """The answer has grown to this. Returns at once; of several in a short time the newest is shown, if any."""
+        """Show that the answer has grown to this text.
+
+        Returns at once; of several in a short time only the newest is shown.
+        """
         if self._preview is None or self._ended:
             return
         self._newest_text = text
@@ -156,16 +159,16 @@ class TurnPreview:
             self._preview_task = self._previews.spawn(self._run_preview(self._preview))
 
     async def end(self, *, parked: bool = False) -> None:
-        """Nothing is shown any more when this returns, or it is being cleared away.
+        """End the preview: when this returns nothing is shown any more, or it is being deleted.
 
-        `parked`: the process ends, so what is not gone soon is left to the next one. Raises `StoreError` only.
+        `parked`: the process ends, so what cannot be deleted soon is left to the next one. Raises `StoreError` only.
         """
         self._ended = True
         if self._typing_task is not None:
-            self._typing_task.cancel()  # it says goodbye by itself
+            self._typing_task.cancel()  # it ends the indicator itself
         try:
             async with asyncio.timeout(PARKED_SETTLE_S if parked else SETTLE_S):
-                async with self._call_lock:  # a call that is cut off leaves a message whose id nobody knows
+                async with self._call_lock:  # a cancelled call would leave a message with an unknown id
                     if self._preview_task is not None:
                         self._preview_task.cancel()
                 while self._shown_messages:
@@ -179,7 +182,7 @@ class TurnPreview:
             logger.exception("taking away a preview in %s broke", self._at.conversation)
         finally:
             if self._preview_task is not None and self._call_lock.locked() and not parked:
-                self._previews.track_task(self._preview_task)  # it learns the id of what it shows, and clears that away
+                self._previews.track_task(self._preview_task)  # it learns the id of its message, and deletes that
             elif self._preview_task is not None:
                 self._preview_task.cancel()
         self._left_behind = True
@@ -196,13 +199,13 @@ class TurnPreview:
                 async with asyncio.timeout(GOODBYE_S):
                     await self._call_quietly(channel.typing(self._at, active=False))
             raise
-        except Exception:  # a bug in the adapter, and no reason to stay silent
+        except Exception:  # a bug in the adapter, and no reason to give no answer
             logger.exception("typing in %s broke", self._at.conversation)
 
     async def _call_quietly(self, call: Coroutine[None, None, None]) -> None:
         try:
             await call
-        except Exception:  # the same
+        except Exception:  # also a bug in the adapter
             logger.exception("typing in %s broke", self._at.conversation)
 
     async def _run_preview(self, channel: CanPreview) -> None:
@@ -217,7 +220,7 @@ class TurnPreview:
                 try:
                     if text not in ("", last):
                         shown, last = await self._show_text(channel, text, shown), text
-                except RateLimited as error:  # there is no room now; then what stands would be old until the end
+                except RateLimited as error:  # no rate limit is left; the text shown would be old until the end
                     self._updated.set()
                     wait_s = max(wait_s, error.retry_after_s)
                 await self._previews.clock.sleep(wait_s)
@@ -225,16 +228,16 @@ class TurnPreview:
             raise
         except SendError as error:
             logger.debug("no more previews of this turn in %s: %s", self._at.conversation, error.reason)
-        except Exception:  # a bug in the adapter: the answer itself comes all the same
+        except Exception:  # a bug in the adapter: the answer itself is sent all the same
             logger.exception("a preview in %s broke", self._at.conversation)
         self._preview = None
 
     def _presentable_text(self) -> str:
-        """What may be shown of the newest."""
+        """Return the part of the newest text that may be shown."""
         return self._previews.redact(_UNFINISHED_WORD.sub("", presentable_text(self._newest_text)).rstrip())
 
     async def _show_text(self, channel: CanPreview, text: str, shown: MessageId | None) -> MessageId | None:
-        """As `CanPreview.preview`, with a record of what stands. Nothing, once the turn is over."""
+        """Call `CanPreview.preview` and record the message. Does nothing once the turn has ended."""
         async with self._call_lock:
             if self._ended:
                 return shown

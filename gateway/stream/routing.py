@@ -1,10 +1,11 @@
-"""Who can read what is said in each place: told by the platform or the operator, and closed unless one of them says so.
+"""Routing of conversations: which agent's binding applies to a place, and who can read what is written there.
 
-What the platform says is asked of its channel at the moment of use. What it said last is in the log
-(`AudienceReported`), for a time in which it cannot be asked. A place that closes is closed for what was said there
-before, too; one that opens is open for what is said from then on.
+Bindings are pure: the operator's first matching pattern wins.
 
-Which of the operator's bindings is for which conversation. Pure: the first match wins.
+`PrivacyCache` knows who can read a place: from the platform or the operator, and private if neither says. The
+platform's answer is asked of its channel at the moment of use; its last answer is in the log (`AudienceReported`), for
+times in which the channel cannot be asked. A place that becomes private is private for its earlier messages too; one
+that becomes public is public for later ones only.
 """
 
 from collections import OrderedDict
@@ -28,24 +29,24 @@ from gateway.stream.place_names import PlaceTitles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationBinding:
-    """Which agent lives in a conversation, and how it behaves there."""
+    """Agent of a conversation, and its behaviour there."""
 
     listen: ListenMode
     agent: str = ""
-    """Whose conversation it is."""
+    """Agent that owns the conversation."""
     prompt: str = ""
     language: str | None = None
     private: bool | None = None
-    """True: what is said there is told nowhere else. False: everybody may be told. None: as the platform says."""
+    """True: its messages are not used elsewhere. False: everybody may read them. None: as the platform says."""
     arrivals: ArrivalPolicy = "steer"
-    """What becomes of a running turn when somebody speaks to the agent there."""
+    """Effect of a message to the agent on a running turn."""
     skills: tuple[str, ...] | None = None
-    """Those that are for there. None: all."""
+    """Skills available there. None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingPattern:
-    """Which conversations: globs over the parts of an address. None for `thread`: any and none."""
+    """Conversations to which a binding applies: globs over the parts of an address. `thread` None: any or none."""
 
     channel: str
     room: str
@@ -57,21 +58,21 @@ UNBOUND = ConversationBinding(listen="off")
 
 
 class Bindings:
-    """All bindings of all agents, in the operator's order."""
+    """Bindings of all agents, in the operator's order."""
 
     def __init__(self, patterns: Sequence[BindingPattern]) -> None:
         self._patterns = tuple(patterns)
 
     def update(self, other: "Bindings") -> None:
-        """Be those from now on. Returns at once."""
-        self._patterns = other._patterns  # noqa: SLF001 - its own kind
+        """Use the patterns of another instance from now on. Returns at once."""
+        self._patterns = other._patterns  # noqa: SLF001 - the same class
 
     def snapshot(self) -> "Bindings":
-        """As they are, and stay."""
+        """Return a copy that does not change."""
         return Bindings(self._patterns)
 
     def find(self, place: Address) -> ConversationBinding:
-        """The first that matches; nothing is listened to where none does."""
+        """Return the first binding that matches; without one, the agent listens to nothing there."""
         for pattern in self._patterns:
             if (
                 _matches(place.channel, pattern.channel)
@@ -82,13 +83,13 @@ class Bindings:
         return UNBOUND
 
     def find_agent(self, channel: ChannelName) -> str:
-        """Whose account that is: the agent of the first pattern for that channel, whatever its rooms. "": nobody's."""
+        """Return the agent of the first pattern for that channel, whatever its rooms. "": none."""
         found = (pattern.binding.agent for pattern in self._patterns if _matches(channel, pattern.channel))
         return next(found, "")
 
 
 def _matches(name: str, pattern: str) -> bool:
-    # A name may hold what a glob gives a meaning: `#[foo]` is a room.
+    # A name may contain characters of globs: `#[foo]` is a room.
     return name == pattern or fnmatchcase(name, pattern)
 
 
@@ -98,11 +99,14 @@ _MAX_CACHED_PLACES: Final = 10_000
 class _KnownScope(NamedTuple):
     scope: str
     since: Seq
-    """What stands there or behind it was said when this held."""
+    """This scope holds for entries from this position on."""
 
 
 class PrivacyCache:
-    """Every place that the agents know. `begin` before the first use; `wrote` is to be told of all that is written."""
+    """Scopes and kinds of all known places.
+
+    Call `load` before the first use; `on_appended` gets all appended entries.
+    """
 
     def __init__(
         self,
@@ -113,10 +117,10 @@ class PrivacyCache:
         space: Callable[[Address], RoomId | None] = lambda _: None,
         titles: PlaceTitles | None = None,
     ) -> None:
-        """`told`: the scope of a place as its platform says just now; None: it does not.
+        """`told`: the scope of a place as its platform reports it now; None: unknown.
 
-        `space`: what its room is part of; None: nothing, or that is not known. `titles`: what places are called;
-        None: as the log has it.
+        `space`: the space that a room belongs to; None: none, or unknown. `titles`: titles of places; None: those in
+        the log.
         """
         self.titles = titles or PlaceTitles(reader)
         self._reader = reader
@@ -127,7 +131,7 @@ class PrivacyCache:
         self._known_scopes: dict[ConversationId, _KnownScope] = {}
 
     async def load(self) -> None:
-        """Learn from the log what platforms said last. Raises StoreError."""
+        """Read from the log what platforms reported last. Raises StoreError."""
         for stored in await self._reader.current_facts("audience"):
             if isinstance(stored.fact, AudienceReported):
                 self._known_scopes[stored.fact.at.conversation] = _KnownScope(
@@ -135,7 +139,7 @@ class PrivacyCache:
                 )
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """These were appended to the log."""
+        """Update the scopes from appended entries."""
         seqs = {id(entry): done.seq for entry, done in zip(entries, written, strict=True)}
         for entry, done in zip(entries, written, strict=True):
             if isinstance(entry.fact, AudienceReported) and done.is_new:
@@ -145,41 +149,41 @@ class PrivacyCache:
                     self._known_scopes[place] = _KnownScope(entry.fact.scope, since)
 
     def find_new_audience(self, message: Message) -> AudienceReported | None:
-        """What is to be written down with this message, because its platform now says something else of the place."""
+        """Return the fact to append with this message, if its platform now reports another scope for the place."""
         if message.kind == "direct" or (scope := self._platform_scope(message.at)) is None:
             return None
         known = self._known_scopes.get(message.at.conversation)
         return AudienceReported(at=message.at, scope=scope) if known is None or known.scope != scope else None
 
     def record_direct(self, conversation: ConversationId, *, direct: bool) -> None:
-        """The platform says what kind of place it is."""
+        """Record whether a place is a direct chat, as its platform says."""
         self._direct[conversation] = direct
         self._direct.move_to_end(conversation)
         if len(self._direct) > _MAX_CACHED_PLACES:
             self._direct.popitem(last=False)
 
     async def is_direct(self, conversation: ConversationId) -> bool | None:
-        """Whether it is a direct chat. None: nothing was ever said there."""
+        """Return whether it is a direct chat. None: no message was ever recorded there."""
         known = self._direct.get(conversation)
         if known is None:
-            said = await self.newest_message(conversation)
-            if said is None:
+            newest = await self.newest_message(conversation)
+            if newest is None:
                 return None
-            known = said.kind == "direct"
+            known = newest.kind == "direct"
             self.record_direct(conversation, direct=known)
         return known
 
     def is_known_direct(self, conversation: ConversationId) -> bool:
-        """The same, of what was heard lately: False for a place that nobody has asked about."""
+        """Return whether a place is known as a direct chat, without reading the log: False if nobody asked lately."""
         return self._direct.get(conversation, False)
 
     async def newest_message(self, conversation: ConversationId) -> Message | None:
-        """What was said there last; None: nothing ever was."""
-        said = await self._reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=conversation)
-        return said[0].fact if said and isinstance(said[0].fact, Message) else None
+        """Return the newest message there; None: there is none."""
+        newest = await self._reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=conversation)
+        return newest[0].fact if newest and isinstance(newest[0].fact, Message) else None
 
     async def private(self, conversation: ConversationId) -> bool:
-        """Whether it is a direct chat, or the operator calls it private. So is a place that nobody knows."""
+        """Return whether it is a direct chat, private by the operator's word, or an unknown place."""
         if is_inner(conversation):
             return False
         if self._bindings.find(Address.parse(conversation)).private:
@@ -187,22 +191,22 @@ class PrivacyCache:
         return await self.is_direct(conversation) is not False
 
     async def is_public(self, conversation: ConversationId) -> bool:
-        """Whether everybody may read what is said there now."""
+        """Return whether everybody can read messages that are written there now."""
         return await self.scope(conversation) == PUBLIC
 
     async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
-        """Who may be told what is said there (`gateway.core.scopes`).
+        """Return the scope of messages there: who may read them (`gateway.core.scopes`).
 
-        `seq`: of what stands there in the log; None: of what is said now. What an agent thinks by itself is its own.
+        `seq`: of an entry there; None: of messages written now. An agent's inner conversation is its own scope.
         """
         if is_inner(conversation) or await self.private(conversation):
             return conversation
         place = Address.parse(conversation)
-        known, told = self._known_scopes.get(conversation), self._platform_scope(place)
-        closed = place.thread is not None and told == conversation  # what holds for a room does not open these
+        known, reported = self._known_scopes.get(conversation), self._platform_scope(place)
+        closed = place.thread is not None and reported == conversation  # the room's binding does not open a thread
         if self._bindings.find(place).private is False and not closed:
             return PUBLIC
-        now = told if told is not None or known is None else known.scope
+        now = reported if reported is not None or known is None else known.scope
         if now is None:
             return conversation
         if seq is not None and (known is None or known.scope != now or seq < known.since):
@@ -210,7 +214,7 @@ class PrivacyCache:
         return now
 
     async def note_scope(self, conversation: ConversationId, seq: Seq, noted: NoteWritten) -> str:
-        """Who may be told of a note that was written down there, as things stand now."""
+        """Return the scope of a note that was written there, as things stand now."""
         if not is_shared_scope(noted.scope):
             return noted.scope
         if not is_trusted(noted.role, foreign=noted.foreign):
@@ -218,7 +222,7 @@ class PrivacyCache:
         return noted.scope if is_inner(conversation) else await self.scope(conversation, seq)
 
     async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Visibility:
-        """What a turn there may see. `everything`: it is alone with a verified owner."""
+        """Return what a turn there may see. `everything`: it is alone with a verified owner."""
         if is_inner(conversation):
             return Visibility(scope=PUBLIC, other_scopes=frozenset([conversation]))
         scope, private = await self.scope(conversation), await self.private(conversation)
@@ -232,17 +236,17 @@ class PrivacyCache:
 
 
 NATIVE_COMMAND_PLATFORMS = frozenset({"telegram", "discord"})
-"""Platforms with commands of their own, which begin with a slash."""
+"""Platforms with native commands, which begin with a slash."""
 
 
 class CommandPrefixes(Mapping[ChannelName, str]):
-    """What stands in front of a command's name on each channel, by now. Empty: none can be given there."""
+    """Current command prefix of each channel. Empty: commands cannot be given there."""
 
     def __init__(self, live: LiveSettings, channels: Mapping[ChannelName, Channel]) -> None:
         self._live, self._channels = live, channels
 
     def __getitem__(self, name: ChannelName) -> str:
-        channel = self._channels.get(name)  # None: it has gone, and somebody still speaks of it
+        channel = self._channels.get(name)  # None: it was removed, and something still refers to it
         native = channel is not None and channel.capabilities.platform.lower() in NATIVE_COMMAND_PLATFORMS
         return "/" if native or isinstance(channel, OperatorChannel) else self._live.settings.commands.prefix
 
@@ -254,7 +258,7 @@ class CommandPrefixes(Mapping[ChannelName, str]):
 
 
 def make_names_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], PlaceNames | None]:
-    """What people call a place, asked of its channel."""
+    """Return a function that asks a place's channel for its names."""
     able = ChannelLookup[HasPlaceNames](channels, lambda one: one if isinstance(one, HasPlaceNames) else None)
 
     def names(at: Address) -> PlaceNames | None:
@@ -265,7 +269,7 @@ def make_names_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Addr
 
 
 def make_private_address_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Address, Sender], Address]:
-    """Where to write to somebody who did something in a room, if not to the room: where the platform knows of such."""
+    """Return a function that finds the direct chat with a sender; the room itself where the platform has none."""
     able = ChannelLookup[CanDirectMessage](channels, lambda one: one if isinstance(one, CanDirectMessage) else None)
 
     def reach(at: Address, sender: Sender) -> Address:
@@ -276,7 +280,7 @@ def make_private_address_lookup(channels: Mapping[ChannelName, Channel]) -> Call
 
 
 def make_space_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], RoomId | None]:
-    """What a room is part of, asked of its channel."""
+    """Return a function that asks a room's channel for its space."""
     grouped = ChannelLookup[HasSpaces](channels, lambda one: one if isinstance(one, HasSpaces) else None)
 
     def space(place: Address) -> RoomId | None:
@@ -287,11 +291,11 @@ def make_space_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Addr
 
 
 def make_scope_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], str | None]:
-    """Who can read what is said in a place, as its channel says just now, as a scope. None: that is not known."""
+    """Return a function that asks a place's channel who can read it, as a scope. None: unknown."""
     able = ChannelLookup[HasAudience](channels, lambda one: one if isinstance(one, HasAudience) else None)
     spaces = make_space_lookup(channels)
 
-    def told(at: Address) -> str | None:
+    def scope(at: Address) -> str | None:
         channel = able.get(at.channel)
         audience = None if channel is None else channel.audience(at)
         if audience == "everybody":
@@ -303,4 +307,4 @@ def make_scope_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Addr
             return Address(channel=at.channel, room=at.room).conversation
         return None if audience is None else at.conversation
 
-    return told
+    return scope

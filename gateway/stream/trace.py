@@ -1,12 +1,11 @@
-"""What happened to an event, and which rule decided: read from the log, told to people.
+"""Outcomes of events: what happened to each event in the log, and the explanation of one event for people.
 
-Of other entries than the one that was asked about only the numbers are told, never what was said in them.
+Every judged event has exactly one outcome. The same rules serve a whole log (`compute_outcomes`, or `OutcomeTracker`
+entry by entry; pure) and a single event (`explain_event`, which reads only the few entries that concern it). They
+follow `gateway.store.projections`: a turn or a dismissal handles the events that it removes from the table of unread
+ones.
 
-What became of every event, as the log tells it: exactly one fate each. Pure.
-
-The same rules count a whole log (`compute_outcomes`, or `OutcomeTracker` one entry after the other) and tell one
-event's story (`gateway.stream.trace`, which hands over the few entries that concern it). They follow
-`gateway.store.projections`: what a turn or a decision deals with is what that takes out of the table of unread events.
+An explanation names other entries by their numbers only, and never quotes them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,43 +30,43 @@ from gateway.store.format import format_entry
 
 
 class EventOutcome(StrEnum):
-    """What became of an event. The first four are not the last word: see `OPEN_OUTCOMES`."""
+    """Outcome of an event. The first four are not final: see `OPEN_OUTCOMES`."""
 
     WAITING = "waiting"
-    """Due for a turn, and none has come yet."""
+    """Due for a turn, and none has ended there yet."""
     OVERHEARD = "overheard"
-    """Context for the next turn in its conversation, and none has come yet."""
+    """Context for the next turn in its conversation, and none has ended there yet."""
     LOOKED_AT = "looked at"
-    """The agent looked at its conversation by itself, and did nothing yet: it is context for the next turn there."""
+    """Seen by a turn of the agent's inner conversation that did nothing: context for the next turn there."""
     INTERRUPTED = "interrupted"
-    """Heard by a turn that was interrupted; the next one there will answer it."""
+    """Shown to a turn that was interrupted; the next turn there answers it."""
     REFUSED = "refused"
-    """By access: never shown to the model."""
+    """Refused by access: never shown to the model."""
     NOTED = "noted"
-    """It needs no turn."""
+    """Recorded only: it needs no turn."""
     COMMAND = "command"
     """Answered without the model."""
     CONTEXT = "context"
-    """Told to a turn that was about something else."""
+    """Shown to a turn that was about something else."""
     COUNTED = "counted"
-    """A turn was told how many such there were, for newer ones filled its prompt."""
+    """Only counted for a turn: newer events filled its prompt."""
     ANSWERED = "answered"
     SILENT = "silent"
     YIELDED = "yielded"
     FAILED = "failed"
-    """By the turn that was told it."""
+    """Failed in the turn to which it was shown."""
     TAKEN_UP = "taken up"
-    """It was told to the agent by itself, in its inner conversation, and what the agent did then is in that turn."""
+    """Shown to the agent in its inner conversation; that turn shows what the agent did."""
     ANSWERED_ELSEWHERE = "answered elsewhere"
-    """The agent answered it out of its inner conversation."""
+    """Answered by the agent from its inner conversation."""
     HANDLED = "handled"
-    """The agent decided there that nothing is to be done."""
+    """Dismissed by the agent: nothing is to be done."""
 
 
 OPEN_OUTCOMES = frozenset(
     {EventOutcome.WAITING, EventOutcome.OVERHEARD, EventOutcome.LOOKED_AT, EventOutcome.INTERRUPTED}
 )
-"""What may still become something else."""
+"""Outcomes that may still change."""
 
 _TURN_OUTCOMES = {
     "replied": EventOutcome.ANSWERED,
@@ -93,18 +92,21 @@ class _UnreadEvent:
 
 
 class OutcomeTracker:
-    """Reads a log from its beginning. What it remembers grows only with what is unread."""
+    """Computes outcomes from a log, entry by entry from the beginning. Its memory grows only with the unread events."""
 
     def __init__(self) -> None:
         self._commands: set[Seq] = set()
-        """Not judged yet: their judgements come with the same append."""
+        """Not judged yet: their judgements are in the same append."""
         self._unread: dict[Seq, _UnreadEvent] = {}
         self._by_conversation: dict[ConversationId, dict[Seq, _UnreadEvent]] = {}
         self._interrupted: dict[ConversationId, list[Seq]] = {}
-        """Due, and heard by a turn that was interrupted."""
+        """Due events shown to a turn that was interrupted."""
 
     def add(self, entry: LogEntry) -> list[tuple[Seq, EventOutcome]]:
-        """The events whose fate this entry, the next one of the log, seals. Each event is named once."""
+        """Add the next entry of the log.
+
+        Return the events whose outcome it makes final; each event is returned once.
+        """
         match entry.fact:
             case Command():
                 self._commands.add(entry.seq)
@@ -119,9 +121,9 @@ class OutcomeTracker:
         return []
 
     def open_outcomes(self) -> Iterator[tuple[Seq, EventOutcome]]:
-        """The events that have been judged and whose fate is not sealed, with the one that they have until then."""
+        """Yield the judged events without a final outcome, with their present one."""
         yield from ((seq, one.outcome) for seq, one in self._unread.items())
-        yield from ((seq, EventOutcome.INTERRUPTED) for heard in self._interrupted.values() for seq in heard)
+        yield from ((seq, EventOutcome.INTERRUPTED) for seqs in self._interrupted.values() for seq in seqs)
 
     def _add_judgement(
         self, judged: Judgement, event: Seq, conversation: ConversationId | None
@@ -170,11 +172,14 @@ class OutcomeTracker:
 
 
 def compute_outcomes(entries: Iterable[LogEntry]) -> dict[Seq, EventOutcome]:
-    """What became of each event that was judged. `entries`: the log, or what of it concerns some, oldest first."""
-    told, found = OutcomeTracker(), dict[Seq, EventOutcome]()
+    """Return the outcome of each judged event.
+
+    `entries`: the log, or its entries that concern some events, oldest first.
+    """
+    tracker, found = OutcomeTracker(), dict[Seq, EventOutcome]()
     for entry in entries:
-        found.update(told.add(entry))
-    found.update(told.open_outcomes())
+        found.update(tracker.add(entry))
+    found.update(tracker.open_outcomes())
     return found
 
 
@@ -195,32 +200,32 @@ _CAUSE_TEXTS: Final = {
     "dream": "what it had written down",
 }
 _MAX_LISTED: Final = 20
-"""Entries that are named."""
+"""Entries that are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTrail:
-    """The few entries that decide what became of an event. None: there is no such."""
+    """The few entries that decide the outcome of an event. None: there is no such entry."""
 
     event: LogEntry
     judgement: LogEntry
     looked_at: LogEntry | None = None
-    """The turn of an inner conversation that looked at it."""
+    """Turn of the inner conversation in which the agent saw it."""
     dealt_with: LogEntry | None = None
-    """The turn or the decision that took it from the unread ones."""
+    """Turn or dismissal that removed it from the unread events."""
     next_turn: LogEntry | None = None
-    """If that was interrupted: the next turn there."""
+    """The next finished turn there, if that one was interrupted."""
 
     @property
     def outcome(self) -> EventOutcome:
-        """By the rules that hold for the log as a whole."""
+        """Outcome by the rules for the whole log."""
         found = (self.event, self.judgement, self.looked_at, self.dealt_with, self.next_turn)
         log = {entry.seq: entry for entry in found if entry is not None}
         return compute_outcomes(log[seq] for seq in sorted(log))[self.event.seq]
 
 
 async def load_trail(reader: StoreReader, event: LogEntry) -> EventTrail | None:
-    """All that concerns an event. None: nothing was ever decided about this entry."""
+    """Return the entries that concern an event. None: this entry was never judged."""
     judgement = next((found for found in await reader.caused_by(event.seq) if isinstance(found.fact, Judgement)), None)
     if judgement is None or not isinstance(judgement.fact, Judgement):
         return None
@@ -238,9 +243,9 @@ async def load_trail(reader: StoreReader, event: LogEntry) -> EventTrail | None:
 
 
 async def explain_event(reader: StoreReader, seq: int) -> list[str] | None:
-    """The story of the entry at `seq`, a line each, safe on any terminal. None: there is no such entry.
+    """Explain the entry at `seq`, one line each, safe on any terminal. None: there is no such entry.
 
-    Of an event the last line names its fate (`gateway.stream.trace`).
+    For an event the last line names its outcome.
     """
     entry = await reader.entry(seq)
     if entry is None:
@@ -258,7 +263,7 @@ async def explain_event(reader: StoreReader, seq: int) -> list[str] | None:
             *await _explain_judged(reader, found, judged),
             f"fate: {found.outcome}",
         ]
-    return [format_entry(entry), *(escape_unprintable(told) for told in story)]
+    return [format_entry(entry), *(escape_unprintable(line) for line in story)]
 
 
 async def _explain_judged(reader: StoreReader, found: EventTrail, judged: Judgement) -> list[str]:
@@ -272,43 +277,47 @@ async def _explain_judged(reader: StoreReader, found: EventTrail, judged: Judgem
     if found.outcome is EventOutcome.NOTED:
         return [f"noted; it needs no turn: {judged.rule}"]
     asked = "context for the next turn" if judged.fate == "context" else "due for a turn"
-    told = [f"{asked}: {judged.rule}", *_explain_look(found)]
+    lines = [f"{asked}: {judged.rule}", *_explain_look(found)]
     over = found.dealt_with
     if over is None:
-        return [*told, "context for the next turn there" if found.looked_at else "no turn has ended there since"]
+        return [*lines, "context for the next turn there" if found.looked_at else "no turn has ended there since"]
     if isinstance(over.fact, UnreadDismissed):
         where = await _find_turn_label(reader, over.fact.turn)
-        return [*told, f"in {where} the agent decided that nothing is to be done about it (entry {over.seq})"]
+        return [*lines, f"in {where} the agent decided that nothing is to be done about it (entry {over.seq})"]
     assert isinstance(over.fact, TurnRecord)
-    told.append(await _explain_turn(reader, found, over, over.fact))
+    lines.append(await _explain_turn(reader, found, over, over.fact))
     return [
-        *told,
+        *lines,
         *await _explain_reply(reader, found.next_turn or over),
         *await _explain_rewinds(reader, found.event, over),
     ]
 
 
 async def _explain_rewinds(reader: StoreReader, event: LogEntry, over: LogEntry) -> list[str]:
-    """Whether the turn that dealt with it is out of view since then, as if it had not been."""
-    told = list[str]()
+    """Explain whether the turn that handled it was rewound since."""
+    lines = list[str]()
     for one in await reader.entries(after=over.seq, kinds=["rewound"]):  # of all places: there are few
         back = one.fact
         if not isinstance(back, ConversationRewound) or one.conversation != over.conversation:
             continue
         if back.first <= over.seq <= back.last:
             again = ", to be answered again" if event.seq in back.again else ""
-            told.append(f"that turn was taken back in entry {one.seq}, by {back.by}{again}")
-    return told
+            lines.append(f"that turn was taken back in entry {one.seq}, by {back.by}{again}")
+    return lines
 
 
 def _explain_look(found: EventTrail) -> list[str]:
-    """That the agent looked at it by itself, unless it was dealt with by that turn, or in its course."""
+    """Explain a look from the inner conversation, unless that turn or one within it handled the event."""
     look, over = found.looked_at, found.dealt_with
     if look is None or not isinstance(look.fact, TurnRecord) or (over is not None and over.seq <= look.seq):
         return []
-    told = f"looked at in {_format_turn(look)}"
+    look_text = f"looked at in {_format_turn(look)}"
     why = f": {look.fact.reason}" if look.fact.reason else ""
-    return [told if look.fact.outcome == "replied" else f"{told}, which {TURN_OUTCOME_TEXTS[look.fact.outcome]}{why}"]
+    return [
+        look_text
+        if look.fact.outcome == "replied"
+        else f"{look_text}, which {TURN_OUTCOME_TEXTS[look.fact.outcome]}{why}"
+    ]
 
 
 async def _explain_turn(reader: StoreReader, found: EventTrail, over: LogEntry, turn: TurnRecord) -> str:
@@ -320,8 +329,8 @@ async def _explain_turn(reader: StoreReader, found: EventTrail, over: LogEntry, 
     if turn.within is not None:
         return f"in {await _find_turn_label(reader, turn.within)} the agent spoke here (entry {over.seq}), and {ended}"
     if turn.outcome != "interrupted":
-        told = "told as context" if found.outcome is EventOutcome.CONTEXT and found.looked_at else "shown to the model"
-        return f"{told} in {_format_turn(over)}, which {ended}"
+        how = "how as context" if found.outcome is EventOutcome.CONTEXT and found.looked_at else "shown to the model"
+        return f"{how} in {_format_turn(over)}, which {ended}"
     later = found.next_turn
     if later is None or not isinstance(later.fact, TurnRecord):
         return f"heard in {_format_turn(over)}, which {ended}; no turn has ended there since"
@@ -352,21 +361,21 @@ async def _explain_alarm(reader: StoreReader, entry: LogEntry) -> list[str]:
 
 
 async def _explain_internal(reader: StoreReader, entry: LogEntry) -> list[str]:
-    """Of what the gateway did by itself: what it belongs to."""
-    fact, told = entry.fact, list[str]()
+    """Explain an entry that the gateway made by itself, by the entries that it belongs to."""
+    fact, lines = entry.fact, list[str]()
     if entry.cause is not None:
-        told.append(f"it follows from entry {entry.cause}")
+        lines.append(f"it follows from entry {entry.cause}")
     if isinstance(fact, DeliveryReport):
         post = await reader.entry_by_key(f"post:{fact.post}")
-        told += [f"how the post of entry {post.seq} ended"] if post is not None else []
+        lines += [f"how the post of entry {post.seq} ended"] if post is not None else []
     elif isinstance(fact, PostQueued):
-        told += await _explain_delivery(reader, entry, fact, "post")
+        lines += await _explain_delivery(reader, entry, fact, "post")
     elif isinstance(fact, TurnRecord):
         shown = ", ".join(str(seq) for seq in fact.covers[-_MAX_LISTED:]) or "nothing new"
         more = f"{len(fact.covers) - _MAX_LISTED} more and " if len(fact.covers) > _MAX_LISTED else ""
-        told.append(f"a turn because of {_CAUSE_TEXTS[fact.cause]}, which was shown entries {more}{shown}")
-        told += await _explain_reply(reader, entry)
-    return told
+        lines.append(f"a turn because of {_CAUSE_TEXTS[fact.cause]}, which was shown entries {more}{shown}")
+        lines += await _explain_reply(reader, entry)
+    return lines
 
 
 async def _explain_reply(reader: StoreReader, cause: LogEntry, word: str = "reply") -> list[str]:
@@ -385,7 +394,7 @@ async def _explain_delivery(reader: StoreReader, queued: LogEntry, fact: PostQue
 
 
 async def _explain_wait(reader: StoreReader, queued: LogEntry, fact: PostQueued) -> str:
-    """What a post waits for, as its newest attempt has it."""
+    """Return the reason why a post waits, from its newest attempt."""
     parts = await reader.newest_entries(_MAX_LISTED, after=queued.seq, kinds=["part"], conversation=queued.conversation)
     ended = [one.fact for one in parts if isinstance(one.fact, PartSendEnded) and one.fact.post == fact.post.key]
     return f": {ended[-1].reason}" if ended and ended[-1].state == "waiting" else ""

@@ -1,4 +1,4 @@
-"""Answers of which nobody knows whether they arrived: whom that is told, and what `again` repeats."""
+"""Answers that may not have arrived: the notice about them, and the posts that the command `again` repeats."""
 
 import hashlib
 from typing import Final
@@ -8,13 +8,13 @@ from gateway.core.facts import MESSAGE_KINDS, PostQueued
 from gateway.store import LogEntry, StoreReader
 
 MAX_REPEATED: Final = 3
-"""So many answers are repeated at once, the newest."""
+"""Newest answers that are repeated at once."""
 LOOK_BACK: Final = 200
-"""So many deliveries and commands of a place are looked through for them."""
+"""Deliveries and commands of a place that are searched."""
 
 
 async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId) -> list[Post]:
-    """Answers that may not have arrived there and were not repeated since, the oldest first."""
+    """Return answers that may not have arrived there and were not repeated since, oldest first."""
     posts = list[Post]()
     for stored in reversed(
         await reader.newest_entries(LOOK_BACK, kinds=["delivery", "command"], conversation=conversation)
@@ -34,14 +34,14 @@ async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId
 
 
 async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_replies: bool) -> Post | None:
-    """What whoever waited for this answer is told; always the same. None: nobody did, or it is no answer.
+    """Return the notice for the person who waited for this answer; always the same. None: nobody, or it is no answer.
 
-    `marks_replies`: the channel shows whom a post answers; else that has to stand in its text.
+    `marks_replies`: the channel shows to whom a post replies; else the notice begins with the name.
     """
     if await _find_answer(reader, post.key) is None:
         return None
-    said = await reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=post.to.conversation)
-    direct = bool(said) and isinstance(said[0].fact, Message) and said[0].fact.kind == "direct"
+    newest = await reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=post.to.conversation)
+    direct = bool(newest) and isinstance(newest[0].fact, Message) and newest[0].fact.kind == "direct"
     if not direct and post.reply_to is None:
         return None
     asked = None if direct else await reader.entry_by_key(f"message:{post.to.conversation}:{post.reply_to}")
@@ -63,7 +63,7 @@ async def _was_answered(reader: StoreReader, command: LogEntry) -> bool:
 
 
 async def _find_answer(reader: StoreReader, key: PostKey) -> Post | None:
-    """The post, if it is what a turn said, or what `again` repeated. The machine's own words are in no doubt."""
+    """Return the post if a turn or `again` posted it. Notices of the gateway itself are never repeated."""
     queued = await reader.entry_by_key(f"post:{key}")
     if queued is None or queued.cause is None or not isinstance(queued.fact, PostQueued):
         return None

@@ -101,7 +101,7 @@ class Town:
             self.policy,
             clock,
             linking=self.linking,
-            manners=self.manners,
+            channel_style=self.manners,
             reach=lambda at, sender: alone(at.channel, sender) if at.channel == IRC else at,
         )
         persons = PeopleContext(

@@ -78,7 +78,7 @@ def test_arguments_are_known_by_name(name: str, text: str, sub: str, args: dict[
         ("role", "set Ann Lee member", "`Lee` is not `owner`, `admin` or `member`."),
         ("role", "clear ann there", "`there` is not `here` or `everywhere`."),
         ("say", "#a", "`text` is missing."),
-        ("pair", "approve", "`quote_code` is missing."),
+        ("pair", "approve", "`code` is missing."),
         ("pair", "aprove X", "There is no `pair aprove`."),
         ("dmn", "wakeup", "There is no `dmn wakeup`."),
         ("block", '"unclosed quote', "`quote` is not `here` or `everywhere`."),

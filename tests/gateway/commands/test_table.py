@@ -95,7 +95,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[CommandRegistry]:
             made.append(self)
             return super().handlers
 
-    monkeypatch.setattr(app, "Desks", Seen)
+    monkeypatch.setattr(app, "CommandRegistry", Seen)
     return made
 
 
