@@ -1,23 +1,18 @@
-"""How much an event matters. Pure.
+"""Attention: how urgent an event is, and whether it starts a turn. Pure but for `AttentionOverrideStore`.
 
-Every notification gets a dotted type, most general first, and an urgency: from the operator's first
-rule that fits, else from what it is. A threshold at any prefix of the type cuts off what lies below it. What
-administrators set while the gateway runs (`AttentionOverrides`) comes before what the configuration says of the same.
+`judge` gives every notification a dotted type, most general part first, and an urgency: from the first rule of the
+operator that matches, else from the kind of event. A threshold at any prefix of the type cuts off lower urgencies. What
+administrators set at run time (`AttentionOverrides`) comes before the configuration.
 
-How long two bots have been talking to each other. Pure.
+`SalienceDetector` raises a room's talk that was not addressed to the agent but deserves a look. It is off unless
+configured. A room is raised once, and then not again for a while: a flood of questions makes one turn, not hundreds.
 
-A bot that the operator listed is answered, but not for ever: what it says to us, time after time with no
-person speaking in between, is at last only context. A program that carries no mark of a bot is known by how it answers.
+Loops with bots are broken in two ways. A bot that the operator listed is answered, but after some exchanges without a
+person's message in between its messages are only context (`break_loop`). A program without a bot mark is recognised by
+its way of answering (`BotLoopGuard`).
 
-What in a room's talk is worth a look, though nobody spoke to the agent. Pure: times come in.
-
-Off unless the operator turns it on. A room is lifted once, and then not again for a while, whatever is said there:
-a flood of questions makes one turn, not hundreds.
-
-What administrators set of attention while the gateway runs: thresholds and rules.
-
-The log has each (`AttentionThresholdSet`, `AttentionRuleSet`), and the newest word on a type or a rule holds. Here is
-the picture of that in memory: `begin` reads it, and from then on it is told of all that is written, whoever wrote it.
+`AttentionOverrideStore` holds the overrides in memory. The log has each (`AttentionThresholdSet`, `AttentionRuleSet`),
+and the newest fact about a type or a rule holds.
 """
 
 import math
@@ -61,39 +56,39 @@ from gateway.core.identity import ROLE_ORDER, Role
 from gateway.store import AppendResult, NewEntry, StoreReader
 
 MAX_SALIENCE_ROOMS: Final = 1_000
-"""Remembered at once. One that was forgotten has no average until it has been watched anew."""
+"""Rooms remembered at once. A forgotten one has no average until it was watched again."""
 SHORT_AVERAGE_S: Final = 60.0
 LONG_AVERAGE_S: Final = 3_600.0
-"""Lines are counted with weights that fall off with these times, in seconds: what happens now, and what is usual."""
+"""Time constants, in seconds, of the exponentially weighted counts of lines: the present rate, and the usual one."""
 MIN_ACTIVE_LINES: Final = 10.0
-"""Lines within the short time below which nothing is unusual, however quiet the room was."""
+"""Lines in the short count below which nothing is unusual, however quiet the room was."""
 
 _QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
-"""Also the wide one of East Asian scripts, and the Arabic one."""
+"""The ASCII mark, the wide one of East Asian scripts, and the Arabic one."""
 _TRAILING_CHARS: Final = " \t\r\n\"'\u201d\u2019\u00bb)]*_~`!"
-"""What may stand behind a question mark: white space, quotes, brackets, marks of emphasis."""
+"""Characters that may follow a question mark: white space, quotes, brackets, marks of emphasis."""
 _ADDRESSED: Final = re.compile(r"(?<!\S)@\w|\A\S{1,64}[:,]\s|\A<@")
-"""`@name` anywhere, or `name:` or `name,` in front. Also `well, ...`: who is in doubt keeps quiet."""
+"""`@name` anywhere, or `name:` or `name,` at the start. Also matches `well, ...`: in doubt the agent is silent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaliencePolicy:
-    """What the operator finds worth a look."""
+    """Settings for salient talk of a room."""
 
     people: frozenset[str] = frozenset()
-    """By `channel:sender id`. Whatever they say."""
+    """People as `channel:sender id`, whose every message is salient."""
     keywords: Sequence[str] = ()
-    """Any of these in the text, in any case."""
+    """Words of which any in the text is enough, in any case."""
     questions: bool = False
-    """A question that is put to nobody."""
+    """True: a question to nobody in particular is salient."""
     activity: float = 0.0
-    """So many times as many lines as are usual there. 0: however many."""
+    """Rate of lines that is salient, as a multiple of the usual one. 0: none is."""
     rest_s: float = 300.0
-    """Seconds after a room was lifted in which it is not lifted again."""
+    """Seconds after a salient message in which no other of that room is."""
 
 
 def is_open_question(message: Message) -> bool:
-    """It ends with a question mark and names nobody, as far as its text shows."""
+    """Return whether a message ends with a question mark and is addressed to nobody, as far as its text shows."""
     text = message.text[-4_096:].rstrip(_TRAILING_CHARS)
     if not text.endswith(_QUESTION_MARKS) or message.reply_to is not None or _ADDRESSED.search(message.text[:4_096]):
         return False
@@ -109,10 +104,10 @@ class _RoomActivity:
     lifted_at: datetime | None = None
 
     def count(self, at: datetime) -> float:
-        """Take in a line; how many times as many as usual there are now. 0: too few, or not watched long enough.
+        """Count a line. Return the present rate as a multiple of the usual one. 0: too few lines, or too short a time.
 
-        The long count has only been growing since `since`, and is judged by what it could have become by now
-        (the usual correction: https://arxiv.org/abs/1412.6980, section 3).
+        The long count has grown only since `watched_since`, and is compared with its highest possible value by now (the
+        usual bias correction: https://arxiv.org/abs/1412.6980, section 3).
         """
         at = max(at, self.last_line_at)
         passed = (at - self.last_line_at).total_seconds()
@@ -128,17 +123,17 @@ class _RoomActivity:
 
 
 class SalienceDetector:
-    """Decides, and remembers what it must of the rooms in which something was said lately."""
+    """Finds salient messages, with the state of rooms in which somebody wrote lately."""
 
-    def __init__(self, said: Callable[[], SaliencePolicy]) -> None:
-        """`said`: what the operator finds worth a look by now."""
-        self._policy = said
+    def __init__(self, policy: Callable[[], SaliencePolicy]) -> None:
+        """`said`: returns the present policy."""
+        self._policy = policy
         self._rooms: OrderedDict[ConversationId, _RoomActivity] = OrderedDict()
 
     def find_reason(self, message: Message, at: datetime) -> str | None:
-        """Which key of the configuration makes this line of a room worth a look; None: none does.
+        """Return the configuration key by which this line of a room is salient; None: it is not.
 
-        `at`: when we learnt of it. To be asked once for each line that would be ambient otherwise.
+        `at`: time of receipt. Call it once for each line that would be ambient otherwise.
         """
         salience = self._policy()
         if not (salience.people or salience.keywords or salience.questions or salience.activity):
@@ -170,37 +165,39 @@ def _find_salience_key(salience: SaliencePolicy, message: Message, times: float)
 
 
 REGEX_TIMED_OUT: Final = "; too slow: the regex of "
-"""In a reason: behind what decided, before each rule whose expression took too long, as `iter_named_rules` calls it."""
+"""Separator in a reason, before each rule whose regex took too long, with its name from `iter_named_rules`."""
 
 ListenMode = Literal["mention", "ambient", "all", "off"]
 Urgency = Literal[0, 1, 2, 3]
 
 INHERIT = -1
-"""As a threshold: ask the next shorter prefix."""
+"""Threshold value that means: use the next shorter prefix."""
 
 PRESENCE_OFFSETS: Final[Mapping[PresenceLevel, int]] = {"focused": 1, "idle": -1, "away": -1}
-"""What presence adds to a threshold that the operator has set. Of the others nothing: while people sleep, what is
-below urgent is noticed, and held back by `agent.dmn`."""
+"""Shift of the operator's thresholds by presence; other levels have none.
+
+While people sleep, events below urgent are noticed, and held back by `agent.dmn`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionRule:
-    """An operator's rule."""
+    """A rule of the operator."""
 
     type: str
-    """A type or a prefix of one (`irc.libera`), or a pattern with `*`."""
+    """A type, a prefix of one (`irc.libera`), or a pattern with `*`."""
     urgency: Urgency
     keyword: str | None = None
-    """Fits only if the text holds this, in any case."""
+    """Text that the event must contain, in any case."""
     role: Role | None = None
-    """Fits only what somebody did who has this role or a higher one: `member` fits admins and owners, too."""
+    """Lowest role of the person who caused the event: `member` matches admins and owners too."""
     regex: GuardedRegex | None = None
-    """Fits only if this is found in the text."""
+    """Expression that must match in the text."""
     name: str = ""
-    """Of one that was made at run time. Empty: the configuration's, known by its place there."""
+    """Name of a rule that was made at run time. Empty: a rule of the configuration, known by its index."""
 
     def match(self, dotted: str, text: str, role: Role | None) -> RegexOutcome:
-        """Whether this rule speaks of such an event. `role`: of who did it; None: nobody did."""
+        """Return whether this rule applies to such an event. `role`: of its sender; None: it has none."""
         named = dotted == self.type or dotted.startswith(f"{self.type}.") or fnmatchcase(dotted, self.type)
         if not named or (self.keyword is not None and self.keyword.casefold() not in text.casefold()):
             return "no"
@@ -211,12 +208,12 @@ class AttentionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionOverrides:
-    """What was set while gateways ran, as the log has it by now."""
+    """Rules and thresholds set at run time, as the log has them now."""
 
     rules: tuple[AttentionRule, ...] = ()
-    """The first that fits decides, before any of the configuration's."""
+    """Tried before the rules of the configuration; the first that matches decides."""
     thresholds: Mapping[str, int] = field(default_factory=dict)
-    """In place of the configuration's for the same prefix."""
+    """Replace those of the configuration for the same prefix."""
 
 
 NO_OVERRIDES: Final = AttentionOverrides()
@@ -224,22 +221,22 @@ NO_OVERRIDES: Final = AttentionOverrides()
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class AttentionPolicy:
-    """What the operator says about attention. One for all, so that it is another for everybody at once (`become`)."""
+    """The operator's settings for attention. One object for all users, changed in place by `update`."""
 
     rules: tuple[AttentionRule, ...] = ()
     thresholds: Mapping[str, int]
-    """By prefix of the dotted type; `-1` inherits."""
+    """Thresholds by prefix of the dotted type; `-1` inherits."""
     salience: SaliencePolicy = field(default_factory=SaliencePolicy)
-    """What lifts the talk of a room. For who makes `lift`: nothing here reads it."""
+    """Settings for the caller that passes `lift`; not read here."""
     overrides: Callable[[], AttentionOverrides] = lambda: NO_OVERRIDES
 
     def update(self, other: "AttentionPolicy") -> None:
-        """Say from now on what the other says that comes from the configuration. Returns at once."""
+        """Use the configured values of another policy from now on. Returns at once."""
         self.rules, self.thresholds, self.salience = other.rules, other.thresholds, other.salience
 
 
 def format_event_type(event: Notification) -> str:
-    """The dotted type, e.g. `irc.libera.mention.#python`."""
+    """Return the dotted type, e.g. `irc.libera.mention.#python`."""
     place = address_of(event)
     word = "reaction" if isinstance(event, ReactionChanged) else event.kind
     if place is None:
@@ -257,11 +254,11 @@ def judge(
     *,
     level: PresenceLevel = "present",
 ) -> Judgement:
-    """Say what becomes of an event. Refused ones are never shown to the model.
+    """Judge an event. Refused events are never shown to the model.
 
-    `level` shifts the operator's thresholds. What passes them but for that becomes context, so that it is told all
-    the same. `lift` is asked, at most once, about a line that would be ambient in a room with `listen: ambient`:
-    which rule makes it normal; None: none does.
+    `level` shifts the operator's thresholds. An event that is held back only by this shift becomes context, so that a
+    later turn shows it. `lift` is called at most once, for a line that would be ambient in a room with `listen:
+    ambient`: it returns the rule that makes the line normal; None: none does.
     """
     dotted = format_event_type(event)
     if not decision.allowed:
@@ -290,7 +287,7 @@ def judge(
 def _apply_threshold(
     event: Notification, urgency: Urgency, listen: ListenMode, level: PresenceLevel, bar: tuple[int, str]
 ) -> tuple[Literal["due", "context", "noted"], Urgency, str]:
-    """What becomes of an event that may be told, and which rule decided that, if another one did than until now."""
+    """Return fate and urgency of a reportable event, and the rule that decided; empty: the rule so far."""
     threshold, says = bar
     passes = min(max(threshold + PRESENCE_OFFSETS.get(level, 0), AMBIENT), URGENT)
     if urgency < min(threshold, passes):
@@ -307,11 +304,11 @@ def _apply_threshold(
 
 
 def _is_reportable(event: Notification) -> bool:
-    """Whether the model may be told of such an event at all."""
+    """Return whether such an event may be shown to the model at all."""
     match event:
         case Message() | ConnectionChanged() | Alarm() | TaskFinished():
             return True
-        case MembershipChanged():  # the channel card is not written anew for a changed topic, so that is told as a line
+        case MembershipChanged():  # the channel card is not rewritten for a new topic, so that is shown as a line
             return event.change in ("topic", "title") and event.news
         case PlaceRenamed():
             return bool(event.changed)
@@ -324,9 +321,9 @@ def _is_reportable(event: Notification) -> bool:
 
 
 def _match_rules(policy: AttentionPolicy, event: Notification, dotted: str, role: Role) -> tuple[Urgency | None, str]:
-    """The first rule that fits decides; None: none does.
+    """Return the urgency by the first rule that matches, None: none does, and the text for the reason.
 
-    One whose expression took too long does not fit, and that is told behind the reason.
+    A rule whose expression took too long does not match, and is named behind the reason.
     """
     text: str = getattr(event, "text", None) or ""
     acted = role if getattr(event, "sender", None) is not None else None
@@ -364,7 +361,7 @@ def _default_urgency(
 
 
 def find_threshold(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str]:
-    """The lowest urgency that passes, and the prefix that says so: the longest one; empty if none does."""
+    """Return the lowest urgency that passes, and the longest prefix that sets it; empty: none does."""
     prefix = dotted
     while prefix:
         value = thresholds.get(prefix, INHERIT)
@@ -375,7 +372,7 @@ def find_threshold(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str
 
 
 def iter_named_rules(policy: AttentionPolicy) -> Iterator[tuple[str, AttentionRule]]:
-    """All rules in the order in which they are tried, each with what reasons call it."""
+    """Yield all rules in the order in which they are tried, each with its name for reasons."""
     for rule in policy.overrides().rules:
         yield f"notify rule {rule.name}", rule
     for index, rule in enumerate(policy.rules):
@@ -383,20 +380,20 @@ def iter_named_rules(policy: AttentionPolicy) -> Iterator[tuple[str, AttentionRu
 
 
 def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int, str]:
-    """As `find_threshold` by now, with what reasons call what says so; empty if nothing does."""
+    """Return the threshold that holds now, and its name for reasons; empty: none is set."""
     made = policy.overrides().thresholds
     level, prefix = find_threshold({**policy.thresholds, **made} if made else policy.thresholds, dotted)
     return level, prefix and f"{'notify threshold ' if prefix in made else 'attention.thresholds.'}{prefix}"
 
 
 MAX_LOOP_CONVERSATIONS = 1_000
-"""Remembered at once; the others are counted again from the log."""
+"""Conversations remembered at once; the others are counted again from the log."""
 EXCHANGE_LOOK_BACK = 50
-"""Messages of the log that are counted again; `access.max_bot_exchanges` beyond it counts as this."""
+"""Messages of the log that are counted again; a larger `access.max_bot_exchanges` counts as this."""
 
 
 def count_exchanges(exchanges: int, message: Message, judged: Judgement) -> int:
-    """Exchanges with bots in a row, this message included."""
+    """Return the exchanges with bots in a row, with this message."""
     if judged.fate == "refused":
         return exchanges
     if not message.sender.is_bot:
@@ -405,7 +402,7 @@ def count_exchanges(exchanges: int, message: Message, judged: Judgement) -> int:
 
 
 def break_loop(judged: Judgement, exchanges: int, limit: int) -> Judgement:
-    """The judgement of a bot's message, after the loop is broken if it is time. `exchanges`: with this one."""
+    """Return the judgement of a bot's message, turned into context above the limit. `exchanges`: with this message."""
     if judged.fate != "due" or exchanges <= min(limit, EXCHANGE_LOOK_BACK):
         return judged
     rule = f"loop broken: {limit} exchanges with bots (access.max_bot_exchanges)"
@@ -413,7 +410,7 @@ def break_loop(judged: Judgement, exchanges: int, limit: int) -> Judgement:
 
 
 def recount_exchanges(messages: Iterable[Message], judge: Callable[[Message], Judgement]) -> int:
-    """The count that the log's newest messages give, oldest first."""
+    """Count again from the log's newest messages, oldest first."""
     exchanges = 0
     for message in messages:
         exchanges = count_exchanges(exchanges, message, judge(message))
@@ -421,17 +418,17 @@ def recount_exchanges(messages: Iterable[Message], judge: Callable[[Message], Ju
 
 
 class BotExchangeCounter:
-    """The counts of the conversations in which something was said lately."""
+    """Counts of exchanges with bots, by conversation."""
 
     def __init__(self) -> None:
         self._counts: OrderedDict[ConversationId, int] = OrderedDict()
 
     def get(self, conversation: ConversationId) -> int | None:
-        """None: not remembered."""
+        """Return the count; None: not remembered."""
         return self._counts.get(conversation)
 
     def put(self, conversation: ConversationId, exchanges: int) -> None:
-        """Remember."""
+        """Remember a count."""
         self._counts[conversation] = exchanges
         self._counts.move_to_end(conversation)
         if len(self._counts) > MAX_LOOP_CONVERSATIONS:
@@ -439,88 +436,88 @@ class BotExchangeCounter:
 
 
 LOOP_SCORE: Final = 120
-"""Of what rounds in a row count: then it is a program, whatever its platform says of it."""
+"""Sum of the scores of consecutive rounds at which a sender is taken for a program, whatever its platform says."""
 REPEATED_LOOP_SCORE: Final = 42
-"""The same after it was found out once."""
+"""The same limit after the sender was recognised once."""
 ECHO_SCORE: Final = 21
-"""What a round counts in which somebody says at once what was said before: six are enough."""
+"""Score of a round with an immediate repetition of an earlier text: six are enough."""
 SLOW_ECHO_SCORE: Final = 9
-"""The same within seconds: a person who plays a game may do so for a while."""
+"""Score of a repetition within seconds: a person who plays a game may do so for a while."""
 SIMILAR_SCORE: Final = 2
-"""Nearly the same words as before, at once."""
+"""Score of nearly the same words as before, at once."""
 FAST_SCORE: Final = 1
-"""Other words, but faster than anybody reads or types: who writes ahead of our answers may seem so for a while."""
+"""Score of other words, but faster than anybody reads or types: somebody who writes ahead may seem so for a while."""
 REACTION_S: Final = 0.7
-"""Nobody reads a line and answers it faster."""
+"""Shortest time, in seconds, in which a person reads a line and answers it."""
 MAX_TYPING_CHARS_S: Final = 20.0
-"""Nobody types faster for long: 240 words a minute."""
+"""Fastest typing of a person over a longer text: 240 words a minute."""
 LONG_CHARS: Final = 40
-"""Shorter lines say nothing about the pace of typing."""
+"""Length below which a line says nothing about the pace of typing."""
 ECHO_S: Final = 1.5
-"""Who says the same again as fast as this has not read our line."""
+"""Seconds within which a repetition means that our line was not read."""
 SLOW_ECHO_S: Final = 4.0
-"""Who does so time after time hardly reads it."""
+"""Seconds within which repetitions, time after time, mean that our lines are hardly read."""
 REMEMBERED_LINES: Final = 2
-"""Of what somebody said last."""
+"""Newest texts kept of each sender."""
 SAME_RATIO: Final = 0.9
 COMPARED_CHARS: Final = 400
 _WORDS: Final = re.compile(r"\w+")
 FIRST_PAUSE_S: Final = 60.0
 LONGEST_PAUSE_S: Final = 3_600.0
 CALM_S: Final = 3_600.0
-"""Who was calm for so long begins anew."""
+"""Seconds of calm after which a sender starts again from zero."""
 
 
 class LoopPause(NamedTuple):
-    """Somebody is not answered for a while."""
+    """Pause in which a sender is not answered."""
 
     remaining_s: float
     is_new: bool
-    """It was found out just now."""
+    """True: recognised with this line."""
     is_first: bool
-    """For the first time since they were calm, and nobody else was told so there in that time."""
+    """True: the first time since they were calm, and no notice was posted there in that time."""
 
 
 @dataclass(slots=True)
 class _SenderTalk:
-    """Between us and one sender in one conversation. Times are monotonic, in seconds."""
+    """State of one sender in one conversation. Times are monotonic, in seconds."""
 
     score: int = 0
-    """What their last answers in a row count that no person would give so."""
+    """Sum of the scores of their last answers in a row that no person would give."""
     recent_texts: tuple[str, ...] = ()
-    """What they said last, the newest at the end."""
+    """Normalised texts of their last lines, newest last."""
     last_said_s: float = -inf
     pause_count: int = 0
-    """How often they were found out."""
+    """Number of times they were recognised."""
     paused_until_s: float = -inf
-    """Not answered until then."""
+    """End of the pause in which they are not answered."""
 
 
 class BotLoopGuard:
-    """Finds senders that answer each of our lines as no person does: by rhythm, and by what both sides say."""
+    """Recognises senders that answer each of our lines as no person does: by rhythm, and by the texts of both sides."""
 
     def __init__(self) -> None:
         self._own_posts: OrderedDict[ConversationId, tuple[float, str]] = OrderedDict()
-        """When we last said something there, and what."""
+        """Time and text of our last post."""
         self._talks: OrderedDict[tuple[ConversationId, str], _SenderTalk] = OrderedDict()
         self._notified: OrderedDict[ConversationId, float] = OrderedDict()
-        """When somebody was first told there that they are not answered: a crowd is told once."""
+        """Time of the first notice there: a crowd gets one."""
 
     def record_post(self, conversation: ConversationId, text: str) -> None:
-        """We are about to say that there."""
+        """Record the text of a post before it is sent."""
         at_s, _ = self._own_posts.pop(conversation, (-inf, ""))
         self._own_posts[conversation] = at_s, text[:COMPARED_CHARS]
         if len(self._own_posts) > MAX_LOOP_CONVERSATIONS:
             self._own_posts.popitem(last=False)
 
     def record_sending(self, conversation: ConversationId, now_s: float) -> None:
-        """The beginning of it is handed to the platform."""
+        """Record that the first part of the post is handed to the platform."""
         self._own_posts[conversation] = now_s, self._own_posts.get(conversation, (-inf, ""))[1]
 
     def check_line(self, conversation: ConversationId, sender: str, text: str, now_s: float) -> LoopPause | None:
-        """They say something that would be answered. Not None: it is not to be.
+        """Check a line that would be answered. Return the pause if it must not be.
 
-        A round is our line and then theirs. What they say without a line of ours in between belongs to the same round.
+        A round is our line followed by theirs. Further lines of theirs without one of ours belong to the same round.
         """
         talk = self._talks.pop((conversation, sender), None) or _SenderTalk()
         self._talks[conversation, sender] = talk
@@ -531,7 +528,7 @@ class BotLoopGuard:
         if now_s - max(talk.last_said_s, talk.paused_until_s) > CALM_S:
             talk.pause_count = 0
         ours_s, ours = self._own_posts.get(conversation, (-inf, ""))
-        if ours_s > talk.last_said_s:  # else it is more of what they said before
+        if ours_s > talk.last_said_s:  # else it continues what they wrote before
             counts = _score_round(talk, text, now_s - ours_s, now_s, ours)
             talk.score = talk.score + counts if counts else 0
         talk.recent_texts, talk.last_said_s = (*talk.recent_texts, _normalize_words(text))[-REMEMBERED_LINES:], now_s
@@ -539,28 +536,31 @@ class BotLoopGuard:
             return None
         pause_s = min(FIRST_PAUSE_S * 2.0**talk.pause_count, LONGEST_PAUSE_S)
         talk.score, talk.pause_count, talk.paused_until_s = 0, talk.pause_count + 1, now_s + pause_s
-        first = talk.pause_count == 1 and now_s - self._notified.get(conversation, -inf) > CALM_S
-        if first:
+        is_first = talk.pause_count == 1 and now_s - self._notified.get(conversation, -inf) > CALM_S
+        if is_first:
             self._notified.pop(conversation, None)
             self._notified[conversation] = now_s
             if len(self._notified) > MAX_LOOP_CONVERSATIONS:
                 self._notified.popitem(last=False)
-        return LoopPause(pause_s, is_new=True, is_first=first)
+        return LoopPause(pause_s, is_new=True, is_first=is_first)
 
 
 def _score_round(talk: _SenderTalk, text: str, after_s: float, now_s: float, ours: str) -> int:
-    """What this round counts. 0: a person may have read our line and written this. `after_s`: after our line."""
-    said, before = _normalize_words(text), (*talk.recent_texts, _normalize_words(ours))
-    if said in before and after_s <= SLOW_ECHO_S:
+    """Return the score of this round.
+
+    0: a person may have read our line and written this. `after_s`: after our line.
+    """
+    words, before = _normalize_words(text), (*talk.recent_texts, _normalize_words(ours))
+    if words in before and after_s <= SLOW_ECHO_S:
         return ECHO_SCORE if after_s <= ECHO_S else SLOW_ECHO_SCORE
-    if after_s <= ECHO_S and any(_is_similar(said, one) for one in before[-2:]):
+    if after_s <= ECHO_S and any(_is_similar(words, one) for one in before[-2:]):
         return SIMILAR_SCORE
     typed = len(text) >= LONG_CHARS and len(text) / max(now_s - talk.last_said_s, 0.001) > MAX_TYPING_CHARS_S
     return FAST_SCORE if typed or after_s <= REACTION_S else 0
 
 
 def _normalize_words(text: str) -> str:
-    """The words alone."""
+    """Return the words alone."""
     return " ".join(_WORDS.findall(text[:COMPARED_CHARS].casefold())) or text[:COMPARED_CHARS]
 
 
@@ -572,30 +572,30 @@ def _is_similar(one: str, other: str) -> bool:
 
 
 MAX_RULES: Final = 50
-"""Each event is held against all of them."""
+"""Most rules: each event is compared with all of them."""
 MAX_THRESHOLDS: Final = 200
 _RULE_LOOK_BACK: Final = 2 * MAX_RULES + 1
-"""Among so many entries about rules one makes a rule: no more than `MAX_RULES` can be taken back in a row."""
+"""Entries about rules among which one makes a rule: no more than `MAX_RULES` can be removed in a row."""
 
 
 class AttentionOverrideStore:
-    """Those of a store. `wrote` is for `Store.hear`; then `begin`, before the first use."""
+    """Overrides of a store. Add `on_appended` as a listener, then call `load`, before the first use."""
 
     def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
         self._rules: dict[str, AttentionRuleSet] = {}
-        """By name, in the order of the log."""
+        """Rules by name, in the order of the log."""
         self._thresholds: dict[str, int] = {}
         self._overrides = NO_OVERRIDES
         self._newest_number = 0
-        """The number of the newest rule."""
+        """Number of the newest rule."""
         self._reserved_names: set[str] = set()
-        """Names of rules that may be written soon."""
+        """Names of rules that may be appended soon."""
         self._buffered: list[Fact] | None = []
-        """What was written while the log is read. None: it was read."""
+        """Facts appended while the log is read. None: it was read."""
 
     async def load(self) -> None:
-        """Read what holds. Raises StoreError."""
+        """Read the current overrides. Raises StoreError."""
         numbered = await self._reader.newest_entries(_RULE_LOOK_BACK, kinds=["rule_set"])
         holding = [*await self._reader.current_facts("threshold_set"), *await self._reader.current_facts("rule_set")]
         early, self._buffered = self._buffered or [], None
@@ -604,7 +604,7 @@ class AttentionOverrideStore:
         self._overrides = build_overrides(self._rules.values(), self._thresholds)
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Take what was written now into the picture."""
+        """Apply appended facts."""
         news = [
             entry.fact
             for entry, one in zip(entries, written, strict=True)
@@ -619,21 +619,21 @@ class AttentionOverrideStore:
             self._overrides = build_overrides(self._rules.values(), self._thresholds)
 
     def current(self) -> AttentionOverrides:
-        """What holds, for `attention.Policy.made`."""
+        """Return the present overrides, for `AttentionPolicy.overrides`."""
         return self._overrides
 
     @property
     def rules(self) -> Sequence[AttentionRuleSet]:
-        """In the order in which they were made."""
+        """Rules in the order in which they were made."""
         return list(self._rules.values())
 
     @property
     def is_full(self) -> bool:
-        """Whether there may be no more rules."""
+        """True if no more rules can be made."""
         return len(self._rules.keys() | self._reserved_names) >= MAX_RULES
 
     def reserve_name(self) -> tuple[str, Callable[[], None]]:
-        """For a rule that is to be made: a name that none ever had. Call the other once that is written, or is not."""
+        """Return an unused name for a new rule, and a function to call once its fact is appended, or is not."""
         self._newest_number += 1
         name = f"r{self._newest_number}"
         self._reserved_names.add(name)
@@ -658,10 +658,10 @@ class AttentionOverrideStore:
 
 
 def build_override_rule(fact: AttentionRuleSet) -> AttentionRule:
-    """As attention reads it. Pure."""
+    """Return the rule that attention matches. Pure."""
     return AttentionRule(type=fact.type, urgency=fact.urgency, keyword=fact.keyword or None, name=fact.rule)
 
 
 def build_overrides(rules: Iterable[AttentionRuleSet], thresholds: Mapping[str, int]) -> AttentionOverrides:
-    """As attention reads them: the newest rule is tried first, so that it holds as soon as it is made. Pure."""
+    """Return the overrides. The newest rule is tried first, so that it applies as soon as it is made. Pure."""
     return AttentionOverrides(rules=tuple(map(build_override_rule, rules))[::-1], thresholds=dict(thresholds))

@@ -1,17 +1,13 @@
-"""From a durable post to a delivery, exactly once or recorded as uncertain.
+"""Outbox: from a durable post to a delivery, exactly once or recorded as uncertain.
 
-A post is in the store before this sees it. Before a part is handed to its platform that is written
-down, and so is what became of it. So after a crash every part is one of: surely not sent (it is sent),
-surely sent (it is not), or in between: then nobody can know, and it is recorded as uncertain and shown.
-Within a conversation posts go out in order; conversations do not wait for each other.
+A post is in the store before the outbox gets it. Before a part is handed to its platform that is recorded, and so is
+the result. So after a crash every part is one of: surely not sent (it is sent), surely sent (it is not sent again), or
+in between: then it is unknown, and it is recorded as uncertain and reported. Within a conversation posts are sent in
+order; conversations do not wait for each other.
 
-What is written down of one post's parts as they are handed over.
-
-What to send next, what to do about a part that was not simply sent, and how a post ended. Pure.
-
-Files that go with posts: kept beside the store from before the post is durable until it is delivered.
-
-They are named by their digests, so the same file in two posts is there once, and one that was changed is found out.
+Decisions on retries and the outcome of a post are pure functions. `DeliveryAttempt` tracks the parts of one post,
+`OutgoingFiles` holds the files that go with posts, and `Outbox` delivers. Files are named by digest, so the same file
+in two posts is stored once, and a changed one is detected.
 """
 
 import asyncio
@@ -61,21 +57,21 @@ from gateway.store import NewEntry, OutboxPart, OutboxPost, Store, StoreError, S
 from gateway.stream.inbox import ReadyConversation
 
 MAX_AGE_S = 24 * 3600.0
-"""An answer to yesterday's question is worse than none; Telegram keeps updates for the same time."""
+"""Age at which a post is given up: a late answer is worse than none; Telegram keeps updates for the same time."""
 FIRST_RETRY_S = 1.0
 MAX_RETRY_S = 60.0
 FIRST_AWAY_S, MAX_AWAY_S = 10.0, 300.0
-"""Until a person is looked for again of whom there was no sign: they may be about to log in."""
+"""Seconds until a recipient who was not there is looked for again: they may be about to log in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDecision:
-    """What becomes of one part after one attempt."""
+    """Result of one attempt at a part."""
 
     state: Literal["uncertain", "failed", "waiting"]
     reason: str
     wait_s: float = 0.0
-    """Before the next attempt; 0 for the final states."""
+    """Seconds before the next attempt; 0 for the final states."""
     maybe_seen: bool = False
     """As `PartSendEnded.maybe_seen`."""
 
@@ -85,8 +81,8 @@ def decide_retry(
 ) -> RetryDecision:
     """Decide after the `attempts`-th attempt at a part of a post that is `age_s` seconds old.
 
-    `since_s`: seconds since the part was handed over for the first time of those that may have shown it,
-    with this attempt if it ended in `Uncertain`; None: surely not seen. `resend_s` is the channel's.
+    `since_s`: seconds since the first hand-over that may have shown the part, including this attempt if it ended in
+    `Uncertain`; None: surely not seen. `resend_s` is the channel's.
     """
     if since_s is None and isinstance(error, Uncertain):
         since_s = 0.0
@@ -108,9 +104,9 @@ def decide_retry(
 
 
 def can_resend(since_s: float, resend_s: float) -> bool:
-    """Whether a part first handed over `since_s` seconds ago may be sent again without being shown twice.
+    """Return whether a part first handed over `since_s` seconds ago may be sent again without being shown twice.
 
-    A clock that went back tells nothing: then it may not.
+    Negative if the clock was set back, which proves nothing: then it may not.
     """
     return 0.0 <= since_s < resend_s
 
@@ -118,7 +114,7 @@ def can_resend(since_s: float, resend_s: float) -> bool:
 def recover_parts(
     parts: Sequence[OutboxPart], *, now: datetime, resend_s: float
 ) -> dict[int, Literal["uncertain", "waiting"]]:
-    """What becomes of the parts that a crash left in the middle of being sent, by index.
+    """Return the states of the parts that a crash interrupted, by index.
 
     Only the last one that was handed over is sent again: another would come after its successor.
     """
@@ -133,9 +129,9 @@ def recover_parts(
 
 
 def select_window(parts: Sequence[OutboxPart], size: int, *, resend_s: float = 0.0) -> list[OutboxPart]:
-    """What to send next: nothing once a part has failed, for half a reply is worse than none.
+    """Return the parts to send next: none once a part has failed, because half a reply is worse than none.
 
-    Where parts are sent again they go one by one: the second try of one must not come after its successor.
+    Where parts may be sent again they go one by one: a second try must not come after the successor.
     """
     if any(part.state == "failed" for part in parts):
         return []
@@ -143,19 +139,19 @@ def select_window(parts: Sequence[OutboxPart], size: int, *, resend_s: float = 0
 
 
 def is_unsent(parts: Sequence[OutboxPart]) -> bool:
-    """Whether surely nothing of the post has been seen yet."""
+    """Return whether surely no part of the post was seen yet."""
     return all(part.state == "pending" and part.first_at is None for part in parts)
 
 
 def apply_part_end(part: OutboxPart, end: PartSendEnded) -> OutboxPart:
-    """The part as that attempt left it."""
+    """Return the part after that attempt."""
     first_at = None if end.state == "waiting" and not end.maybe_seen else part.first_at
     state = "pending" if end.state == "waiting" else end.state
     return replace(part, state=state, reason=end.reason, attempts=part.attempts + 1, first_at=first_at)
 
 
 def summarize_parts(parts: Sequence[OutboxPart]) -> tuple[Literal["sent", "uncertain", "failed"], str]:
-    """The last word on a whole post: its worst part, and why."""
+    """Return the result of a whole post: that of its worst part, and the reason."""
     worst: Literal["failed", "uncertain"]
     for worst in ("failed", "uncertain"):
         for part in parts:
@@ -168,7 +164,7 @@ logger = logging.getLogger("reverie.outbox")
 
 
 class DeliveryAttempt:
-    """What is written down of a post's parts as they go."""
+    """Records of a post's parts as they are handed over."""
 
     def __init__(
         self,
@@ -180,15 +176,15 @@ class DeliveryAttempt:
         self._clock = clock
         self._record = record
         self.unsaved_bodies: tuple[str, ...] | None = None
-        """The rendered parts, if they are not in the store yet."""
+        """Rendered parts, if they are not in the store yet."""
         self.resend_s = 0.0
-        """As the channel's capabilities say."""
+        """Resend window of the channel's capabilities."""
         self._handed_over_at: dict[int, datetime] = {}
         self._handed_over_s: dict[int, float] = {}
-        """Monotonic, by part: for the same as `OutboxPart.first_at`, where it happened in this process."""
+        """Monotonic time of the first hand-over in this process, by part, as `OutboxPart.first_at`."""
 
     def build_part(self, part: OutboxPart, file: OutgoingFile | None = None) -> Part:
-        """As the channel takes it."""
+        """Return the part for the channel."""
         return Part(
             key=f"{self._post.key}#{part.index}",
             to=self._post.to,
@@ -200,36 +196,36 @@ class DeliveryAttempt:
         )
 
     def make_going(self, part: OutboxPart) -> BeforeSend:
-        """To be awaited as the part is handed over: from then on a crash leaves it uncertain.
+        """Return the callback that records the hand-over: from then on a crash leaves the part uncertain.
 
-        Raises `Uncertain` instead if a repeat could be shown by now. Ask for a new one for each try.
+        The callback raises `Uncertain` if a repetition could be shown by now. Make a new one for each attempt.
         """
         self._handed_over_at.pop(part.index, None)
 
-        async def going() -> None:
+        async def record_hand_over() -> None:
             since_s = self._since_s(part.index, part.first_at)
             if since_s is not None and not can_resend(since_s, self.resend_s):
-                raise Uncertain(part.reason)  # waiting for its turn took too long
+                raise Uncertain(part.reason)  # it waited too long for its turn
             cut, self.unsaved_bodies = self.unsaved_bodies, None
             self._handed_over_at[part.index] = self._clock.now()
             if since_s is None:
                 self._handed_over_s[part.index] = self._clock.monotonic()
             await self._record(self._post, [PartSendStarted(post=self._post.key, part=part.index, bodies=cut)])
 
-        return going
+        return record_hand_over
 
     def first_handed_over(self, part: OutboxPart) -> datetime | None:
-        """When the part was handed over first; None: it surely was not."""
+        """Return the time of the part's first hand-over; None: surely none."""
         return part.first_at or self._handed_over_at.get(part.index)
 
     def possibly_seen_for_s(self, part: OutboxPart, error: SendError) -> float | None:
-        """How long the part may have been seen by now; None: it surely was not."""
+        """Return for how many seconds the part may have been visible; None: surely not seen."""
         return self._since_s(
             part.index, self.first_handed_over(part) if isinstance(error, Uncertain) else part.first_at
         )
 
     def _since_s(self, index: int, first: datetime | None) -> float | None:
-        """Negative if the clock went back before the time of the hand-over."""
+        """Return the seconds since then. Negative if the clock was set back before that time."""
         if first is None:
             return None
         since_s = (self._clock.now() - first).total_seconds()
@@ -240,12 +236,12 @@ class DeliveryAttempt:
     def evaluate(
         self, window: Sequence[OutboxPart], results: Sequence[Receipt | BaseException], age_s: float
     ) -> tuple[list[PartSendEnded], float]:
-        """What became of each part that was tried, and how many seconds nothing more is to be tried.
+        """Return the result of each attempted part, and the seconds before the next attempt.
 
-        `age_s`: of the post. Raises what ends the process.
+        `age_s`: age of the post. Raises what ends the process.
         """
         key, ended, wait_s = self._post.key, list[PartSendEnded](), 0.0
-        for part, result in zip(window, results, strict=False):  # of fewer, the others were not tried
+        for part, result in zip(window, results, strict=False):  # fewer results: the other parts were not tried
             if isinstance(result, Receipt):
                 ended.append(PartSendEnded(post=key, part=part.index, state="sent", reason="", ids=result.ids))
             elif isinstance(result, SendError):
@@ -280,21 +276,21 @@ class DeliveryAttempt:
         return ended, wait_s
 
     def is_news(self, end: PartSendEnded) -> bool:
-        """Whether an end is news: a part that was not handed over and waits again is none."""
+        """Return whether a result must be recorded: a part that was not handed over and waits again needs no record."""
         return end.state != "waiting" or end.part in self._handed_over_at
 
 
 def describe_bug(error: Exception) -> str:
-    """What is told of a mistake of ours: not its words, which may hold anything."""
+    """Return the reason for an internal error: without its message, which may contain anything."""
     return f"internal error: {type(error).__name__}"
 
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.new")
-"""A file of ours, or half of one: a crash came while it was written."""
+"""Our files, complete or half written when a crash came."""
 
 
 class OutgoingFiles:
-    """All of a store's."""
+    """Files of the posts of one store."""
 
     def __init__(self, store: StoreReader) -> None:
         self._store = store
@@ -303,9 +299,9 @@ class OutgoingFiles:
 
     @contextlib.asynccontextmanager
     async def store_file(self, data: bytes) -> AsyncIterator[str]:
-        """On the disk, under this digest. Inside, make the post durable that it goes with. Raises OSError.
+        """Store a file and yield its digest. Append the post that refers to it inside the context. Raises OSError.
 
-        What no waiting post needs is removed.
+        `sweep` removes files that no waiting post needs.
         """
         async with self._lock:
             digest = hashlib.sha256(data).hexdigest()
@@ -313,7 +309,7 @@ class OutgoingFiles:
             yield digest
 
     async def load_file(self, file: PostFile, able: Capabilities) -> OutgoingFile:
-        """As the channel takes it. Raises Rejected: without its file a post is not what was to be said."""
+        """Return the file for the channel. Raises Rejected: a post is not sent without its file."""
         try:
             data = await asyncio.to_thread(read_private, self._directory / file.sha256, most=file.size_bytes)
         except OSError as error:
@@ -326,7 +322,7 @@ class OutgoingFiles:
         return OutgoingFile(name=file.name, content_type=file.content_type, data=data)
 
     async def sweep(self) -> None:
-        """Remove those that no waiting post needs. What the disk refuses is logged. Raises StoreError."""
+        """Remove files that no waiting post needs. Errors of the file system are logged. Raises StoreError."""
         async with self._lock:
             waiting = {
                 item.post.file.sha256 for item in await self._store.undelivered_posts() if item.post.file is not None
@@ -346,14 +342,14 @@ def _remove_unneeded(directory: Path, keep: set[str]) -> None:
 
 
 DOUBT_S = 60.0
-"""A notice that an answer may not have arrived waits so long, or until something else is to be said there."""
+"""Seconds for which a notice about an uncertain answer waits, or until something else is posted there."""
 LOST_IN_CRASH_TEXT = "the process ended while this part was being sent"
 SETTLE_S = 1.0
-"""After its channel has ended, an attempt gets this long to write down what became of it."""
+"""Seconds for an attempt, after its channel has ended, to record its result."""
 
 
 class Outbox:
-    """Delivers what is queued in the store."""
+    """Delivers the posts that are queued in the store."""
 
     def __init__(
         self,
@@ -368,12 +364,12 @@ class Outbox:
         redact: Redact | None = None,
         doubt: Callable[[Post, bool], Awaitable[Post | None]] | None = None,
     ) -> None:
-        """`spawn` starts a task whose failure stops the gateway: a bug here must not go unseen.
+        """`spawn` starts a task whose failure stops the gateway: a bug here must not go unnoticed.
 
-        `files`: None, if nobody else puts any there. `judge` says what becomes of a delivery of what a turn said that
-        did not go well (None: nothing), which is written down with it; `arrived` is called if it is due. Of what the
-        machine itself says nobody is told. `redact` is given every text that goes out. `doubt`: what whoever waited for
-        a post is told because it may not have arrived (`doubts.notice`); None: nothing.
+        `files`: None, if nobody else stores any. `judge` judges the report of a failed delivery of a turn's post (None:
+        ignore it), which is recorded with it; `arrived` is called if it is due. Reports of the gateway's own posts are
+        not judged. `redact` is applied to every outgoing text. `doubt` makes the notice for the recipient of a post
+        that may not have arrived (`uncertain_sends.build_uncertain_notice`); None: no notice.
         """
         self._store = store
         self._channels = channels
@@ -385,19 +381,19 @@ class Outbox:
         self._redact = redact or Redactor()
         self._make_uncertain_notice = doubt
         self._held_notices: dict[ConversationId, tuple[PostKey, asyncio.Event]] = {}
-        """The notice that waits in a place; set: it waits no longer."""
+        """Key of the notice that is held back in a place, and the event that ends its wait."""
         self._link_events: dict[ChannelName, asyncio.Event] = {}
-        """Set while it is up."""
+        """Set while the link is up."""
         self._queues: dict[ConversationId, deque[OutboxPost]] = {}
         self._workers: dict[ConversationId, asyncio.Task[None]] = {}
         self._away_conversations: set[ConversationId] = set()
-        """Where the next post is for somebody who is not there: nothing is under way."""
+        """Conversations whose next post is for an absent recipient: nothing is under way there."""
         self._in_flight: defaultdict[ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]] = defaultdict(set)
-        """What is handed over just now."""
+        """Sends that are under way."""
         self._stopping = False
 
     async def recover(self) -> None:
-        """Take up what an earlier process left. Call once, before anything is put."""
+        """Take over the posts of an earlier process. Call it once, before `put`."""
         for item in await self._store.undelivered_posts():
             channel = self._channels.get(item.post.to.channel)
             resend_s = channel.capabilities.resend_window_s if channel else 0.0
@@ -429,20 +425,20 @@ class Outbox:
             self._workers[place] = self._spawn(self._deliver_queue(place))
 
     def set_link_up(self, channel: ChannelName, up: bool) -> None:
-        """The connection of a channel came up or went down."""
+        """Record that the connection of a channel came up or went down."""
         if not self._stopping:
             event = self._link_event(channel)
             (event.set if up else event.clear)()
 
     async def wait_until_sent(self, place: ConversationId, grace_s: float) -> None:
-        """Return once nothing waits to be said there, or after `grace_s` seconds of real time."""
+        """Return once no post waits there, or after `grace_s` seconds of real time."""
         if (worker := self._workers.get(place)) and place not in self._away_conversations:
             await asyncio.wait({worker}, timeout=grace_s)
 
     async def pause(self, channel: ChannelName, grace_s: float) -> None:
-        """Deliver what waits there for up to `grace_s` seconds of real time, then begin nothing until its link is up.
+        """Deliver queued posts for up to `grace_s` seconds of real time, then start nothing until the link is up.
 
-        Returns once what was begun has ended, or after `grace_s` more.
+        Returns once the running sends have ended, or after `grace_s` more.
         """
         named = {place for place in self._workers if Address.parse(place).channel == channel}
         working = [self._workers[place] for place in named - self._away_conversations]
@@ -451,24 +447,24 @@ class Outbox:
         if working and self._link_event(channel).is_set():
             await asyncio.wait(working, timeout=grace_s)
         self.set_link_up(channel, up=False)
-        if flying := self._in_flight[channel]:
-            await asyncio.wait(flying, timeout=grace_s)
+        if running := self._in_flight[channel]:
+            await asyncio.wait(running, timeout=grace_s)
 
     async def drain(self, grace_s: float) -> None:
-        """Go on delivering for up to `grace_s` seconds of real time, then begin nothing more."""
+        """Go on delivering for up to `grace_s` seconds of real time, then start nothing more."""
         for _, held in self._held_notices.values():
             held.set()
         if working := self._active_workers():
             await asyncio.wait(working, timeout=grace_s)
         self._stopping = True
         for event in self._link_events.values():
-            event.set()  # whoever waits for a link wakes, and sees that we stop
+            event.set()  # those that wait for a link wake up, and find that the outbox stops
 
     async def close(self) -> None:
-        """End all work. Call after the channels have ended: their sends then say what became of them."""
+        """End all work. Call it after the channels have ended: their sends have results by then."""
         workers = list(self._workers.values())
         if working := self._active_workers():
-            # An attempt that is over still has to be written down; one that is not stays `sending`.
+            # A finished attempt still has to be recorded; an unfinished one stays `sending`.
             await asyncio.wait(working, timeout=SETTLE_S)
         for worker in workers:
             worker.cancel()
@@ -489,7 +485,7 @@ class Outbox:
             del self._workers[place], self._queues[place]
 
     async def _wait_until_due(self, place: ConversationId, queue: deque[OutboxPost]) -> bool:
-        """Let a notice wait for company, or for its time. False: we stop."""
+        """Hold a notice back until another post comes, or for its time. False: the outbox stops."""
         item = queue[0]
         if place in self._held_notices and self._held_notices[place][0] == item.post.key:
             if len(queue) == 1 and (left_s := DOUBT_S - self._age_s(item)) > 0:
@@ -510,7 +506,9 @@ class Outbox:
                 reason = f"gave up after 24 h: {parts[0].reason}" if away else "the link was down for too long"
                 await self._record(post, [self._delivery(post, "failed", reason)])
                 return
-            if not parts or (attempt.unsaved_bodies and channel is not cutter):  # another one may cut it in another way
+            if not parts or (
+                attempt.unsaved_bodies and channel is not cutter
+            ):  # another channel may split it in another way
                 try:
                     attempt.unsaved_bodies, cutter = channel.split(replace(post, text=self._redact(post.text))), channel
                 except Exception as error:  # a bug in the adapter: ended here, or it would end every start
@@ -540,28 +538,28 @@ class Outbox:
                 await self._wait_until_present(channel, post, wait_s)
             elif wait_s:
                 await self._clock.sleep(wait_s)
-        # Nothing was left to send: a crash came between the last part and the word on the whole.
+        # Nothing was left to send: a crash came between the last part and the report.
         await self._record(post, [self._delivery(post, *summarize_parts(parts))])
 
-    async def _wait_until_present(self, channel: Channel, post: Post, most_s: float) -> None:
-        """Return once whoever the post is for may be there, or after `most_s`."""
+    async def _wait_until_present(self, channel: Channel, post: Post, max_wait_s: float) -> None:
+        """Return once the recipient may be there, or after `max_wait_s`."""
         place = post.to.conversation
         self._away_conversations.add(place)
         try:
             if isinstance(channel, KnowsRecipients):
                 with contextlib.suppress(TimeoutError):
-                    await with_timeout(self._clock, most_s, channel.wait_for_recipient(post.to))
+                    await with_timeout(self._clock, max_wait_s, channel.wait_for_recipient(post.to))
             else:
-                await self._clock.sleep(most_s)
+                await self._clock.sleep(max_wait_s)
         finally:
             self._away_conversations.discard(place)
 
     def _active_workers(self) -> list[asyncio.Task[None]]:
-        """What may soon be said."""
+        """Return the workers that may soon send something."""
         return [task for place, task in self._workers.items() if place not in self._away_conversations]
 
     async def _wait_for_channel(self, item: OutboxPost) -> Channel | None:
-        """What the post goes to, once its link is up. None: we stop, or it is no longer to be waited for."""
+        """Return the post's channel once its link is up. None: the outbox stops, or the post is given up."""
         name = item.post.to.channel
         while True:
             if name not in self._channels and self._age_s(item) >= MAX_AGE_S:
@@ -572,7 +570,7 @@ class Outbox:
                 return None
             if (channel := self._channels.get(name)) is not None:
                 return channel
-            self._link_event(name).clear()  # it was taken away
+            self._link_event(name).clear()  # it was removed
 
     def _link_event(self, channel: ChannelName) -> asyncio.Event:
         event = self._link_events.setdefault(channel, asyncio.Event())
@@ -583,7 +581,7 @@ class Outbox:
     async def _send(
         self, channel: Channel, post: Post, attempt: DeliveryAttempt, window: Sequence[OutboxPart]
     ) -> list[Receipt | BaseException]:
-        """What came of each of them; of the first alone, if nothing was sent."""
+        """Return the result of each part; of the first alone, if nothing was sent."""
         file = None
         try:
             if window[0].index == 0 and post.file is not None:
@@ -592,10 +590,10 @@ class Outbox:
             return [error]
         parts = [attempt.build_part(part, file if part.index == 0 else None) for part in window]
         sends = [channel.send(part, attempt.make_going(one)) for part, one in zip(parts, window, strict=True)]
-        flying = asyncio.gather(*sends, return_exceptions=True)
-        self._in_flight[channel.name].add(flying)
-        flying.add_done_callback(self._in_flight[channel.name].discard)
-        return await flying
+        sends_done = asyncio.gather(*sends, return_exceptions=True)
+        self._in_flight[channel.name].add(sends_done)
+        sends_done.add_done_callback(self._in_flight[channel.name].discard)
+        return await sends_done
 
     def _age_s(self, item: OutboxPost) -> float:
         return (self._clock.now() - item.at).total_seconds()
@@ -607,42 +605,42 @@ class Outbox:
 
     async def _record(self, post: Post, facts: Sequence[Fact]) -> None:
         now, place = self._clock.now(), post.to.conversation
-        entries, told, queued = list[NewEntry](), list[NewEntry](), dict[int, Post]()
+        entries, follow_ups, queued = list[NewEntry](), list[NewEntry](), dict[int, Post]()
         for fact in facts:
             key = dedup_key(fact) if isinstance(fact, DeliveryReport) else None
             entries.append(entry := NewEntry(fact=fact, at=now, conversation=place, key=key))
             if isinstance(fact, DeliveryReport) and fact.state != "sent" and await self._is_from_turn(post):
                 judged = self._judge(fact)
                 if judged is not None:
-                    told.append(NewEntry(fact=judged, at=now, conversation=place, cause=entry))
+                    follow_ups.append(NewEntry(fact=judged, at=now, conversation=place, cause=entry))
             if (
                 isinstance(fact, DeliveryReport)
                 and fact.state == "uncertain"
                 and (doubt := await self._build_uncertain_notice(post))
             ):
-                queued[len(told)] = doubt
-                told.append(
+                queued[len(follow_ups)] = doubt
+                follow_ups.append(
                     NewEntry(
                         fact=PostQueued(post=doubt), at=now, conversation=place, key=f"post:{doubt.key}", cause=entry
                     )
                 )
-        written = await self._store.append([*entries, *told])
+        written = await self._store.append([*entries, *follow_ups])
         for index, doubt in queued.items():
             if (done := written[len(entries) + index]).is_new:
                 self._put_next(OutboxPost(seq=done.seq, at=now, post=doubt, parts=()))
-        for one, entry in zip(written[len(entries) :], told, strict=True):
+        for one, entry in zip(written[len(entries) :], follow_ups, strict=True):
             if isinstance(entry.fact, Judgement) and entry.fact.fate == "due" and one.is_new:
                 self._on_ready(ReadyConversation(conversation=place, urgency=entry.fact.urgency, type=entry.fact.type))
 
     async def _build_uncertain_notice(self, post: Post) -> Post | None:
-        """What is to be said of it, unless that is to be said there already."""
+        """Return the notice about an uncertain post, unless one waits there already."""
         if self._make_uncertain_notice is None or post.to.conversation in self._held_notices:
             return None
         channel = self._channels.get(post.to.channel)
         return await self._make_uncertain_notice(post, channel is not None and channel.capabilities.replies)
 
     def _put_next(self, item: OutboxPost) -> None:
-        """Deliver it before all else that waits there: it is about what was said last."""
+        """Deliver a notice before all other waiting posts: it is about the previous one."""
         place = item.post.to.conversation
         if self._stopping:
             return
@@ -651,11 +649,11 @@ class Outbox:
         else:
             self.put(item)
         held = self._held_notices[place] = item.post.key, asyncio.Event()
-        if len(self._queues[place]) > 2:  # noqa: PLR2004 - it, what was said last, and something else
+        if len(self._queues[place]) > 2:  # noqa: PLR2004 - the notice, the post before it, and another one
             held[1].set()
 
     async def _is_from_turn(self, post: Post) -> bool:
-        """Whether it is what a turn said: else it answers a command, and no agent knows of it."""
+        """Return whether a turn made the post: else it answers a command, and no agent knows of it."""
         queued = await self._store.entry_by_key(f"post:{post.key}")
         cause = await self._store.entry(queued.cause) if queued is not None and queued.cause is not None else None
         return cause is not None and cause.kind in ("turn_ended", "acted")

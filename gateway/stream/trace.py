@@ -329,7 +329,7 @@ async def _explain_turn(reader: StoreReader, found: EventTrail, over: LogEntry, 
     if turn.within is not None:
         return f"in {await _find_turn_label(reader, turn.within)} the agent spoke here (entry {over.seq}), and {ended}"
     if turn.outcome != "interrupted":
-        how = "how as context" if found.outcome is EventOutcome.CONTEXT and found.looked_at else "shown to the model"
+        how = "told as context" if found.outcome is EventOutcome.CONTEXT and found.looked_at else "shown to the model"
         return f"{how} in {_format_turn(over)}, which {ended}"
     later = found.next_turn
     if later is None or not isinstance(later.fact, TurnRecord):
