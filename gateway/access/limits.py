@@ -417,7 +417,7 @@ class UsageLimiter:
                 self._record_turn_costs(entry, entry.fact)
             elif isinstance(entry.fact, LimitReached) and done.is_new:
                 posted = any(isinstance(one.fact, PostQueued) and one.cause is entry.cause for one in entries)
-                self._on_limit_reached(entry, entry.fact, told=posted)
+                self._on_limit_reached(entry, entry.fact, with_notice=posted)
             elif isinstance(entry.fact, Message) and entry.key is not None:
                 self._settle_tokens(entry.key, back=not done.is_new)
 
@@ -511,12 +511,14 @@ class UsageLimiter:
         self.stats.count_limited(hit.limit, hit.whose)
         now, day, now_s, room = self._clock.now(), self._today(), self._clock.monotonic(), _room_key(at)
         over = self._notice_throttle.is_due(room, hit.key(day), now_s, lambda _: False)
-        told = message is not None and over and not message.sender.is_bot and self._notices.take(at.channel, now_s)
-        if not told and _daily_key(hit, day) in self._reported:
+        with_notice = (
+            message is not None and over and not message.sender.is_bot and self._notices.take(at.channel, now_s)
+        )
+        if not with_notice and _daily_key(hit, day) in self._reported:
             return []
         fact = LimitReached(limit=hit.limit, whose=hit.whose, subject=hit.subject, rule=hit.rule)
         entries = [NewEntry(fact=fact, at=now, conversation=at.conversation)]
-        if told and message is not None:
+        if with_notice and message is not None:
             post = _build_limit_post(message, hit)
             key = f"post:{post.key}"
             entries.append(NewEntry(fact=PostQueued(post=post), at=now, conversation=at.conversation, key=key))
@@ -583,26 +585,28 @@ class UsageLimiter:
         now_s, room, day = self._clock.monotonic(), _room_key(message.at), self._today()
         name = hit.key(day)
         over = self._notice_throttle.is_due(room, name, now_s, lambda since_s: self._was_free_since(hit, since_s))
-        told = over and not message.sender.is_bot and self._notices.take(message.at.channel, now_s)
-        if not told and _daily_key(hit, day) in self._reported:
+        with_notice = over and not message.sender.is_bot and self._notices.take(message.at.channel, now_s)
+        if not with_notice and _daily_key(hit, day) in self._reported:
             return LimitDecision(judged)
-        if told:
+        if with_notice:
             self._notice_throttle.record(room, name, now_s)
 
         def settle(asked: AppendResult | None) -> None:
-            if told and (asked is None or not asked.is_new):  # if it is appended all the same, `on_appended` records it
+            if with_notice and (
+                asked is None or not asked.is_new
+            ):  # if it is appended all the same, `on_appended` records it
                 self._notice_throttle.forget(room, name)
                 self._notices.give_back(message.at.channel, now_s, self._clock.monotonic())
 
         fact = LimitReached(limit=hit.limit, whose=hit.whose, subject=hit.subject, rule=hit.rule)
-        post = _build_limit_post(message, hit) if told else None
+        post = _build_limit_post(message, hit) if with_notice else None
         return LimitDecision(judged, post, CommandEffect(answer="", facts=(EffectFact(fact),), settle=settle))
 
-    def _on_limit_reached(self, entry: NewEntry, fact: LimitReached, *, told: bool) -> None:
+    def _on_limit_reached(self, entry: NewEntry, fact: LimitReached, *, with_notice: bool) -> None:
         """Record that a limit was reached."""
         hit, day = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule), entry.at.date().isoformat()
         place = entry.conversation or ConversationId("")
-        if told:
+        if with_notice:
             self.stats.count_notice()
             self._notice_throttle.record(_room_key(Address.parse(place)), hit.key(day), self._clock.monotonic())
         if _daily_key(hit, day) not in self._reported:

@@ -1,11 +1,4 @@
-"""What commands are asked with, what they may look at, and what they answer.
-
-Which places a command's answer may name to whoever asks.
-
-Which room somebody means. Pure.
-
-What is told of a command after its answer, because it took long or went wrong.
-"""
+"""Types of command handlers: call, context and reply; rooms by name, follow-up posts, and what may be shown where."""
 
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -30,7 +23,7 @@ from gateway.tools.dispatch import ToolList
 
 
 class RoomNotFound(Exception):
-    """Nothing is called so; in words, for people."""
+    """Nothing has that name; the text is for people."""
 
 
 def resolve_room(
@@ -40,17 +33,17 @@ def resolve_room(
     known: Sequence[Address],
     titles: PlaceTitles | None = None,
 ) -> Address:
-    """The place that is written as `channel/room`, as `channel/room/thread`, or as a room of `here`.
+    """Return the place written as `channel/room`, as `channel/room/thread`, or as a room of the channel `here`.
+
+    A `known` room is also found in any case of its letters, or by its title, if only one fits.
 
     Raises `RoomNotFound`.
-
-    A room that is `known` is meant in any case of its letters, or by its title, if that leaves one.
     """
     wanted = written.strip().strip("`")
     called = [] if titles is None else [at for at in titles.find_places(wanted, known) if at in known]
     if len(called) > 1:
-        told = ", ".join(inline_code(at.conversation, PLACE_CHARS) for at in called)
-        raise RoomNotFound(f"Several rooms are called {inline_code(written, PLACE_CHARS)}: {told}. Write which.")
+        found = ", ".join(inline_code(at.conversation, PLACE_CHARS) for at in called)
+        raise RoomNotFound(f"Several rooms are called {inline_code(written, PLACE_CHARS)}: {found}. Write which.")
     if called:
         return called[0]
     try:
@@ -70,7 +63,7 @@ def _parse_room(wanted: str, here: ChannelName, channels: Collection[ChannelName
     if channel in channels:
         return Address.parse(wanted)
     if wanted.count("/") in (1, 2) and not wanted.startswith(("#", "&", "+", "!")):
-        return Address.parse(wanted)  # of a channel that there is not, which is told
+        return Address.parse(wanted)  # of an unknown channel, which the caller reports
     return Address(channel=here, room=RoomId(wanted))
 
 
@@ -79,17 +72,17 @@ def _fold_address(at: Address) -> str:
 
 
 class CommandFollowUp:
-    """Says it where the command was given."""
+    """Posts a later result where the command was given."""
 
     def __init__(
-        self, store: Store, clock: Clock, post: Callable[[OutboxPost], None], named: Callable[[str], str] = str
+        self, store: Store, clock: Clock, post: Callable[[OutboxPost], None], with_titles: Callable[[str], str] = str
     ) -> None:
-        """`post` is called with what is said, after it is durable. `named` puts the titles of places into it."""
-        self._with_titles = named
+        """`post` is called with each post, after it is durable. `with_titles` inserts the titles of places into it."""
+        self._with_titles = with_titles
         self._store, self._clock, self._post = store, clock, post
 
     async def send(self, command: Command, cause: Seq, words: str, *, private: bool) -> None:
-        """Say it as a reply, once. `cause`: the command's entry. Raises `StoreError`."""
+        """Post a text as a reply, once. `cause`: the command's entry. Raises `StoreError`."""
         post = Post(
             key=follow_up_key(command, "later"),
             to=command.at,
@@ -105,62 +98,62 @@ class CommandFollowUp:
 
 
 def follow_up_key(command: Command, what: str) -> PostKey:
-    """Of a post that a command makes besides its answer: always the same, as long as a ULID."""
+    """Return the key of a post that a command makes besides its answer: always the same, as long as a ULID."""
     return PostKey(hashlib.sha256(f"{what}:{dedup_key(command)}".encode()).hexdigest()[:26])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandContext:
-    """All that commands may look at."""
+    """Services that command handlers may read."""
 
     reader: StoreReader
     clock: Clock
     stats: GatewayStats
     version: str
     model_name: Callable[[], str]
-    """What answers people, by name."""
+    """Returns the name of the model that answers people."""
     agent_mode: Callable[[], str]
-    """What the agent is doing, in a word."""
+    """Returns the agent's mode, in a word."""
     prefixes: Mapping[ChannelName, str]
-    """What stands in front of a command's name there. Empty: none can be given there."""
+    """Command prefix of each channel. Empty: commands cannot be given there."""
     rewinds: Rewinder
-    """What changes the view of a conversation."""
+    """Changes to the view of a conversation."""
     count_pages: Callable[[Post], int]
-    """How many pages a post has where it goes; 1 where there are no pages."""
+    """Returns the number of pages of a post on its channel; 1 where there are no pages."""
     operator_contact: Callable[[ChannelName], str | None] = lambda _: None
-    """Who runs this bot, as that channel says it."""
+    """Returns the operator's contact for that channel."""
     approvals: ApprovalDecisions | None = None
-    """What calls of tools wait for an admin's word. None: no tool does."""
+    """Tool calls that wait for approval. None: no tool does."""
     tools_at: Callable[[Address], ToolList] = lambda _: ToolList()
-    """What tools whoever answers there has."""
+    """Returns the tools of the agent in that place."""
     awaiting_channels: Collection[ChannelName] = ()
-    """As `Capabilities.awaits`: there who may not use a command is told so."""
+    """Channels with `Capabilities.defers_commands`, where a refused sender gets an answer."""
     private_address: Callable[[Command], Address] = lambda command: command.at
-    """Where somebody is told what is not for the room's eyes: there, where the platform can tell them alone."""
+    """Returns the place for an answer that a room must not see: there, where the platform can show it to one person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandCall:
-    """One command that is to be answered."""
+    """One command to answer."""
 
     command: Command
     role: Role
     rule: str
-    """Why this person is heard here."""
+    """Access rule by which this person is accepted here."""
     global_role: Role = "guest"
-    """The role that this person has in all places."""
+    """Role of this person in all places."""
     sub: str = ""
-    """Which of the things that the command can do is meant. Empty: it has none."""
+    """Name of the subcommand. Empty: the command has none."""
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """Its arguments by name, those that were given; they fit the table."""
+    """Given arguments by name; they fit the table."""
 
     @property
     def person(self) -> str:
-        """Who asks, as `gateway.core.identity.person_key` writes them."""
+        """The sender, as `gateway.core.identity.person_key`."""
         return person_key(self.command.at.channel, self.command.sender.id)
 
     def available_commands(self) -> list[CommandDefinition]:
-        """The commands that this person may use here."""
+        """Return the commands that this person may use here."""
         direct = self.command.direct
         return [
             row
@@ -172,16 +165,16 @@ class CommandCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandReply:
-    """What to say."""
+    """Answer of a command handler."""
 
     text: str
     page: int = 1
     effect: CommandEffect | None = None
-    """What becomes durable with it. None: it only tells."""
+    """Facts to append with it. None: the command changes nothing."""
     private: bool | None = None
-    """Whether it concerns nobody but who asked. None: as the table says."""
+    """Whether only the sender may see it. None: as the table says."""
     ok: bool = True
-    """False: what was wanted is not done. For the audit."""
+    """False: the request was not carried out. For the audit."""
 
 
 CommandHandler = Callable[[CommandCall, CommandContext], Awaitable[str | CommandReply]]
@@ -189,56 +182,56 @@ CommandHandler = Callable[[CommandCall, CommandContext], Awaitable[str | Command
 
 MAX_SUGGESTIONS: Final = 25
 MAX_SUGGESTION_CHARS: Final = 100
-"""As `channels.base.CommandCompleter` has it."""
+"""As in `channels.base.CommandCompleter`."""
 
 
 class ConversationPrivacy(Protocol):
-    """Who knows places: `gateway.stream.routing.PrivacyCache`."""
+    """What is needed of `gateway.stream.routing.PrivacyCache`."""
 
     @property
     def titles(self) -> PlaceTitles:
-        """What places are called."""
+        """Titles of places."""
 
     async def scope(self, conversation: ConversationId) -> str:
-        """Who may be told what is said there."""
+        """Return who may read messages there."""
 
     async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Visibility:
-        """What a turn there may see."""
+        """Return what a turn there may see."""
 
 
-def sees_everything(ask: CommandCall) -> bool:
-    """Whether it is an owner, alone with the agent."""
-    return ask.command.direct and ask.global_role == "owner"
+def sees_everything(call: CommandCall) -> bool:
+    """Return whether an owner asks in a direct chat."""
+    return call.command.direct and call.global_role == "owner"
 
 
-async def find_visibility(ask: CommandCall, places: ConversationPrivacy) -> Visibility:
-    """What may be told where it is asked. A direct chat is private whatever was heard there before."""
-    here, everything = ask.command.at.conversation, sees_everything(ask)
-    if ask.command.direct:
+async def find_visibility(call: CommandCall, places: ConversationPrivacy) -> Visibility:
+    """Return what may be shown where the command was given. A direct chat is private, whatever its history."""
+    here, everything = call.command.at.conversation, sees_everything(call)
+    if call.command.direct:
         return Visibility(scope=here, is_private=True, sees_everything=everything)
     return await places.visibility(here, everything=everything)
 
 
 async def find_hidden(
-    ask: CommandCall, places: ConversationPrivacy, named: Iterable[ConversationId]
+    call: CommandCall, places: ConversationPrivacy, named: Iterable[ConversationId]
 ) -> frozenset[ConversationId]:
-    """Which of these conversations may not be named where it is asked, because others could read it there."""
-    if sees_everything(ask):
+    """Return those of these conversations that must not be named there, because others could read it."""
+    if sees_everything(call):
         return frozenset()
-    sight = await find_visibility(ask, places)
+    sight = await find_visibility(call, places)
     others = [place for place in dict.fromkeys(named) if not is_inner(place)]
     return frozenset([place for place in others if not sight.can_see(await places.scope(place))])
 
 
 def format_place(conversation: ConversationId) -> str:
-    """For people."""
+    """Return a place as text for people."""
     if is_inner(conversation):
         return f"{inline_code(Address.parse(conversation).room)} by itself"
     return inline_code(conversation, PLACE_CHARS)
 
 
 def match_suggestions(found: Iterable[str], begun: str) -> list[str]:
-    """What may be meant by what somebody has begun to write, as suggestions."""
+    """Return the suggestions that contain what somebody has begun to write."""
     meant = begun.strip(" `").casefold()
     return list(
         islice((one for one in found if meant in one.casefold() and len(one) <= MAX_SUGGESTION_CHARS), MAX_SUGGESTIONS)

@@ -1,12 +1,10 @@
-"""Who is answered, and with what: from a command to its judgement and its post.
+"""Command dispatcher: from a command to its judgement, its answer and its audit record.
 
-What commands answer, and what they change, is known before anything is written: so the command, what was decided about
-it, the answer and the facts that it makes become durable together, and a command that comes twice is answered once, and
-changes something once.
+The answer and the changes of a command are known before anything is appended. So the command, its judgement, the answer
+and its facts become durable together, and a command that is received twice is answered once and changes something once.
 
-What is written down of acts of administration, allowed and refused. Pure.
-
-Nobody can fill the log with refusals: of somebody who administers nothing there is one a minute.
+`CommandAudit` builds the records of administrative commands, allowed and refused. Nobody can fill the log with
+refusals: of somebody without an administrative role there is one a minute.
 """
 
 import asyncio
@@ -34,17 +32,17 @@ from gateway.stream.attention import ListenMode
 from gateway.stream.uncertain_sends import find_uncertain_posts
 
 MAX_LINE_CHARS: Final = 200
-"""Of arguments, and of what was answered."""
+"""Longest arguments, and longest answer, in an audit record."""
 _MAX_NAME_CHARS: Final = 64
 _MAX_REFUSALS_PER_MINUTE: Final = 1
-"""A minute and person."""
+"""Refusals recorded in a minute for each person."""
 
 RedactText = Callable[[str], str]
-"""The same text without secrets."""
+"""Returns the text without secrets."""
 
 
 class CommandAudit:
-    """Makes the facts."""
+    """Builds audit records."""
 
     def __init__(self, policy: AccessPolicy, redact: RedactText) -> None:
         self._policy, self._redact = policy, redact
@@ -53,13 +51,13 @@ class CommandAudit:
     def build_use_facts(
         self, row: CommandDefinition, command: Command, answer: str, *, ok: bool
     ) -> tuple[EffectFact, ...]:
-        """Somebody who may use it did. Nothing, if it administers nothing."""
+        """Return the record of a permitted use. Empty: the command is not administrative."""
         return (self._build_fact(row, command, answer, ok=ok),) if row.is_administrative else ()
 
     def build_refusal_facts(
         self, row: CommandDefinition, command: Command, decision: AccessDecision, rule: str, now_s: float
     ) -> tuple[EffectFact, ...]:
-        """Somebody may not."""
+        """Return the record of a refused use. Empty: not administrative, or too many."""
         who = person_key(command.at.channel, command.sender.id)
         trusted = decision.role in ADMIN_ROLES and not command.sender.is_bot
         if not row.is_administrative or not (
@@ -86,7 +84,7 @@ class CommandAudit:
 
 
 def describe_evidence(command: Command) -> str:
-    """Why this is who it was."""
+    """Return on what evidence the sender is who they are."""
     sender = command.sender
     who = f"account {sender.account}" if sender.account else f"id {sender.id}"
     vouched = "vouched for by the platform" if sender.verified else "which nobody vouches for"
@@ -95,7 +93,7 @@ def describe_evidence(command: Command) -> str:
 
 
 def _first_line(text: str) -> str:
-    """The first line that says something: no code's beginning."""
+    """Return the first line with text, not one that only opens code."""
     return next((line for line in text.splitlines() if line.strip("` ")), "")
 
 
@@ -107,57 +105,57 @@ def _clip_line(text: str, chars: int) -> str:
 logger = logging.getLogger("reverie.commands")
 
 MAX_OVERHEARD_MORE_AGE_S = 300.0
-"""So long after a page a "more" that is said to nobody by name asks for the next one."""
+"""Seconds after a page in which an unaddressed "more" in a room asks for the next one."""
 MAX_COMMAND_AGE_S = 60.0
-"""A command that acts is carried out for so long after it was given: what it was about may be over."""
+"""Seconds in which an acting command is carried out; later, its reason may be gone."""
 ANSWER_TIMEOUT_S = 5.0
-"""Nothing else of the channel is taken in meanwhile; longer than a busy disk takes."""
+"""Seconds for a handler: longer than a busy disk takes. No other event of the channel is processed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """What becomes of a command."""
+    """Result of a command."""
 
     judgement: Judgement
     post: Post | None = None
-    """None: it is not answered."""
+    """None: no answer."""
     effect: CommandEffect | None = None
-    """What becomes durable with it, and is to be settled then. None: nothing."""
+    """Facts to append with it, settled then. None: none."""
 
 
 class CommandDispatcher:
-    """Where commands are handed in."""
+    """Finds, checks and answers commands."""
 
     def __init__(
         self,
-        world: CommandContext,
+        context: CommandContext,
         access_policy: AccessPolicy,
-        said: Callable[[], CommandsConfig],
+        config: Callable[[], CommandsConfig],
         *,
-        answers: Mapping[str, CommandHandler] = BASE_HANDLERS,
-        ours: Callable[[ChannelName], Collection[str] | None] = lambda _: None,
+        handlers: Mapping[str, CommandHandler] = BASE_HANDLERS,
+        own_names: Callable[[ChannelName], Collection[str] | None] = lambda _: None,
         redact: RedactText = str,
-        named: Callable[[str], str] = str,
+        with_titles: Callable[[str], str] = str,
     ) -> None:
-        """`said`: what the operator says of commands by now.
+        """`config`: returns the present settings.
 
-        `redact` is given every answer, and what is written down of administration. `named` puts the titles of places
-        into answers.
+        `redact` is applied to every answer and audit record. `with_titles` inserts the titles of places into answers.
 
-        `answers`: what answers, by `name` or `name sub`, as `handlers.complete` wants it. `ours`: as for `parse.read`.
+        `handlers`: by `name` or `name sub`, complete as `info.find_handler_gaps` checks. `own_names`: as `ours` of
+        `parser.parse_command`.
         """
-        self._context = world
+        self._context = context
         self._access_policy = access_policy
-        self._read_config = said
+        self._read_config = config
         self._rate_limiter = Pace()
-        self._handlers = answers
-        self._find_own_names = ours
+        self._handlers = handlers
+        self._find_own_names = own_names
         self._redact = redact
-        self._with_titles = named
+        self._with_titles = with_titles
         self._audit = CommandAudit(access_policy, redact)
 
     async def parse(self, message: Message, listen: ListenMode) -> Command | None:
-        """The command that a message is; None: it is an ordinary one. Where nothing is listened to, none is."""
+        """Return the command that a message is; None: an ordinary message, or a place with `listen: off`."""
         if listen == "off":
             return None
         read = parse_command(
@@ -184,18 +182,18 @@ class CommandDispatcher:
                         1, kinds=["post"], conversation=command.at.conversation
                     )
                     return (self._context.clock.now() - newest.at).total_seconds() <= MAX_OVERHEARD_MORE_AGE_S
-        except Exception:  # as for a handler: the word is then an ordinary one
+        except Exception:  # as for a handler; the word is then an ordinary message
             logger.exception("whether there is more to show in %s cannot be told", command.at.conversation)
             return False
         return page is not None
 
     async def handle(self, command: Command) -> CommandResult:
-        """Decide, and answer. Raises nothing but cancellation: a handler's failure is an answer, too.
+        """Check and answer a command. Raises only on cancellation: the failure of a handler is answered too.
 
-        What comes with a `change` must be written down before anything else is handled, and then be settled.
+        Append the `effect` of a result before anything else is handled, then settle it.
         """
-        command = replace(command, args=self._redact(command.args))  # an answer quotes words without what told of them
-        if command.name == "start":  # what a link of Telegram's hands over is for nobody here
+        command = replace(command, args=self._redact(command.args))  # answers quote them: no secrets
+        if command.name == "start":  # the payload of a Telegram link is used by nobody here
             command = replace(command, args="")
         decision = decide(self._access_policy, command)
         row = COMMANDS_BY_NAME.get(command.name)
@@ -207,9 +205,9 @@ class CommandDispatcher:
             return CommandResult(
                 judgement=_build_judgement(command, decision.role, refusal, refused=True), effect=change
             )
-        if row is None and (not command.direct or command.name == "button"):  # its platform tells who pressed it
+        if row is None and (not command.direct or command.name == "button"):  # the platform shows who pressed it
             return CommandResult(judgement=_build_judgement(command, decision.role, "no such command"))
-        trusted = decision.role in ADMIN_ROLES  # who administers says much in a minute
+        trusted = decision.role in ADMIN_ROLES  # administrators may send many in a minute
         who, most = stable_source(person_key(command.at.channel, command.sender.id)), self._read_config().per_minute
         if not trusted and not self._rate_limiter.try_acquire(who, now_s, most):
             return CommandResult(judgement=_build_judgement(command, decision.role, "commands.per_minute"))
@@ -233,7 +231,7 @@ class CommandDispatcher:
         return CommandResult(judgement=judged, post=post, effect=change)
 
     def build_refusal_post(self, command: Command) -> Post | None:
-        """What is said to whoever may not, where the platform shows them that they are waiting. None: nothing."""
+        """Return the answer to a refused command where the platform shows that it waits. None: no answer."""
         waits = command.origin == "native" and command.at.channel in self._context.awaiting_channels
         decision, row = decide(self._access_policy, command), COMMANDS_BY_NAME.get(command.name)
         if not waits or decision.role == "blocked" or command.sender.is_bot:
@@ -245,7 +243,7 @@ class CommandDispatcher:
         return Post(key=answer_key(command), to=command.at, text=text, reply_to=MessageId(command.id))
 
     def _find_refusal(self, command: Command) -> str:
-        """Why this person may not. Empty: they may."""
+        """Return why this person may not use the command. Empty: they may."""
         decision, row = decide(self._access_policy, command), COMMANDS_BY_NAME.get(command.name)
         if not decision.allowed:
             return decision.rule
@@ -260,7 +258,7 @@ class CommandDispatcher:
         return f"command {row.name} is for {(sub.role if sub else None) or row.role} and above{places}"
 
     def _find_late_notice(self, row: CommandDefinition, command: Command, prefix: str) -> str:
-        """What is said instead of carrying out what was meant a while ago. Empty: it was said just now."""
+        """Return the answer to an old command that is not carried out. Empty: it is recent."""
         age_s = (self._context.clock.now() - command.sent).total_seconds()
         if age_s <= MAX_COMMAND_AGE_S:
             return ""
@@ -272,9 +270,9 @@ class CommandDispatcher:
 
     async def _answer(self, row: CommandDefinition | None, command: Command, decision: AccessDecision) -> CommandReply:
         prefix = self._context.prefixes[command.at.channel]
-        ask = CommandCall(command=command, role=decision.role, rule=decision.rule, global_role=decision.global_role)
+        call = CommandCall(command=command, role=decision.role, rule=decision.rule, global_role=decision.global_role)
         if row is None:
-            return CommandReply(text=answer_unknown_command(ask, command.name, prefix), ok=False)
+            return CommandReply(text=answer_unknown_command(call, command.name, prefix), ok=False)
         if (row.is_administrative or row.name == "link") and (late := self._find_late_notice(row, command, prefix)):
             return CommandReply(text=late, ok=False)
         if row.direct_only and not command.direct:
@@ -286,9 +284,9 @@ class CommandDispatcher:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 handler = self._handlers.get(f"{row.name} {sub}") or self._handlers[row.name]
-                answer = await handler(replace(ask, sub=sub, arguments=use.arguments), self._context)
+                answer = await handler(replace(call, sub=sub, arguments=use.arguments), self._context)
             return answer if isinstance(answer, CommandReply) else CommandReply(text=answer)
-        except Exception:  # a bug, or a store that cannot be read: the stream goes on, and the asker is told
+        except Exception:  # a bug, or an unreadable store: the stream goes on, and the sender is answered
             reference = answer_key(command)[:8]
             logger.exception("command %s broke (reference %s)", row.name, reference)
             text = f"That did not work (reference {reference}). The operator can look it up in the log."
@@ -296,7 +294,7 @@ class CommandDispatcher:
 
 
 def answer_key(command: Command) -> PostKey:
-    """The key of the one post that answers a command: always the same, as long as a ULID."""
+    """Return the key of the post that answers a command: always the same, as long as a ULID."""
     return PostKey(hashlib.sha256(dedup_key(command).encode()).hexdigest()[:26])
 
 

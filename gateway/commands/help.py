@@ -1,11 +1,7 @@
-"""Help, written from the table. Pure.
+"""Help texts, built from the command table, and suggestions for native commands that somebody is typing.
 
-The list names commands by what they are about, a line each, so that it fits a page of IRC.
-
-What may stand in a command that somebody is still writing.
-
-Whoever may use a command is shown what fits; a guest, and whoever may not, nothing. What there is comes from sources,
-by argument, which the gateway hands in.
+The list groups commands by subject, a line each, so that it fits a page of IRC. Suggestions are shown to people who may
+use the command, never to guests; they come from sources by argument, which the gateway passes in.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,10 +27,10 @@ MAX_CHOICE_CHARS: Final = 100
 """https://discord.com/developers/docs/interactions/application-commands#application-command-object-application-command-option-choice-structure"""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""Who may be heard does not depend on it."""
+"""Any time: access does not depend on it."""
 
 SuggestionSource = Callable[[CommandCompletion], Awaitable[Sequence[str]]]
-"""What may be meant there, the likeliest first; it may be asked with each key that is pressed."""
+"""Returns suggestions for an argument, the likeliest first; may be called at every key press."""
 
 
 class CommandSuggester:
@@ -43,12 +39,12 @@ class CommandSuggester:
     def __init__(self, policy: AccessPolicy, sources: Mapping[str, SuggestionSource]) -> None:
         """`sources`: by `command sub argument`, else `command argument`, else `argument`.
 
-        The choices of the table, and the commands themselves, are known without.
+        Choices of the table, and command names, need no source.
         """
         self._policy, self._sources = policy, sources
 
     async def __call__(self, typed: CommandCompletion) -> Sequence[str]:
-        """At most 25, each at most 100 characters. Raises what a source raises."""
+        """Return at most 25 suggestions of at most 100 characters. Raises what a source raises."""
         decision, row = self._decide(typed), COMMANDS_BY_NAME.get(typed.name)
         if row is None or not decision.allowed or decision.role == "guest" or not _is_allowed(row, typed, decision):
             return ()
@@ -65,7 +61,7 @@ class CommandSuggester:
         return rank_suggestions(await source(typed), typed.prefix) if arg.suggests and source is not None else ()
 
     def _decide(self, typed: CommandCompletion) -> AccessDecision:
-        """As if it had been given."""
+        """Return the access decision, as if the command had been given."""
         command = Command(
             id=EventId("typed"),
             at=typed.at,
@@ -80,7 +76,7 @@ class CommandSuggester:
 
 
 def rank_suggestions(found: Iterable[str], begun: str) -> list[str]:
-    """Those that go on as what was begun, then those that have it in them."""
+    """Return the suggestions that begin with the given text, then those that contain it."""
     wanted = begun.casefold().strip()
     usable = [one for one in dict.fromkeys(found) if 0 < len(one) <= MAX_CHOICE_CHARS and one.isprintable()]
     first = [one for one in usable if one.casefold().startswith(wanted)]
@@ -99,7 +95,7 @@ def _is_allowed(row: CommandDefinition, typed: CommandCompletion, decision: Acce
 
 
 def render_command_list(rows: Sequence[CommandDefinition], prefix: str) -> str:
-    """These commands."""
+    """Return the list of these commands."""
     lines = []
     for group in COMMAND_GROUPS:
         names = [f"`{prefix}{row.name}`" for row in rows if row.group == group]
@@ -109,7 +105,7 @@ def render_command_list(rows: Sequence[CommandDefinition], prefix: str) -> str:
 
 
 def render_command(row: CommandDefinition, prefix: str, sub: SubcommandDefinition | None = None) -> str:
-    """A command in full, or one thing that it can do."""
+    """Return the full help of a command, or of one subcommand."""
     if sub is not None:
         return "\n".join(
             [f"{format_usage(row, prefix, sub)}: {sub.summary}{_format_required_role(row, sub)}", *_format_args(sub)]
@@ -126,14 +122,14 @@ def render_command(row: CommandDefinition, prefix: str, sub: SubcommandDefinitio
 
 
 def format_usage(row: CommandDefinition, prefix: str, sub: SubcommandDefinition | None = None) -> str:
-    """How it is written, as code."""
+    """Return how the command is written, as code."""
     args = row.args if sub is None else sub.args
     words = [f"{prefix}{row.name}", *([sub.name] if sub is not None else []), *map(format_arg, args)]
     return f"`{' '.join(words)}`"
 
 
 def explain_invalid_arguments(row: CommandDefinition, wrong: InvalidArguments, prefix: str) -> str:
-    """What is wrong with how a command was used, and what would be right."""
+    """Return what is wrong with the arguments, and what would be right."""
     if wrong.sub is not None or not row.subs:
         summary = wrong.sub.summary if wrong.sub is not None else row.summary
         return f"{wrong.reason} Write {format_usage(row, prefix, wrong.sub)}: {summary}"
@@ -144,30 +140,30 @@ def explain_invalid_arguments(row: CommandDefinition, wrong: InvalidArguments, p
 
 
 def explain_unknown_command(near: Sequence[str], prefix: str) -> str:
-    """There is no such command: the nearest ones."""
+    """Return the answer to an unknown command, with the nearest names."""
     meant = " or ".join(f"`{prefix}{one}`" for one in near)
     return f"I do not know that command. {f'Did you mean {meant}? ' if meant else ''}`{prefix}help` lists what I know."
 
 
 def explain_unknown_sub(row: CommandDefinition, name: str, prefix: str) -> str:
-    """A command cannot do that."""
+    """Return the answer to an unknown subcommand."""
     return explain_invalid_arguments(
         row, InvalidArguments(reason=f"There is no `{row.name} {quote_code(name)}`."), prefix
     )
 
 
 def _format_required_role(row: CommandDefinition, sub: SubcommandDefinition | None = None) -> str:
-    """Who may use it. Empty: anybody, anywhere."""
+    """Return the required role, as a sentence. Empty: anybody, anywhere."""
     needs = (sub.role if sub is not None else None) or row.role
-    told = []
+    sentences = []
     if needs != "guest":
-        told.append(f"For {needs} and above{' in all places' if row.needs_global_role else ''}")
+        sentences.append(f"For {needs} and above{' in all places' if row.needs_global_role else ''}")
         if row.allowed_in_own_chat:
-            told[-1] += ", and for anybody in their own direct chat"
+            sentences[-1] += ", and for anybody in their own direct chat"
     if row.direct_only:
-        told.append("Only in a direct chat")
-    return "".join(f" {sentence}." for sentence in told)
+        sentences.append("Only in a direct chat")
+    return "".join(f" {sentence}." for sentence in sentences)
 
 
-def _format_args(of: CommandDefinition | SubcommandDefinition) -> Iterator[str]:
-    return (f"- `{arg.name}`: {arg.summary}" for arg in of.args)
+def _format_args(definition: CommandDefinition | SubcommandDefinition) -> Iterator[str]:
+    return (f"- `{arg.name}`: {arg.summary}" for arg in definition.args)

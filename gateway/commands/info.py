@@ -1,15 +1,7 @@
-"""What the commands answer. Each reads, and returns Markdown; what it may look at is the `CommandContext` it is given.
+"""Commands that need no service of their own: `help`, `status`, `why`, `usage`, `approve`, `new` and others.
 
-A handler may fail with any exception: the desk answers for it. It changes nothing by itself: of what is to change it
-hands the facts over (`CommandReply.change`), to be written down with its answer.
-
-The commands by which admins say a word to calls of tools that wait for one.
-
-`log tail`: the newest entries of the log, as far as whoever asks may see them.
-
-`why` and `usage`: what they may tell of other places than the one where they are asked.
-
-The commands that change what the agent sees of a conversation.
+Each handler reads from its `CommandContext` and returns Markdown, or a `CommandReply` whose effect holds the facts to
+append. A handler may fail with any exception: the dispatcher answers for it.
 """
 
 import re
@@ -45,49 +37,53 @@ from gateway.stream.uncertain_sends import find_uncertain_posts
 from gateway.tools.approvals import ApprovalDecisions
 
 MAX_ARGUMENTS_CHARS = 200
-"""Of arguments, in the list: the notice shows them whole."""
+"""Characters of arguments in the list: the request itself shows them in full."""
 NO_APPROVALS = "No tool waits for approvals."
 
 
-async def handle_approve(ask: CommandCall, world: CommandContext) -> CommandReply:
-    """Let one go ahead, or tell what waits."""
-    if world.approvals is None:
+async def handle_approve(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Approve a tool call, or list those that wait."""
+    if context.approvals is None:
         return CommandReply(text=NO_APPROVALS)
-    if "id" not in ask.arguments:
-        return CommandReply(text=await _render_approvals(world.approvals, _build_approver(ask)))
-    match ask.arguments.get("lasting"):
+    if "id" not in call.arguments:
+        return CommandReply(text=await _render_approvals(context.approvals, _build_approver(call)))
+    match call.arguments.get("lasting"):
         case "session":
-            return await _decide(world.approvals, ask, "session")
+            return await _decide(context.approvals, call, "session")
         case "always":
-            return await _decide(world.approvals, ask, "always")
+            return await _decide(context.approvals, call, "always")
         case _:
-            return await _decide(world.approvals, ask, "once")
+            return await _decide(context.approvals, call, "once")
 
 
-async def handle_deny(ask: CommandCall, world: CommandContext) -> CommandReply:
-    """Refuse one."""
-    return CommandReply(text=NO_APPROVALS) if world.approvals is None else await _decide(world.approvals, ask, "denied")
+async def handle_deny(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Deny a tool call."""
+    return (
+        CommandReply(text=NO_APPROVALS)
+        if context.approvals is None
+        else await _decide(context.approvals, call, "denied")
+    )
 
 
-async def handle_revoke(ask: CommandCall, world: CommandContext) -> CommandReply:
-    """Take back what was approved for longer."""
-    if world.approvals is None:
+async def handle_revoke(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Revoke an approval that was given for longer."""
+    if context.approvals is None:
         return CommandReply(text=NO_APPROVALS)
-    return _build_reply(await world.approvals.revoke(_build_approver(ask), ask.arguments["tool"]))
+    return _build_reply(await context.approvals.revoke(_build_approver(call), call.arguments["tool"]))
 
 
-async def _decide(deciding: ApprovalDecisions, ask: CommandCall, verdict: ApprovalVerdict) -> CommandReply:
-    return _build_reply(await deciding.decide(_build_approver(ask), ask.arguments["id"].strip("`").lower(), verdict))
+async def _decide(deciding: ApprovalDecisions, call: CommandCall, verdict: ApprovalVerdict) -> CommandReply:
+    return _build_reply(await deciding.decide(_build_approver(call), call.arguments["id"].strip("`").lower(), verdict))
 
 
 def _build_reply(change: CommandEffect) -> CommandReply:
     return CommandReply(text=change.answer, effect=change)
 
 
-def _build_approver(ask: CommandCall) -> Approver:
-    command = ask.command
+def _build_approver(call: CommandCall) -> Approver:
+    command = call.command
     return Approver(
-        at=command.at, sender=command.sender.id, role=ask.role, is_direct=command.direct, global_role=ask.global_role
+        at=command.at, sender=command.sender.id, role=call.role, is_direct=command.direct, global_role=call.global_role
     )
 
 
@@ -111,158 +107,158 @@ async def _render_approvals(deciding: ApprovalDecisions, approver: Approver) -> 
     return "\n".join([*lines, *(["", "Approved for more than a call:", *granted] if granted else [])])
 
 
-async def handle_new(ask: CommandCall, world: CommandContext) -> CommandReply:
-    """Nothing of what was said there until now is in view any more."""
-    answer = await _change_view("new", ask, world)
-    if world.approvals is not None and answer.text != TURN_RUNNING:
-        world.approvals.reset_conversation(ask.command.at.conversation)
+async def handle_new(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Start the conversation afresh: earlier messages are not in view any more."""
+    answer = await _change_view("new", call, context)
+    if context.approvals is not None and answer.text != TURN_RUNNING:
+        context.approvals.reset_conversation(call.command.at.conversation)
     return answer
 
 
-async def handle_retry(ask: CommandCall, world: CommandContext) -> CommandReply:
-    """What was answered last is answered again."""
-    return await _change_view("retry", ask, world)
+async def handle_retry(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Answer the last message again."""
+    return await _change_view("retry", call, context)
 
 
-async def handle_rewind(ask: CommandCall, world: CommandContext) -> CommandReply:
-    """The newest exchanges there are taken back."""
-    count = parse_count(ask.arguments.get("n", ""))
+async def handle_rewind(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Remove the newest exchanges from view."""
+    count = parse_count(call.arguments.get("n", ""))
     if count is None:
         return CommandReply(text=f"Write how many exchanges I am to take back: a number from 1 to {MOST_EXCHANGES}.")
-    return await _change_view("rewind", ask, world, count)
+    return await _change_view("rewind", call, context, count)
 
 
-async def handle_compact(ask: CommandCall, world: CommandContext) -> CommandReply:
-    """The view there is made smaller; what came of it is told in a post of its own."""
-    return await _change_view("compact", ask, world)
+async def handle_compact(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Compact the view; the result is posted later."""
+    return await _change_view("compact", call, context)
 
 
-async def _change_view(what: RewindAction, ask: CommandCall, world: CommandContext, count: int = 1) -> CommandReply:
-    command = ask.command
-    wish = RewindRequest(
+async def _change_view(what: RewindAction, call: CommandCall, context: CommandContext, count: int = 1) -> CommandReply:
+    command = call.command
+    request = RewindRequest(
         action=what,
         at=command.at,
         by=f"{command.at.channel}:{command.sender.id}",
         count=count,
         is_direct=command.direct,
-        is_trusted=ask.role in ("owner", "admin"),
+        is_trusted=call.role in ("owner", "admin"),
         reply_to=MessageId(command.id) if command.origin == "text" else None,
     )
-    change = await world.rewinds.plan(wish)
+    change = await context.rewinds.plan(request)
     return CommandReply(text=change.answer, effect=change)
 
 
 MAX_POSTS_SEARCHED = 10
-"""So far back is looked for a long answer that has a next page."""
+"""Posts that are searched for a long answer with a next page."""
 RECENT_REQUESTS = 50
-"""Requests of a conversation among which a miss is looked for."""
+"""Requests of a conversation that are searched for a cache miss."""
 MONTH_DAYS = 30
 MAX_ROOMS_LISTED = 5
-"""Rooms that are told by name."""
+"""Rooms that are listed by name."""
 
 _HOST = re.compile(r" at \S+?(?=,|$)")
-"""Behind a model's name, as `agent.models.base.Model.label` has it."""
+"""Host after a model's name, as in `agent.models.base.Model.label`."""
 
 PlaceFilter = Callable[[list[ConversationId]], Awaitable[list[ConversationId]]]
-"""Those of some conversations that may be named."""
+"""Returns those of the given conversations that may be named."""
 
 
 async def hide_all_places(_places: list[ConversationId]) -> list[ConversationId]:
-    """None of them."""
+    """Return none."""
     return []
 
 
-async def handle_help(ask: CommandCall, world: CommandContext) -> str:
-    """All that this person may use, or one command in full, or one thing that it can do."""
-    prefix = world.prefixes[ask.command.at.channel]
-    wanted = ask.arguments.get("command", "").removeprefix(prefix).lower()
+async def handle_help(call: CommandCall, context: CommandContext) -> str:
+    """Show all commands that this person may use, or the help of one."""
+    prefix = context.prefixes[call.command.at.channel]
+    wanted = call.arguments.get("command", "").removeprefix(prefix).lower()
     if not wanted:
-        return help.render_command_list(ask.available_commands(), prefix)
+        return help.render_command_list(call.available_commands(), prefix)
     row = COMMANDS_BY_NAME.get(wanted)
-    if row is None or row not in ask.available_commands():
-        return answer_unknown_command(ask, wanted, prefix)
-    named = ask.arguments.get("sub", "")
+    if row is None or row not in call.available_commands():
+        return answer_unknown_command(call, wanted, prefix)
+    named = call.arguments.get("sub", "")
     sub = row.find_sub(named.lower())
     return (
         help.explain_unknown_sub(row, named, prefix) if named and sub is None else help.render_command(row, prefix, sub)
     )
 
 
-def answer_unknown_command(ask: CommandCall, name: str, prefix: str) -> str:
-    """There is no such command: the nearest ones that this person may use."""
-    return help.explain_unknown_command(find_nearest(name, [row.name for row in ask.available_commands()]), prefix)
+def answer_unknown_command(call: CommandCall, name: str, prefix: str) -> str:
+    """Return the answer to an unknown command: the nearest ones that this person may use."""
+    return help.explain_unknown_command(find_nearest(name, [row.name for row in call.available_commands()]), prefix)
 
 
-async def handle_about(ask: CommandCall, world: CommandContext) -> str:
-    """The truth about what is speaking."""
-    contact = world.operator_contact(ask.command.at.channel)
+async def handle_about(call: CommandCall, context: CommandContext) -> str:
+    """Say that a machine is answering, with its model and its operator."""
+    contact = context.operator_contact(call.command.at.channel)
     lines = [
         "I am a bot, not a person: a program that answers with a language model.",
-        f"Model: {_format_model(ask, world)}.",
+        f"Model: {_format_model(call, context)}.",
     ]
     lines.append(f"Who runs me: {contact}" if contact else "Who runs me has left no contact here.")
-    if prefix := world.prefixes[ask.command.at.channel]:
+    if prefix := context.prefixes[call.command.at.channel]:
         lines.append(f"`{prefix}help` lists what I can be asked.")
     return "\n".join(lines)
 
 
-def _format_model(ask: CommandCall, world: CommandContext) -> str:
-    """What answers people. Where it runs is told to those who administer everything."""
-    return world.model_name() if ask.global_role in ADMIN_ROLES else _HOST.sub("", world.model_name())
+def _format_model(call: CommandCall, context: CommandContext) -> str:
+    """Return the name of the model that answers people, with its host only for admins everywhere."""
+    return context.model_name() if call.global_role in ADMIN_ROLES else _HOST.sub("", context.model_name())
 
 
-async def handle_whoami(ask: CommandCall, _world: CommandContext) -> str:
-    """As the operator would write this person into the configuration."""
-    command = ask.command
+async def handle_whoami(call: CommandCall, _context: CommandContext) -> str:
+    """Show the sender's id as the configuration takes it, and their role."""
+    command = call.command
     vouched = "which the platform vouches for" if command.sender.verified else "which nobody vouches for"
-    why = f", by {ask.rule}" if ROLE_ORDER.index(ask.role) > ROLE_ORDER.index("guest") else ""
-    return f"You are `{_escape_code(f'{command.at.channel}:{command.sender.id}')}`, {vouched}. Role: {ask.role}{why}."
+    why = f", by {call.rule}" if ROLE_ORDER.index(call.role) > ROLE_ORDER.index("guest") else ""
+    return f"You are `{_escape_code(f'{command.at.channel}:{command.sender.id}')}`, {vouched}. Role: {call.role}{why}."
 
 
-async def handle_status(ask: CommandCall, world: CommandContext) -> str:
-    """What is up. Guests are told of the channel that they are on."""
-    now, snapshot = world.clock.now(), world.stats.snapshot()
-    everything = ROLE_ORDER.index(ask.role) >= ROLE_ORDER.index("member")
-    shown = [one for one in snapshot.channels if everything or one.channel == ask.command.at.channel]
+async def handle_status(call: CommandCall, context: CommandContext) -> str:
+    """Show the state of the gateway. Guests see only the channel that they are on."""
+    now, snapshot = context.clock.now(), context.stats.snapshot()
+    everything = ROLE_ORDER.index(call.role) >= ROLE_ORDER.index("member")
+    shown = [one for one in snapshot.channels if everything or one.channel == call.command.at.channel]
     running = format_duration((now - snapshot.started).total_seconds())
-    lines = [f"Running for {running} with {_format_model(ask, world)}; the agent is {world.agent_mode()}."]
-    lines += [f"Under way here: {one}." for one in world.tools_at(ask.command.at).running]
+    lines = [f"Running for {running} with {_format_model(call, context)}; the agent is {context.agent_mode()}."]
+    lines += [f"Under way here: {one}." for one in context.tools_at(call.command.at).running]
     return "\n".join(lines + [f"- {one.channel}: {one.state} since {format_time(one.since)}" for one in shown])
 
 
-async def handle_channels(_ask: CommandCall, world: CommandContext) -> str:
-    """Every channel, as `reverie channels` has it."""
-    now = world.clock.now()
+async def handle_channels(_call: CommandCall, context: CommandContext) -> str:
+    """List every channel, as `reverie channels`."""
+    now = context.clock.now()
     return "\n".join(
-        f"- {one.channel} ({one.platform}): {describe_channel(one, now)}" for one in world.stats.snapshot().channels
+        f"- {one.channel} ({one.platform}): {describe_channel(one, now)}" for one in context.stats.snapshot().channels
     )
 
 
-async def handle_version(_ask: CommandCall, world: CommandContext) -> str:
-    """Which release this is."""
-    return f"Reverie {world.version}"
+async def handle_version(_call: CommandCall, context: CommandContext) -> str:
+    """Show the release."""
+    return f"Reverie {context.version}"
 
 
-async def handle_why(ask: CommandCall, world: CommandContext) -> str:
-    """The story of one log entry of this conversation. Of others tells `gateway.commands.info`."""
-    number = int(ask.arguments["entry"])
-    entry = await world.reader.entry(number)
-    if entry is not None and entry.conversation != ask.command.at.conversation:
+async def handle_why(call: CommandCall, context: CommandContext) -> str:
+    """Explain one log entry of this conversation. `CrossRoomCommands` extends it to others."""
+    number = int(call.arguments["entry"])
+    entry = await context.reader.entry(number)
+    if entry is not None and entry.conversation != call.command.at.conversation:
         return f"Entry {number} is not of this conversation: ask me in a direct chat."
-    return await render_trace(world, number)
+    return await render_trace(context, number)
 
 
-async def render_trace(world: CommandContext, number: int) -> str:
-    """What happened to that entry, wherever it is."""
-    found = await explain_event(world.reader, number)
+async def render_trace(context: CommandContext, number: int) -> str:
+    """Return the explanation of an entry of any place."""
+    found = await explain_event(context.reader, number)
     return f"There is no entry {number}." if found is None else "```\n" + _escape_code("\n".join(found)) + "\n```"
 
 
-async def handle_cache(ask: CommandCall, world: CommandContext) -> str:
-    """What the provider's cache gave this conversation today, and what it last failed to give."""
-    here = ask.command.at.conversation
-    today = await world.reader.spending_sums("all", since=_utc_day(world), conversation=here)
-    recent = await ledger.newest_requests(world.reader, RECENT_REQUESTS, here)
+async def handle_cache(call: CommandCall, context: CommandContext) -> str:
+    """Show today's use of the provider's cache in this conversation, and its last miss."""
+    here = call.command.at.conversation
+    today = await context.reader.spending_sums("all", since=_utc_day(context), conversation=here)
+    recent = await ledger.newest_requests(context.reader, RECENT_REQUESTS, here)
     missed = [one for one in recent if one.account.missed]
     lines = [_format_spending("Here today", today)]
     if missed:
@@ -276,75 +272,77 @@ async def handle_cache(ask: CommandCall, world: CommandContext) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-async def handle_usage(ask: CommandCall, world: CommandContext, named: PlaceFilter = hide_all_places) -> str:
-    """What was spent in this room, threads included; elsewhere, only to admins of all, and only in a direct chat."""
-    at, day = ask.command.at, _utc_day(world)
+async def handle_usage(call: CommandCall, context: CommandContext, named: PlaceFilter = hide_all_places) -> str:
+    """Show today's cost in this room with its threads; in a direct chat, admins everywhere also see all rooms."""
+    at, day = call.command.at, _utc_day(context)
     room = Address(channel=at.channel, room=at.room).conversation
     lines = [
         _format_spending(
-            "Here today", await world.reader.spending_sums("all", since=day, conversation=room, threads=True)
+            "Here today", await context.reader.spending_sums("all", since=day, conversation=room, threads=True)
         )
     ]
-    if ask.global_role in ADMIN_ROLES:
-        if not ask.command.direct:
+    if call.global_role in ADMIN_ROLES:
+        if not call.command.direct:
             return f"- {lines[0]}\n- Of all rooms I tell you in a direct chat."
-        month = _utc_day(world, MONTH_DAYS - 1)
-        lines.append(_format_spending("Everywhere today", await world.reader.spending_sums("all", since=day)))
+        month = _utc_day(context, MONTH_DAYS - 1)
+        lines.append(_format_spending("Everywhere today", await context.reader.spending_sums("all", since=day)))
         lines.append(
-            _format_spending(f"Everywhere in {MONTH_DAYS} days", await world.reader.spending_sums("all", since=month))
+            _format_spending(f"Everywhere in {MONTH_DAYS} days", await context.reader.spending_sums("all", since=month))
         )
-        rooms = await world.reader.spending_sums("room", since=day)
+        rooms = await context.reader.spending_sums("room", since=day)
         dearest = sorted(rooms, key=lambda one: (-one.cost_usd, -ledger.prompt_tokens(one.usage), one.key))
         shown = await named([ConversationId(one.key) for one in dearest])
-        told = [one for one in dearest if one.key in shown]
-        lines += [f"`{_escape_code(one.key)}` today: {ledger.format_spending(one)}" for one in told[:MAX_ROOMS_LISTED]]
+        listed = [one for one in dearest if one.key in shown]
+        lines += [
+            f"`{_escape_code(one.key)}` today: {ledger.format_spending(one)}" for one in listed[:MAX_ROOMS_LISTED]
+        ]
     return "\n".join(f"- {line}" for line in lines)
 
 
-async def handle_tools(ask: CommandCall, world: CommandContext) -> str:
-    """What the agent there could do, by family."""
-    return world.tools_at(ask.command.at).render()
+async def handle_tools(call: CommandCall, context: CommandContext) -> str:
+    """List the tools of the agent there, by family."""
+    return context.tools_at(call.command.at).render()
 
 
-async def handle_more(ask: CommandCall, world: CommandContext) -> str | CommandReply:
-    """The next page of the last long answer there."""
-    post = await find_next_page(world, ask.command)
+async def handle_more(call: CommandCall, context: CommandContext) -> str | CommandReply:
+    """Show the next page of the last long answer there."""
+    post = await find_next_page(context, call.command)
     if post is None:
         return "There is nothing more to show."
     return CommandReply(text=post.text, page=post.page + 1, private=post.private)
 
 
-async def handle_again(ask: CommandCall, world: CommandContext) -> str:
-    """What may not have arrived, word for word."""
-    posts = await find_uncertain_posts(world.reader, ask.command.at.conversation)
+async def handle_again(call: CommandCall, context: CommandContext) -> str:
+    """Repeat answers that may not have arrived, word for word."""
+    posts = await find_uncertain_posts(context.reader, call.command.at.conversation)
     return "\n\n".join(post.text for post in posts) or "Nothing that I said here is in doubt."
 
 
 async def find_next_page(
-    world: CommandContext, command: Command, *, look_back: int = MAX_POSTS_SEARCHED
+    context: CommandContext, command: Command, *, look_back: int = MAX_POSTS_SEARCHED
 ) -> Post | None:
-    """The last long answer among the newest posts there, if not all of it has been shown.
+    """Return the last long answer among the newest posts there, if a page of it was not shown yet.
 
-    Private answers are not shown to others than who asked; in a direct chat there is nobody else.
+    Private answers are shown only to the sender of the command; in a direct chat there is nobody else.
     """
     posts = list[Post]()
-    for post in reversed(await world.reader.newest_posts(command.at.conversation, newest=MAX_POSTS_SEARCHED)):
-        if not post.private or command.direct or await _is_asked_by(world, post, command.sender.id):
+    for post in reversed(await context.reader.newest_posts(command.at.conversation, newest=MAX_POSTS_SEARCHED)):
+        if not post.private or command.direct or await _is_asked_by(context, post, command.sender.id):
             posts.append(post)
         if len(posts) == look_back:
             break
     for post in posts:
-        if (pages := world.count_pages(post)) > 1:
+        if (pages := context.count_pages(post)) > 1:
             return post if post.page < pages else None
     return None
 
 
-async def _is_asked_by(world: CommandContext, post: Post, sender: SenderId) -> bool:
-    """Whether that answers a command of theirs."""
+async def _is_asked_by(context: CommandContext, post: Post, sender: SenderId) -> bool:
+    """Return whether the post answers a command of this sender."""
     if post.reply_to is None:
         return False
-    for family in ("message", "command"):  # as `records.key_of` has them
-        entry = await world.reader.entry_by_key(f"{family}:{post.to.conversation}:{post.reply_to}")
+    for family in ("message", "command"):  # as in `facts.dedup_key`
+        entry = await context.reader.entry_by_key(f"{family}:{post.to.conversation}:{post.reply_to}")
         if entry is not None and isinstance(entry.fact, Command):
             return entry.fact.sender.id == sender
     return False
@@ -374,7 +372,7 @@ BASE_HANDLERS: dict[str, CommandHandler] = {
 
 
 def find_handler_gaps(handlers: Mapping[str, CommandHandler]) -> list[str]:
-    """What is wrong with these handlers: each command has one, or each of its subs; and none is for nothing."""
+    """Return the errors of these handlers: each command, or each subcommand, must have one, and none may be unknown."""
     known = {row.name for row in COMMANDS} | {f"{row.name} {sub.name}" for row in COMMANDS for sub in row.subs}
     wrong = [f"{name}: there is no such command" for name in handlers if name not in known]
     for row in COMMANDS:
@@ -387,9 +385,9 @@ def find_handler_gaps(handlers: Mapping[str, CommandHandler]) -> list[str]:
     return sorted(wrong)
 
 
-def _utc_day(world: CommandContext, ago: int = 0) -> str:
-    """Today in UTC, or so many days before."""
-    return (world.clock.now().astimezone(UTC).date() - timedelta(days=ago)).isoformat()
+def _utc_day(context: CommandContext, ago: int = 0) -> str:
+    """Return the date in UTC, today or that many days before."""
+    return (context.clock.now().astimezone(UTC).date() - timedelta(days=ago)).isoformat()
 
 
 def _format_spending(where: str, sums: Sequence[SpendingSum]) -> str:
@@ -397,40 +395,43 @@ def _format_spending(where: str, sums: Sequence[SpendingSum]) -> str:
 
 
 def _escape_code(text: str) -> str:
-    """Text that cannot end the code it stands in."""
+    """Return text that cannot end the code around it."""
     return text.replace("`", "'")
 
 
 DEFAULT_ENTRIES: Final = 10
 MAX_ENTRIES: Final = 100
 MAX_ENTRY_CHARS: Final = 300
-"""Of one entry."""
+"""Characters of one entry."""
 SAVED_STATE_KINDS: Final = frozenset({"dmn", "cursor"})
-"""States that are saved, which tell no more than what led to them, but name every place."""
+"""Saved states, which add nothing to the entries that led to them, but name every place."""
 _LISTED_KINDS: Final = sorted(
     {tag for fact in get_args(Fact) for tag in get_args(fact.__annotations__["kind"])} - SAVED_STATE_KINDS
 )
 
 
 class LogCommands:
-    """`log tail`."""
+    """Handler of `log tail`."""
 
     def __init__(self, reader: StoreReader, redact: Redact, places: ConversationPrivacy) -> None:
-        """`redact` is given what an entry says before it is shortened."""
+        """`redact` is applied to an entry's text before it is cut."""
         self._reader, self._redact, self._places = reader, redact, places
 
     @property
     def handlers(self) -> Mapping[str, CommandHandler]:
-        """By the names of the table."""
+        """Handlers by command name."""
         return {"log tail": self.tail}
 
-    async def tail(self, ask: CommandCall, _world: CommandContext) -> CommandReply:
-        """The newest entries, oldest first. Of private places of others an admin sees no more than that there are."""
-        wanted = ask.arguments.get("n", str(DEFAULT_ENTRIES))
+    async def tail(self, call: CommandCall, _context: CommandContext) -> CommandReply:
+        """List the newest entries, oldest first.
+
+        To admins, entries of other people's private places are only counted.
+        """
+        wanted = call.arguments.get("n", str(DEFAULT_ENTRIES))
         if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MAX_ENTRIES:
             return CommandReply(text=f"How many: a number from 1 to {MAX_ENTRIES}.", ok=False)
         found = await self._reader.newest_entries(int(wanted), kinds=_LISTED_KINDS)
-        unseen = await find_hidden(ask, self._places, [place for entry in found for place in find_entry_places(entry)])
+        unseen = await find_hidden(call, self._places, [place for entry in found for place in find_entry_places(entry)])
         shown = [self._format_entry(entry) for entry in found if not unseen.intersection(find_entry_places(entry))]
         text = "\n".join(shown).replace("`", "'")
         beyond = len(found) - len(shown)
@@ -440,12 +441,12 @@ class LogCommands:
         return CommandReply(text="\n".join(lines) or "Nothing has happened yet.")
 
     def _format_entry(self, entry: LogEntry) -> str:
-        told = format_entry(entry, self._redact).strip()
-        return told if len(told) <= MAX_ENTRY_CHARS else f"{told[: MAX_ENTRY_CHARS - 1]}…"
+        line = format_entry(entry, self._redact).strip()
+        return line if len(line) <= MAX_ENTRY_CHARS else f"{line[: MAX_ENTRY_CHARS - 1]}…"
 
 
 def find_entry_places(entry: LogEntry) -> list[ConversationId]:
-    """The places that an entry tells of."""
+    """Return the places that an entry names."""
     places = [entry.conversation] if entry.conversation is not None else []
     if isinstance(entry.fact, NoteWritten) and entry.fact.scope != PUBLIC:
         places.append(ConversationId(entry.fact.scope))
@@ -456,9 +457,9 @@ def find_entry_places(entry: LogEntry) -> list[ConversationId]:
 
 
 class CrossRoomCommands:
-    """Stand in front of those that do it. Of other places they tell who administers everywhere, alone with the agent.
+    """Handlers of `why` and `usage` across conversations, for admins everywhere in a direct chat.
 
-    Of private ones only owners.
+    Private places are shown to owners only.
     """
 
     def __init__(self, places: ConversationPrivacy) -> None:
@@ -469,26 +470,26 @@ class CrossRoomCommands:
         """By the names of their commands."""
         return {"why": self.why, "usage": self.usage}
 
-    async def why(self, ask: CommandCall, world: CommandContext) -> str | CommandReply:
-        """As `handlers.why_`, of an entry that may be shown."""
-        number = int(ask.arguments["entry"])
-        entry = await world.reader.entry(number)
-        if entry is None or not ask.command.direct or entry.conversation == ask.command.at.conversation:
-            return await handle_why(ask, world)
-        names_all = entry.kind in SAVED_STATE_KINDS and not sees_everything(ask)
+    async def why(self, call: CommandCall, context: CommandContext) -> str | CommandReply:
+        """Explain an entry, if it may be shown."""
+        number = int(call.arguments["entry"])
+        entry = await context.reader.entry(number)
+        if entry is None or not call.command.direct or entry.conversation == call.command.at.conversation:
+            return await handle_why(call, context)
+        names_all = entry.kind in SAVED_STATE_KINDS and not sees_everything(call)
         if (
-            ask.global_role not in ADMIN_ROLES
+            call.global_role not in ADMIN_ROLES
             or names_all
-            or await find_hidden(ask, self._places, find_entry_places(entry))
+            or await find_hidden(call, self._places, find_entry_places(entry))
         ):
             return CommandReply(text=f"Entry {number} is of a conversation that you may not see.", ok=False)
-        return await render_trace(world, number)
+        return await render_trace(context, number)
 
-    async def usage(self, ask: CommandCall, world: CommandContext) -> str:
-        """As `handlers.usage`, without the names of private conversations."""
+    async def usage(self, call: CommandCall, context: CommandContext) -> str:
+        """Show the cost, without the names of private conversations."""
 
         async def named(places: list[ConversationId]) -> list[ConversationId]:
-            unseen = await find_hidden(ask, self._places, places)
+            unseen = await find_hidden(call, self._places, places)
             return [place for place in places if place not in unseen]
 
-        return await handle_usage(ask, world, named)
+        return await handle_usage(call, context, named)

@@ -1,4 +1,4 @@
-"""The commands about what an agent wrote down: its journal, and what it remembers for good."""
+"""Commands about an agent's notes: `journal` and `memory`."""
 
 import asyncio
 import logging
@@ -44,32 +44,32 @@ from gateway.stream.place_names import PlaceTitles
 logger = logging.getLogger("reverie.commands")
 
 DEFAULT_ENTRIES: Final = 5
-"""Of the journal, if nobody says how many."""
+"""Entries of the journal, if no number is given."""
 MAX_NOTES: Final = 20
 """Notes in one answer."""
 MAX_NOTE_CHARS: Final = 300
-"""Of a note in one answer."""
+"""Characters of one note in an answer."""
 MAX_MEMORY_CHARS: Final = 6_000
-"""Of MEMORY.md in one answer."""
+"""Characters of MEMORY.md in an answer."""
 OWNERS_ALONE: Final = "Only an owner who is alone with me can look at what waits, and decide about it."
 _PAGE_SIZE: Final = 200
 _MAX_PAGES: Final = 10
-"""So many notes are looked at: what may not be told here must not hide what may."""
+"""Pages of notes that are searched: hidden notes must not keep visible ones from the answer."""
 
 
 class NotePrivacy(SearchPlaces, Protocol):
-    """Who knows places: `gateway.stream.routing.PrivacyCache`."""
+    """What is needed of `gateway.stream.routing.PrivacyCache`."""
 
     @property
     def titles(self) -> PlaceTitles:
-        """What places are called."""
+        """Titles of places."""
 
     async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Visibility:
-        """What a turn there may see."""
+        """Return what a turn there may see."""
 
 
 class _VisibleNote(NamedTuple):
-    """A note that may be told."""
+    """A note that may be shown."""
 
     handle: str
     """Empty: it has none."""
@@ -78,46 +78,46 @@ class _VisibleNote(NamedTuple):
 
 
 class JournalCommands:
-    """`journal` and `memory`: of the agent whose conversation it is.
+    """Handlers of `journal` and `memory`, about the agent of the conversation.
 
-    A room is told what is public and its own; a direct chat its own alone, an administrator there also what is public,
-    and an owner everything.
+    A room is shown public notes and its own; a direct chat its own only, an administrator there also public ones, and
+    an owner everything.
     """
 
     def __init__(
         self,
         reader: StoreReader,
         places: NotePrivacy,
-        forgetting: NoteForgetter,
+        forgetter: NoteForgetter,
         *,
-        memory: Callable[[str], Awaitable[str]],
-        by_hand: ReadHandwritten,
+        read_memory: Callable[[str], Awaitable[str]],
+        read_handwritten: ReadHandwritten,
         agent_of: Callable[[Address], str],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
-        tell: Callable[[Command, Seq, str], Awaitable[None]],
-        let_in: Callable[[str, Seq, str], Awaitable[str]],
+        send_follow_up: Callable[[Command, Seq, str], Awaitable[None]],
+        approve_note: Callable[[str, Seq, str], Awaitable[str]],
         redact: Redact | None = None,
     ) -> None:
-        """`memory`: an agent's MEMORY.md; may raise OSError. `spawn` starts a task whose failure stops the gateway.
+        """`read_memory` returns an agent's MEMORY.md; may raise OSError. A failed task of `spawn` stops the gateway.
 
-        `tell` says something in a post of its own, where the command (whose entry is named) was given. `let_in`:
-        `gateway.context.memory.MemoryStore.approve`. `redact` is given notes before they are cut.
+        `send_follow_up` posts a text where the command was given; it takes the command and its entry. `approve_note`:
+        `gateway.context.memory.MemoryStore.approve`. `redact` is applied to notes before they are cut.
         """
         self._reader = reader
         self._places = places
-        self._forgetting = forgetting
+        self._forgetter = forgetter
         self._search = HitBuilder(reader, places, redact)
         self._redact = redact or Redactor()
-        self._read_memory = memory
-        self._read_handwritten = by_hand
+        self._read_memory = read_memory
+        self._read_handwritten = read_handwritten
         self._find_agent = agent_of
         self._spawn = spawn
-        self._send_follow_up = tell
-        self._approve_note = let_in
+        self._send_follow_up = send_follow_up
+        self._approve_note = approve_note
 
     @property
     def handlers(self) -> Mapping[str, CommandHandler]:
-        """By name and sub."""
+        """Handlers by name and subcommand."""
         return {
             "journal": self.journal,
             "memory show": self.show,
@@ -126,63 +126,63 @@ class JournalCommands:
             "memory approve": self.approve,
         }
 
-    async def journal(self, ask: CommandCall, _world: CommandContext) -> CommandReply:
-        """The newest entries, also what people wrote there, the newest first."""
-        count = ask.arguments.get("n", str(DEFAULT_ENTRIES)).strip()
+    async def journal(self, call: CommandCall, _context: CommandContext) -> CommandReply:
+        """List the newest entries, with those that people wrote into the files, the newest first."""
+        count = call.arguments.get("n", str(DEFAULT_ENTRIES)).strip()
         if not (
             count.isascii() and count.isdigit() and len(count) <= len(str(MAX_NOTES)) and 1 <= int(count) <= MAX_NOTES
         ):
             return CommandReply(text=f"Write how many entries: a number from 1 to {MAX_NOTES}.", ok=False)
-        where = await self._build_tool_context(ask)
-        found = [*await self._find_notes(ask, where, int(count)), *await self._find_handwritten(ask, where)]
+        where = await self._build_tool_context(call)
+        found = [*await self._find_notes(call, where, int(count)), *await self._find_handwritten(call, where)]
         found.sort(key=lambda one: (one.hit.at, one.hit.seq), reverse=True)
-        lines = [_format_note(one, ask) for one in found[: int(count)]]
+        lines = [_format_note(one, call) for one in found[: int(count)]]
         return CommandReply(text="\n".join(lines) if lines else "There is nothing in my journal that may be told here.")
 
-    async def show(self, ask: CommandCall, _world: CommandContext) -> str:
-        """What was to be remembered for good; to an owner alone, MEMORY.md too, which is made of all places."""
-        where = await self._build_tool_context(ask)
-        lines = [_format_note(one, ask) for one in await self._find_notes(ask, where, MAX_NOTES, lasting=True)]
-        told = ["To be remembered, the newest first:", *lines] if lines else []
+    async def show(self, call: CommandCall, _context: CommandContext) -> str:
+        """List lasting notes; to an owner in a direct chat also MEMORY.md, which comes from all places."""
+        where = await self._build_tool_context(call)
+        lines = [_format_note(one, call) for one in await self._find_notes(call, where, MAX_NOTES, lasting=True)]
+        lines_shown = ["To be remembered, the newest first:", *lines] if lines else []
         if where.visibility.sees_everything:
-            told = [*await self._render_memory_file(where.agent), *told]
-        return "\n".join(told) if told else "There is nothing that I remember for good and may tell here."
+            lines_shown = [*await self._render_memory_file(where.agent), *lines_shown]
+        return "\n".join(lines_shown) if lines_shown else "There is nothing that I remember for good and may tell here."
 
-    async def forget(self, ask: CommandCall, _world: CommandContext) -> CommandReply:
-        """Tell nobody of a note any more."""
-        seq, where = parse_note_handle(ask.arguments["note"]), await self._build_tool_context(ask)
+    async def forget(self, call: CommandCall, _context: CommandContext) -> CommandReply:
+        """Forget a note: it is not shown any more."""
+        seq, where = parse_note_handle(call.arguments["note"]), await self._build_tool_context(call)
         if seq is None:
             return CommandReply(
                 text="Write a note's number, e.g. `n12`, as `journal` and `memory show` have it.", ok=False
             )
-        found = [one for one, hit in await self._forgetting.find_note(seq, where) if _may_see(hit.scope, ask, where)]
+        found = [one for one, hit in await self._forgetter.find_note(seq, where) if _may_see(hit.scope, call, where)]
         if not found:
             return CommandReply(text=f"There is no note `n{seq}` that may be told here.", ok=False)
-        if not _may_forget(found[0], ask):
+        if not _may_forget(found[0], call):
             return CommandReply(
                 text="That was written down elsewhere: an owner or admin of all places can do it.", ok=False
             )
         words = f"Note `n{seq}` is forgotten. What MEMORY.md made of it leaves with the next dream."
         made = EffectFact(
-            NoteForgotten(agent=where.agent, note=seq, by=f"{ask.person} ({ask.role})"), key=f"forgotten:{seq}"
+            NoteForgotten(agent=where.agent, note=seq, by=f"{call.person} ({call.role})"), key=f"forgotten:{seq}"
         )
-        settle = partial(self._settle_forget, ask, where.agent, seq)
+        settle = partial(self._settle_forget, call, where.agent, seq)
         return CommandReply(text=words, effect=CommandEffect(answer=words, facts=(made,), settle=settle))
 
-    async def pending(self, ask: CommandCall, world: CommandContext) -> CommandReply:
-        """What waits for an owner's word, to an owner alone: it may come from any place."""
-        if not sees_everything(ask):
+    async def pending(self, call: CommandCall, context: CommandContext) -> CommandReply:
+        """List the notes that wait for an owner, to an owner in a direct chat: they may come from any place."""
+        if not sees_everything(call):
             return CommandReply(text=OWNERS_ALONE, ok=False)
-        found = await find_pending_notes(self._reader, self._find_agent(ask.command.at))
+        found = await find_pending_notes(self._reader, self._find_agent(call.command.at))
         if not found:
             return CommandReply(text="Nothing waits for your word.")
-        return CommandReply(text=render_pending_notes(found, world.prefixes[ask.command.at.channel], format_place))
+        return CommandReply(text=render_pending_notes(found, context.prefixes[call.command.at.channel], format_place))
 
-    async def approve(self, ask: CommandCall, _world: CommandContext) -> CommandReply:
-        """Let a note into MEMORY.md, word for word. Said twice it is done once."""
-        if not sees_everything(ask):
+    async def approve(self, call: CommandCall, _context: CommandContext) -> CommandReply:
+        """Add a note to MEMORY.md, word for word. A repeated command adds it once."""
+        if not sees_everything(call):
             return CommandReply(text=OWNERS_ALONE, ok=False)
-        seq, agent = parse_note_handle(ask.arguments["note"]), self._find_agent(ask.command.at)
+        seq, agent = parse_note_handle(call.arguments["note"]), self._find_agent(call.command.at)
         note = next((one for one in await find_pending_notes(self._reader, agent) if one.seq == seq), None)
         if note is None:
             text = "No note with that number waits: `memory pending` shows those that do."
@@ -198,7 +198,7 @@ class JournalCommands:
         return CommandReply(text="\n".join(["It is in MEMORY.md now:", "```", *shown, "```"]))
 
     async def suggest_numbers(self, typed: CommandCompletion) -> list[str]:
-        """To suggest: notes that were written down in that place, the newest first."""
+        """Suggest notes of that place, the newest first."""
         agent, place = self._find_agent(typed.at), typed.at.conversation
         page = await self._reader.newest_entries(_PAGE_SIZE, kinds=["noted"], conversation=place)
         gone = await self._reader.forgotten_notes([one.seq for one in page])
@@ -206,33 +206,33 @@ class JournalCommands:
         names = [f"n{one.seq}" for one in left if isinstance(one.fact, NoteWritten) and one.fact.agent == agent]
         return match_suggestions(names, typed.prefix)
 
-    def _settle_forget(self, ask: CommandCall, agent: str, seq: Seq, asked: AppendResult | None) -> None:
+    def _settle_forget(self, call: CommandCall, agent: str, seq: Seq, asked: AppendResult | None) -> None:
         if asked is not None and asked.is_new:
-            self._spawn(self._settle_files(ask, agent, seq, asked.seq))
+            self._spawn(self._settle_files(call, agent, seq, asked.seq))
 
-    async def _settle_files(self, ask: CommandCall, agent: str, seq: Seq, asked: Seq) -> None:
-        trusted = [seq] if ask.global_role in ADMIN_ROLES else []
-        if not await self._forgetting.apply_to_files(agent, trusted=trusted):
+    async def _settle_files(self, call: CommandCall, agent: str, seq: Seq, asked: Seq) -> None:
+        trusted = [seq] if call.global_role in ADMIN_ROLES else []
+        if not await self._forgetter.apply_to_files(agent, trusted=trusted):
             words = f"My files could not be written: note `n{seq}` leaves them at the next start."
-            await self._send_follow_up(ask.command, asked, words)
+            await self._send_follow_up(call.command, asked, words)
 
-    async def _build_tool_context(self, ask: CommandCall) -> ToolContext:
-        """As a turn there would stand."""
-        at = ask.command.at
-        sight = await find_visibility(ask, self._places)
+    async def _build_tool_context(self, call: CommandCall) -> ToolContext:
+        """Return the context that a turn there would have."""
+        at = call.command.at
+        sight = await find_visibility(call, self._places)
         return ToolContext(turn=TurnId(""), agent=self._find_agent(at), at=at, visibility=sight, autonomous=False)
 
     async def _find_notes(
-        self, ask: CommandCall, where: ToolContext, most: int, *, lasting: bool = False
+        self, call: CommandCall, where: ToolContext, most: int, *, lasting: bool = False
     ) -> list[_VisibleNote]:
-        """Notes of the log that may be told there, the newest first."""
+        """Return notes of the log that may be shown there, the newest first."""
         found, before = list[_VisibleNote](), None
         for _ in range(_MAX_PAGES):
             page = await self._reader.newest_entries(_PAGE_SIZE, before=before, kinds=["noted"])
             for one in reversed(page):
                 if not isinstance(one.fact, NoteWritten) or (lasting and not one.fact.lasting):
                     continue
-                if not _may_see(await self._search.scope_of(one), ask, where):
+                if not _may_see(await self._search.scope_of(one), call, where):
                     continue
                 hit = await self._search.build(one, where)
                 if hit is not None:
@@ -244,15 +244,15 @@ class JournalCommands:
             before = page[0].seq
         return found
 
-    async def _find_handwritten(self, ask: CommandCall, where: ToolContext) -> list[_VisibleNote]:
-        """By people, in the journal."""
+    async def _find_handwritten(self, call: CommandCall, where: ToolContext) -> list[_VisibleNote]:
+        """Return entries that people wrote into the journal's files."""
         try:
             entries = await self._read_handwritten(where.agent)
         except OSError as error:
             logger.warning("the journal of %s cannot be read: %s", where.agent, error)
             return []
         hits = [replace(hit, text=self._redact(hit.text)) for hit in map(to_handwritten_hit, entries)]
-        return [_VisibleNote("", hit, lasting=False) for hit in hits if _may_see(scope_of_hit(hit), ask, where)]
+        return [_VisibleNote("", hit, lasting=False) for hit in hits if _may_see(scope_of_hit(hit), call, where)]
 
     async def _render_memory_file(self, agent: str) -> list[str]:
         try:
@@ -271,24 +271,24 @@ class JournalCommands:
         return ["MEMORY.md:", "```", *(escape_invisible(line) for line in cut.split("\n")), "```", *more]
 
 
-def _may_see(scope: str, ask: CommandCall, where: ToolContext) -> bool:
-    """Whether a note of that scope may be told to whoever asks."""
-    if ask.command.direct and ask.role not in ADMIN_ROLES:
+def _may_see(scope: str, call: CommandCall, where: ToolContext) -> bool:
+    """Return whether a note of that scope may be shown to the sender."""
+    if call.command.direct and call.role not in ADMIN_ROLES:
         return scope == where.visibility.scope
     return where.visibility.can_see(scope)
 
 
-def _may_forget(note: LogEntry, ask: CommandCall) -> bool:
-    """Whether who asks may have a note forgotten that they may be told."""
-    here = ask.command.at.conversation
+def _may_forget(note: LogEntry, call: CommandCall) -> bool:
+    """Return whether the sender may forget a note that they may see."""
+    here = call.command.at.conversation
     own = isinstance(note.fact, NoteWritten) and note.fact.scope == here
-    return ask.global_role in ADMIN_ROLES or note.conversation == here or (ask.command.direct and own)
+    return call.global_role in ADMIN_ROLES or note.conversation == here or (call.command.direct and own)
 
 
-def _format_note(one: _VisibleNote, ask: CommandCall) -> str:
+def _format_note(one: _VisibleNote, call: CommandCall) -> str:
     hit = one.hit
     name = f"`{one.handle}` " if one.handle else ""
-    where = "" if hit.scope == ask.command.at.conversation else f", {_format_scope(hit.scope)}"
+    where = "" if hit.scope == call.command.at.conversation else f", {_format_scope(hit.scope)}"
     how = ", to remember" if one.lasting else ", by hand" if not one.handle else ""
     text = inline_code(to_single_line(hit.text, len(hit.text)), MAX_NOTE_CHARS)
     return f"- {name}{hit.at:%Y-%m-%d %H:%M} UTC{where}{how}: {text}"

@@ -1,8 +1,6 @@
-"""What is known about notifications, for people: their types, what may interrupt, what waits. Pure.
+"""Notification types, thresholds and rules: texts about them, and the command `notify`.
 
-The command line tells it (`gateway.cli.agent`), and whatever else is asked.
-
-The commands about what may interrupt: types of notifications, thresholds and rules.
+The functions are pure, and serve the command line too (`gateway.cli.agent`).
 """
 
 from collections import Counter
@@ -41,37 +39,37 @@ from gateway.stream.attention import (
 )
 
 URGENCY_WORDS: Final = ("ambient", "low", "normal", "urgent")
-"""The urgencies, by their numbers."""
+"""Names of the urgencies, by number."""
 URGENCY_BY_WORD: Final[Mapping[str, Urgency]] = {"ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
-"""The same the other way round."""
+"""Urgencies by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeThreshold:
-    """What passes of one type."""
+    """Threshold of one type."""
 
     type: str
     lowest: str
-    """The lowest urgency that passes, as a word."""
+    """Name of the lowest urgency that passes."""
     where: str
-    """What says so: a key of the configuration, `notify threshold` and a prefix, or `default`."""
+    """Origin of the threshold: a configuration key, `notify threshold` and a prefix, or `default`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleStatistics:
-    """Something that decides about notifications, and how often it did so lately."""
+    """A rule that decides about notifications, and how often it did so lately."""
 
     rule: str
-    """As `reverie log why` names it."""
+    """Name as in `reverie log why`."""
     says: str
-    """An operator's rule in words; empty for what is built in."""
+    """The operator's rule in words; empty for built-in ones."""
     decided: int
     late: int
-    """How often its regular expression took too long, so that it did not decide."""
+    """Times that its regular expression took too long, so that it did not decide."""
 
 
 def list_thresholds(policy: AttentionPolicy, types: Iterable[str]) -> list[TypeThreshold]:
-    """What passes of each type, in their order."""
+    """Return the threshold of each type, in the same order."""
     found = [(dotted, *find_effective_threshold(policy, dotted)) for dotted in types]
     return [
         TypeThreshold(type=dotted, lowest=URGENCY_WORDS[level], where=says or "default")
@@ -80,9 +78,9 @@ def list_thresholds(policy: AttentionPolicy, types: Iterable[str]) -> list[TypeT
 
 
 def count_decisions(policy: AttentionPolicy | None, judged: Sequence[Judgement]) -> list[RuleStatistics]:
-    """The rules in the order in which they are tried, then all else that decided, the most frequent first.
+    """Count decisions: the rules in the order in which they are tried, then all others, the most frequent first.
 
-    `judged` may be of a time when other rules stood there: they are told apart by their places alone.
+    `judged` may be older than the present rules, which are identified by position only.
     """
     decided, late = Counter[str](), Counter[str]()
     for one in judged:
@@ -98,7 +96,7 @@ def count_decisions(policy: AttentionPolicy | None, judged: Sequence[Judgement])
 
 
 def describe_rule(rule: AttentionRule) -> str:
-    """An operator's rule in words."""
+    """Return a rule in words."""
     terms = [rule.type]
     if rule.keyword is not None:
         terms.append(f"with {rule.keyword!r}")
@@ -110,7 +108,7 @@ def describe_rule(rule: AttentionRule) -> str:
 
 
 def render_types(types: Sequence[NotificationTypeCount]) -> list[str]:
-    """A table, a line each."""
+    """Return a table of types, a line each."""
     rows = [(one.type, str(one.count), _format_time(one.first_at), _format_time(one.last_at)) for one in types]
     return _render_table(("type", "count", "first seen (UTC)", "last seen"), rows, ">1") or [
         "no notification was seen yet"
@@ -118,13 +116,13 @@ def render_types(types: Sequence[NotificationTypeCount]) -> list[str]:
 
 
 def render_thresholds(found: Sequence[TypeThreshold]) -> list[str]:
-    """The same of thresholds."""
+    """Return a table of thresholds, a line each."""
     rows = [(one.type, one.lowest, one.where) for one in found]
     return _render_table(("type", "passes from", "because of"), rows) or ["no notification was seen yet: name a type"]
 
 
 def render_decisions(found: Sequence[RuleStatistics], judged: int) -> list[str]:
-    """The same of what decides; `judged`: of how many notifications this tells."""
+    """Return a table of decisions; `judged`: number of notifications counted."""
     rows = []
     for one in found:
         slow = f"(too slow: {one.late})" if one.late else ""
@@ -134,7 +132,7 @@ def render_decisions(found: Sequence[RuleStatistics], judged: int) -> list[str]:
 
 
 def render_pending(pending: Sequence[PendingCounts]) -> list[str]:
-    """The same of what is unread."""
+    """Return a table of unread counts."""
     rows = [
         (
             one.conversation,
@@ -152,9 +150,9 @@ def _format_time(at: datetime) -> str:
 
 
 def _render_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> list[str]:
-    """Columns as wide as what is in them; those that `right` numbers stand on their right. Nothing of no rows.
+    """Return a table with columns as wide as their content; columns in `right` are right-aligned. Empty without rows.
 
-    Rooms and people are named in cells: what a terminal could obey is escaped.
+    Cells name rooms and people, so terminal control characters are escaped.
     """
     if not rows:
         return []
@@ -170,9 +168,9 @@ def _render_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str
 
 
 MAX_TYPES: Final = 40
-"""In one answer, those that came last."""
+"""Types in one answer, the latest ones."""
 RECENT_NOTIFICATIONS: Final = 500
-"""Notifications among which is counted what a rule decided."""
+"""Notifications for which decisions are counted."""
 MAX_TYPE_CHARS: Final = 200
 MAX_KEYWORD_CHARS: Final = 100
 _MAX_RULE_CHARS: Final = MAX_TYPE_CHARS + MAX_KEYWORD_CHARS + 200
@@ -181,17 +179,17 @@ _NO_TYPE: Final = "Write a type, as `notify types` lists them, or the beginning 
 
 
 class NotificationCommands:
-    """`notify`."""
+    """Handlers of `notify`."""
 
     def __init__(self, overrides: AttentionOverrideStore, reader: StoreReader, policy: AttentionPolicy) -> None:
-        """`policy`: what attention goes by, with what the overrides hold."""
+        """`policy`: the attention policy that contains the overrides."""
         self._overrides = overrides
         self._reader = reader
         self._policy = policy
 
     @property
     def handlers(self) -> Mapping[str, CommandHandler]:
-        """By name and sub."""
+        """Handlers by name and subcommand."""
         return {
             "notify types": self.types,
             "notify threshold": self.threshold,
@@ -200,11 +198,11 @@ class NotificationCommands:
             "notify unrule": self.unrule,
         }
 
-    async def types(self, ask: CommandCall, _world: CommandContext) -> str:
-        """Those that came, the newest first; who speaks to the agent alone is counted, but for an owner alone."""
+    async def types(self, call: CommandCall, _context: CommandContext) -> str:
+        """List types, the newest first; those of direct chats only for an owner in a direct chat, else counted."""
         found = await self._reader.notification_types()
-        told = found if sees_everything(ask) else _without_direct_types(found)
-        newest = sorted(told, key=lambda one: one.last_at, reverse=True)
+        shown = found if sees_everything(call) else _without_direct_types(found)
+        newest = sorted(shown, key=lambda one: one.last_at, reverse=True)
         bars = list_thresholds(self._policy, [one.type for one in newest[:MAX_TYPES]])
         lines = [
             f"- {inline_code(one.type, MAX_TYPE_CHARS)}: {one.count}, the last {one.last_at:%Y-%m-%d %H:%M} UTC; "
@@ -213,16 +211,16 @@ class NotificationCommands:
         ]
         if len(newest) > MAX_TYPES:
             lines.append(f"- and {len(newest) - MAX_TYPES} that came before")
-        if len(told) < len(found):
-            lines.append(f"- and {len(found) - len(told)} of direct chats")
+        if len(shown) < len(found):
+            lines.append(f"- and {len(found) - len(shown)} of direct chats")
         return "\n".join(lines) if lines else "No notification came so far."
 
-    async def threshold(self, ask: CommandCall, _world: CommandContext) -> CommandReply:
-        """How a type stands, or a lowest urgency for it from now on."""
-        dotted = _parse_type(ask.arguments["type"]).removesuffix(".*")
+    async def threshold(self, call: CommandCall, _context: CommandContext) -> CommandReply:
+        """Show the threshold of a type, or set it."""
+        dotted = _parse_type(call.arguments["type"]).removesuffix(".*")
         if not dotted:
             return CommandReply(text=_NO_TYPE, ok=False)
-        urgency, here = ask.arguments.get("urgency"), self._policy.overrides().thresholds
+        urgency, here = call.arguments.get("urgency"), self._policy.overrides().thresholds
         if urgency is None:
             return CommandReply(text=self._describe_threshold(self._policy, dotted))
         if urgency == "reset":
@@ -233,7 +231,7 @@ class NotificationCommands:
             left = replace(self._policy.overrides(), thresholds={one: here[one] for one in here if one != dotted})
             then = replace(self._policy, overrides=lambda: left)
             words = f"What was set here is taken back. {self._describe_threshold(then, dotted)}"
-            return _build_change_reply(words, AttentionThresholdSet(type=dotted, value=None, by=ask.person))
+            return _build_change_reply(words, AttentionThresholdSet(type=dotted, value=None, by=call.person))
         if dotted not in here and len(here) >= MAX_THRESHOLDS:
             return CommandReply(
                 text=f"There are {MAX_THRESHOLDS} of them already: take one back with `reset`.", ok=False
@@ -243,11 +241,11 @@ class NotificationCommands:
             f"{_format_threshold(urgency, '')}.{await self._find_unseen_note(dotted)}"
         )
         return _build_change_reply(
-            words, AttentionThresholdSet(type=dotted, value=URGENCY_BY_WORD[urgency], by=ask.person)
+            words, AttentionThresholdSet(type=dotted, value=URGENCY_BY_WORD[urgency], by=call.person)
         )
 
-    async def rules(self, _ask: CommandCall, _world: CommandContext) -> str:
-        """In the order in which they are tried, and how often each decided lately."""
+    async def rules(self, _call: CommandCall, _context: CommandContext) -> str:
+        """List the rules in the order in which they are tried, and how often each decided lately."""
         newest = await self._reader.newest_entries(RECENT_NOTIFICATIONS, kinds=["judged"])
         judged = [one.fact for one in newest if isinstance(one.fact, Judgement)]
         found = [one for one in count_decisions(self._policy, judged) if one.says]
@@ -257,11 +255,11 @@ class NotificationCommands:
         ]
         return "\n".join([*lines, f"(of the newest {len(judged)} notifications)"]) if lines else "There are no rules."
 
-    async def rule(self, ask: CommandCall, _world: CommandContext) -> CommandReply:
-        """One more, in front of all others."""
+    async def rule(self, call: CommandCall, _context: CommandContext) -> CommandReply:
+        """Add a rule before all others."""
         dotted, keyword = (
-            _parse_type(ask.arguments["type"]),
-            single_line(ask.arguments.get("keyword", ""), MAX_KEYWORD_CHARS + 1),
+            _parse_type(call.arguments["type"]),
+            single_line(call.arguments.get("keyword", ""), MAX_KEYWORD_CHARS + 1),
         )
         if not dotted:
             return CommandReply(text=_NO_TYPE, ok=False)
@@ -272,27 +270,27 @@ class NotificationCommands:
                 text=f"There are {MAX_RULES} of them already: take one back with `notify unrule`.", ok=False
             )
         unseen = await self._find_unseen_note(dotted)
-        name, over = self._overrides.reserve_name()
-        level = URGENCY_BY_WORD[ask.arguments["urgency"]]
-        fact = AttentionRuleSet(rule=name, type=dotted, urgency=level, keyword=keyword, by=ask.person)
+        name, release = self._overrides.reserve_name()
+        level = URGENCY_BY_WORD[call.arguments["urgency"]]
+        fact = AttentionRuleSet(rule=name, type=dotted, urgency=level, keyword=keyword, by=call.person)
         says = inline_code(describe_rule(build_override_rule(fact)), _MAX_RULE_CHARS)
         words = f"Rule `{name}` is added, in front of all others: {says}.{unseen}"
         return CommandReply(
-            text=words, effect=CommandEffect(answer=words, facts=(EffectFact(fact),), settle=lambda _: over())
+            text=words, effect=CommandEffect(answer=words, facts=(EffectFact(fact),), settle=lambda _: release())
         )
 
-    async def unrule(self, ask: CommandCall, _world: CommandContext) -> CommandReply:
-        """One less, of those that were added."""
-        wanted = ask.arguments["id"].strip(" `").lower()
+    async def unrule(self, call: CommandCall, _context: CommandContext) -> CommandReply:
+        """Remove a rule that was added here."""
+        wanted = call.arguments["id"].strip(" `").lower()
         found = next((one for one in self._overrides.rules if one.rule == wanted), None)
         if found is None:
             added = ", ".join(f"`{one.rule}`" for one in self._overrides.rules)
             there = f"Those that were added here: {added}." if added else "None was added here."
             return CommandReply(text=f"There is no rule {inline_code(wanted)} to take back. {there}", ok=False)
-        return _build_change_reply(f"Rule `{found.rule}` is taken back.", replace(found, gone=True, by=ask.person))
+        return _build_change_reply(f"Rule `{found.rule}` is taken back.", replace(found, gone=True, by=call.person))
 
     async def suggest(self, typed: CommandCompletion) -> list[str]:
-        """To suggest: types that came, the newest first, and their beginnings; or the rules that were added."""
+        """Suggest recent types and their prefixes, the newest first; or the rules that were added."""
         if typed.sub == "unrule":
             return match_suggestions([one.rule for one in self._overrides.rules], typed.prefix)
         newest = sorted(
@@ -307,7 +305,7 @@ class NotificationCommands:
         return f"{inline_code(dotted, MAX_TYPE_CHARS)} {_format_threshold(URGENCY_WORDS[level], says or 'default')}."
 
     async def _find_unseen_note(self, dotted: str) -> str:
-        """Words for a type of which nothing came: it may be misspelt."""
+        """Return a note for a type that never came: it may be misspelt."""
         for one in await self._reader.notification_types():
             together = one.type.endswith(".*") and dotted.startswith(one.type[:-1])  # counted with others
             if together or one.type == dotted or one.type.startswith(f"{dotted}.") or fnmatchcase(one.type, dotted):
@@ -316,7 +314,7 @@ class NotificationCommands:
 
 
 def _without_direct_types(types: Sequence[NotificationTypeCount]) -> list[NotificationTypeCount]:
-    """Without those of direct chats: what else comes there names the same channel and room."""
+    """Return the types without those of direct chats; other types from there name the same channel and room."""
     heads = [one.type.partition(_DIRECT) for one in types if _DIRECT in one.type]
     alone = {(f"{channel}.", f".{room}") for channel, _, room in heads}
     return [
@@ -327,7 +325,7 @@ def _without_direct_types(types: Sequence[NotificationTypeCount]) -> list[Notifi
 
 
 def _parse_type(written: str) -> str:
-    """As it may be one; empty: it cannot."""
+    """Return a written type; empty: it cannot be one."""
     dotted = written.strip(" `")
     return dotted if dotted.isprintable() and len(dotted) <= MAX_TYPE_CHARS and dotted.strip(".*") else ""
 

@@ -1,13 +1,10 @@
-"""What stands behind a command's name, by the table. Pure.
+"""Command parser: finds a command in a message, and parses its arguments by the table. Pure.
 
-The same text everywhere: as it is written on IRC, and as native options are put into a row (channels/discord).
+A command is the prefix and a known name at the start of a message, or after the bot's own name in it. Some messages to
+the bot alone need no prefix: `more` (in a room also unaddressed, after a page of a long answer), `again`, the question
+whether it is a person, and an exact command of the table (`reverie: dmn pause`).
 
-Is a message meant for the gateway itself, and what is meant? Pure.
-
-A command is the prefix and a known name at the beginning of a message, or of what follows the bot's own name in it.
-Some things are understood without a prefix when they are said to the bot and nothing else is: `more` (in a room also
-said to nobody, behind a page of a long answer), `again`, the question
-whether it is a person, and what is word for word a command of the table (`reverie: dmn pause`).
+Arguments are the same text everywhere: written on IRC, or native options joined to one line (channels/discord).
 """
 
 import re
@@ -22,12 +19,15 @@ from gateway.core.events import Command, EventId, Message
 from gateway.store.format import HIDDEN_VALUE, is_request_id
 
 MAX_QUOTED_CHARS: Final = 40
-"""Of what somebody wrote, as much is told back."""
+"""Characters of somebody's text that are quoted in an answer."""
 _WORD: Final = re.compile(
     r"""\s*(?:"((?:[^"\\]|\\.)*)"(?!\S)|[“„”]([^“„”"]*)[“”](?!\S)|`([^`\s]+)`(?!\S)|(\S+))""", re.DOTALL
 )
-"""A word: in quotes it may have spaces and be empty, which stands for one that is not given; phones write their own
-quotes. Ids are shown as code, and may come back so."""
+"""A word.
+
+In quotes it may contain spaces, and may be empty, which means not given; phones use their own quotes. Ids are shown as
+code, and may be returned in that form.
+"""
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _UNAMBIGUOUS_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
@@ -38,34 +38,34 @@ _UNAMBIGUOUS_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
     "person": re.compile(r"[\w.-]{1,64}:[^\s]{1,200}"),
     "time": re.compile(r"(?:[0-9]{1,4}\s?(?:s|m|h|d|min|hours?|minutes?|days?)\s?){1,3}|[0-9]{1,2}:[0-9]{2}"),
 }
-"""What nobody writes in passing, by `CommandArg.form`."""
+"""Values that nobody writes in passing, by `CommandArg.form`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedArguments:
-    """A right use of a command."""
+    """Valid arguments of a command."""
 
     sub: SubcommandDefinition | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """By argument; what was not given is not there."""
+    """Values by argument name, without those that were not given."""
     is_sub_named: bool = False
-    """Its sub was named, and not only meant."""
+    """True if the subcommand was named, and not only meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidArguments:
-    """Something that does not fit the table."""
+    """Arguments that do not fit the table."""
 
     reason: str
     """A sentence of Markdown."""
     sub: SubcommandDefinition | None = None
-    """Which one it would have been. None: none, or it has none."""
+    """Subcommand that was meant. None: none, or the command has none."""
     suggestions: tuple[str, ...] = ()
-    """Subs that may have been meant."""
+    """Subcommands that may have been meant."""
 
 
 def parse_arguments(row: CommandDefinition, text: str) -> ParsedArguments | InvalidArguments:
-    """What `text` says to this command."""
+    """Parse the text after a command's name."""
     if not row.subs:
         given = _parse_args(row.args, text)
         return InvalidArguments(reason=given) if isinstance(given, str) else ParsedArguments(arguments=given)
@@ -87,7 +87,7 @@ def parse_arguments(row: CommandDefinition, text: str) -> ParsedArguments | Inva
 
 
 def is_unambiguous(row: CommandDefinition, text: str, rows: Mapping[str, CommandDefinition]) -> bool:
-    """Whether this can be meant as nothing but that command, though no prefix stands before it."""
+    """Return whether this text can be meant only as that command, though it has no prefix."""
     use = parse_arguments(row, text)
     if isinstance(use, InvalidArguments) or (row.subs and text.strip() and not use.is_sub_named):
         return False
@@ -101,7 +101,7 @@ def is_unambiguous(row: CommandDefinition, text: str, rows: Mapping[str, Command
 
 
 def mask_secrets(row: CommandDefinition, text: str) -> str:
-    """The same without secrets, for records. What cannot be understood has none left if it could have had one."""
+    """Return the text without secrets, for records. Invalid arguments are hidden if they could contain a secret."""
     use = parse_arguments(row, text)
     everything = [*row.args, *(arg for sub in row.subs for arg in sub.args)]
     if isinstance(use, ParsedArguments):
@@ -115,13 +115,13 @@ def mask_secrets(row: CommandDefinition, text: str) -> str:
 
 
 def quote_code(text: str, most: int = MAX_QUOTED_CHARS) -> str:
-    """Somebody's words, to stand between backticks: they cannot end them, and are one short line."""
+    """Return a text to put between backticks: it cannot end them, and is one short line."""
     line = " ".join(text.split()).replace("`", "'")
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def _split_words(text: str) -> Iterator[tuple[str, int]]:
-    """Each word, and where it ends."""
+    """Yield each word, and its end position."""
     for found in _WORD.finditer(text):
         quoted, curly, coded, bare = found.groups()
         word = _ESCAPED.sub(r"\1", quoted) if quoted is not None else curly if curly is not None else coded or bare
@@ -129,7 +129,7 @@ def _split_words(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _parse_args(args: Sequence[CommandArg], text: str) -> dict[str, str] | str:
-    """The arguments by name, or what is wrong with them."""
+    """Return the arguments by name, or the error."""
     given = dict[str, str]()
     words, end = _split_words(text), 0
     for arg in args:
@@ -165,17 +165,17 @@ def _is_unambiguous_value(arg: CommandArg, value: str) -> bool:
     if arg.choices:
         return True
     if not arg.form:
-        return arg.rest  # behind a room or a type, which nobody names in passing
+        return arg.rest  # after a room or a type, which nobody names in passing
     pattern = _UNAMBIGUOUS_FORMS.get(arg.form)
     return pattern is not None and pattern.fullmatch(value) is not None
 
 
 _ADDRESSED = re.compile(r"(?:@(\S{1,64}?)[:,]?|(\S{1,64})[:,])\s+(?=\S)")
-"""`reverie: `, `reverie, ` or `@reverie ` in front of what is said to it."""
+"""`reverie: `, `reverie, ` or `@reverie ` before a text that is addressed to it."""
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
 _MORE = re.compile(r"(?:please,?\s+)?(more|again)(?:,?\s+(?:please|pls|plz))?\s*[.!?…]*", re.IGNORECASE)
 _QUESTION_CHARS = 120
-"""A question that is asked in passing is part of a conversation; this one is short."""
+"""Longest question that counts: in a longer text it is part of a conversation."""
 
 _REAL = r"(?:(?:actual|real|live|living)\s+)*"
 _SPEAKER = (
@@ -211,39 +211,39 @@ class ParsedCommand:
 
     command: Command
     only_if_more: bool = False
-    """It is one only if a next page is there to be shown; else an ordinary message."""
+    """It is one only if a next page can be shown; else an ordinary message."""
     overheard: bool = False
-    """It was said to nobody by name, so it is one only if that page was shown just now."""
+    """It is addressed to nobody, so it is one only if that page was shown just now."""
     only_if_allowed: bool = False
-    """It is one only if whoever wrote it may use it; else an ordinary message."""
+    """It is one only if its sender may use it; else an ordinary message."""
 
 
 def parse_command(
     message: Message, prefix: str, rows: Mapping[str, CommandDefinition], ours: Collection[str] | None = None
 ) -> ParsedCommand | None:
-    """The command that a message is; None: it is an ordinary one. `rows`: by every name that is known.
+    """Return the command that a message is; None: an ordinary message. `rows`: by every known name.
 
-    An empty `prefix`: there are no prefixed commands. An unknown name is a command only in a direct chat,
-    where nobody else can be meant. `ours`: what we are called there, folded by `str.casefold`; None: nothing is a
-    command there without its prefix.
+    Without a `prefix` there are no prefixed commands. An unknown name is a command only in a direct chat, where nobody
+    else can be meant. `ours`: the bot's names there, folded by `str.casefold`; None: nothing is a command there without
+    its prefix.
     """
     if message.sender.is_bot:
         return None
     text = message.text.strip()
     addressed = message.kind != "room"
     called = _ADDRESSED.match(text)
-    said = text[called.end() :] if message.kind == "mention" and called else text
-    found = _NAME.fullmatch(said[len(prefix) :]) if prefix and said.startswith(prefix) else None
+    body = text[called.end() :] if message.kind == "mention" and called else text
+    found = _NAME.fullmatch(body[len(prefix) :]) if prefix and body.startswith(prefix) else None
     if found is not None:
         name = found[1].lower()
         if name in rows or message.kind == "direct":
             return ParsedCommand(command=_build_command(message, name, (found[2] or "").strip()))
-    if (word := _MORE.fullmatch(said)) and (addressed or word[1].lower() == "more"):
+    if (word := _MORE.fullmatch(body)) and (addressed or word[1].lower() == "more"):
         return ParsedCommand(
             command=_build_command(message, word[1].lower(), ""), only_if_more=True, overheard=not addressed
         )
     about_us = not message.attachments and (message.reply_to is None or message.kind != "mention")
-    if addressed and about_us and asks_for_disclosure(said):
+    if addressed and about_us and asks_for_disclosure(body):
         return ParsedCommand(command=_build_command(message, "about", ""))
     if prefix and ours is not None and not message.attachments:
         return _parse_unprefixed(message, text, called, rows, ours)
@@ -257,10 +257,10 @@ def _parse_unprefixed(
     rows: Mapping[str, CommandDefinition],
     ours: Collection[str],
 ) -> ParsedCommand | None:
-    """What is said to us and is word for word a command.
+    """Return the command that is addressed to the bot without a prefix.
 
-    In a room our name may be anywhere in the text (`bob: join #reverie`), so whoever is called must be us; where we go
-    by another name than is known, nothing else can be meant only if there is nothing else in it.
+    In a room the bot's name may be anywhere in the text (`bob: join #reverie`), so the addressed name must be the
+    bot's; if the bot has another name than is known, the text must be the command's name alone.
     """
     if message.kind not in ("mention", "direct") or (message.kind == "mention" and called is None):
         return None
@@ -276,13 +276,13 @@ def _parse_unprefixed(
 
 
 def asks_for_disclosure(text: str) -> bool:
-    """Whether this asks if a machine is speaking, and nothing else."""
+    """Return whether this asks if a machine is speaking, and nothing else."""
     text = text.strip()
     return len(text) <= _QUESTION_CHARS and any(question.fullmatch(text) for question in _QUESTIONS)
 
 
 def find_nearest(name: str, names: Collection[str]) -> list[str]:
-    """Known names that may have been meant, the likeliest first."""
+    """Return known names that may have been meant, the likeliest first."""
     return get_close_matches(name.lower(), sorted(names), n=3, cutoff=0.6)
 
 

@@ -1,4 +1,4 @@
-"""Every handler of the command table, and what may stand in its arguments, made with what they need."""
+"""Command registry: all handlers of the command table, and the sources of argument suggestions, with their services."""
 
 import asyncio
 from collections import Counter
@@ -45,7 +45,7 @@ from gateway.tools.platform import ConversationLocks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandServices:
-    """All that commands may act on."""
+    """Services that command handlers use."""
 
     live: LiveSettings
     store: Store
@@ -68,53 +68,55 @@ class CommandServices:
 
 
 class CommandRegistry:
-    """All of them."""
+    """All handlers and suggestion sources."""
 
-    def __init__(self, house: CommandServices) -> None:
-        self._services = house
-        people, later = (
-            house.people,
-            CommandFollowUp(house.store, house.clock, house.post, house.services.places.titles.add_titles),
+    def __init__(self, services: CommandServices) -> None:
+        self._services = services
+        people, follow_up = (
+            services.people,
+            CommandFollowUp(services.store, services.clock, services.post, services.services.places.titles.add_titles),
         )
         self._rooms = RoomCommands(
-            reader=house.store,
-            clock=house.clock,
-            who=people.policy,
-            bindings=house.bindings,
-            channels=house.channels.keys(),
-            travels=house.travels,
-            later=later,
-            titles=house.services.places.titles,
+            reader=services.store,
+            clock=services.clock,
+            policy=people.policy,
+            bindings=services.bindings,
+            channels=services.channels.keys(),
+            membership=services.travels,
+            follow_up=follow_up,
+            titles=services.services.places.titles,
         )
         self._say = SayCommand(
-            reader=house.store,
-            who=people.policy,
-            bindings=house.bindings,
-            places=house.services.places,
-            channels=house.channels.keys(),
-            doors=house.room_access,
-            forget=house.agents.forget_view,
-            post=house.post,
-            spawn=house.spawn,
+            reader=services.store,
+            policy=people.policy,
+            bindings=services.bindings,
+            places=services.services.places,
+            channels=services.channels.keys(),
+            locks=services.room_access,
+            forget=services.agents.forget_view,
+            post=services.post,
+            spawn=services.spawn,
             rooms=self._rooms.known_rooms,
-            inside=house.travels.is_inside,
+            inside=services.travels.is_inside,
         )
-        self._operations = OperationsCommands(runner=house.runner, stats=house.stats, live=house.live, later=later)
-        self._remind = ReminderCommands(house.services.reminders, house.store, house.services.places)
-        self._notify = NotificationCommands(house.overrides, house.store, house.attention_policy)
-        self._journal = _build_journal_commands(house, later)
+        self._operations = OperationsCommands(
+            supervisor=services.runner, stats=services.stats, live=services.live, follow_up=follow_up
+        )
+        self._remind = ReminderCommands(services.services.reminders, services.store, services.services.places)
+        self._notify = NotificationCommands(services.overrides, services.store, services.attention_policy)
+        self._journal = _build_journal_commands(services, follow_up)
         self._dmn = DmnCommands(
-            house.agents.loops,
-            house.services.places,
-            house.clock,
-            agent_of=_build_agent_lookup(house),
-            timezone=lambda: house.live.settings.dmn.timezone,
+            services.agents.loops,
+            services.services.places,
+            services.clock,
+            agent_of=_build_agent_lookup(services),
+            timezone=lambda: services.live.settings.dmn.timezone,
         )
 
     @property
     def handlers(self) -> Mapping[str, CommandHandler]:
-        """What answers: by `name` or `name sub`, all of the table."""
-        house, people, store, places = (
+        """Handlers by `name` or `name sub`, for the whole table."""
+        services, people, store, places = (
             self._services,
             self._services.people,
             self._services.store,
@@ -125,17 +127,17 @@ class CommandRegistry:
             policy=people.policy,
             linking=people.account_linker,
             channel_names=people.channel_style,
-            clock=house.clock,
+            clock=services.clock,
         )
         return {
             **BASE_HANDLERS,
             **PeopleCommands(persons).handlers,
-            **LimitedModelCommands(people.limits.take_or_explain, _build_agent_lookup(house)).handlers,
+            **LimitedModelCommands(people.limits.take_or_explain, _build_agent_lookup(services)).handlers,
             **self._dmn.handlers,
             **PendingCommands(store, places).handlers,
-            **ModelCommands(house.agents.turn_stopper, house.agents.model_selector).handlers,
+            **ModelCommands(services.agents.turn_stopper, services.agents.model_selector).handlers,
             **CrossRoomCommands(places).handlers,
-            **LogCommands(store, house.redact, places).handlers,
+            **LogCommands(store, services.redact, places).handlers,
             **self._remind.handlers,
             **self._notify.handlers,
             **self._journal.handlers,
@@ -146,7 +148,7 @@ class CommandRegistry:
 
     @property
     def suggestion_sources(self) -> Mapping[str, SuggestionSource]:
-        """What may stand in arguments, as `gateway.commands.help` has it."""
+        """Suggestion sources by argument, for `gateway.commands.help`."""
         return {
             "who": self._suggest_people,
             "account": self._suggest_accounts,
@@ -163,7 +165,7 @@ class CommandRegistry:
         }
 
     async def _suggest_people(self, typed: CommandCompletion) -> list[str]:
-        """Who spoke there lately: names that mean one of them, then ids; then, to admins of all, who has a role."""
+        """Suggest names and ids of recent senders there; then, to admins everywhere, people with a role."""
         recent = await read_recent_senders(self._services.store, typed.at.conversation)
         names = Counter(sender.name for sender in recent.values())
         named = [name for name, times in names.items() if times == 1]
@@ -198,25 +200,25 @@ class CommandRegistry:
         )
 
 
-def _build_journal_commands(house: CommandServices, later: CommandFollowUp) -> JournalCommands:
-    life = house.services
+def _build_journal_commands(services: CommandServices, follow_up: CommandFollowUp) -> JournalCommands:
+    background = services.services
 
-    async def tell(command: Command, cause: Seq, words: str) -> None:
-        await later.send(command, cause, words, private=True)
+    async def send_follow_up(command: Command, cause: Seq, words: str) -> None:
+        await follow_up.send(command, cause, words, private=True)
 
     return JournalCommands(
-        house.store,
-        life.places,
-        life.forgetter,
-        memory=life.memory.read,
-        by_hand=life.journal_store.read_handwritten,
-        agent_of=_build_agent_lookup(house),
-        spawn=house.spawn,
-        tell=tell,
-        let_in=life.memory.approve,
-        redact=house.redact,
+        services.store,
+        background.places,
+        background.forgetter,
+        read_memory=background.memory.read,
+        read_handwritten=background.journal_store.read_handwritten,
+        agent_of=_build_agent_lookup(services),
+        spawn=services.spawn,
+        send_follow_up=send_follow_up,
+        approve_note=background.memory.approve,
+        redact=services.redact,
     )
 
 
-def _build_agent_lookup(house: CommandServices) -> Callable[[Address], str]:
-    return lambda at: house.agents.agent_for(at.conversation).id
+def _build_agent_lookup(services: CommandServices) -> Callable[[Address], str]:
+    return lambda at: services.agents.agent_for(at.conversation).id

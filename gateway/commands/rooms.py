@@ -1,7 +1,4 @@
-"""The commands about rooms: where the agent is, and going into rooms and out of them.
-
-The command by which admins speak elsewhere in the agent's name.
-"""
+"""Commands about rooms: `rooms`, `join`, `part`, and `say`, with which admins post elsewhere in the agent's name."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
@@ -38,75 +35,79 @@ BUSY = "A turn is under way there just now. Say it again in a moment."
 
 
 class SayCommand:
-    """`say`."""
+    """Handler of `say`."""
 
     def __init__(
         self,
         *,
         reader: StoreReader,
-        who: AccessPolicy,
+        policy: AccessPolicy,
         bindings: Bindings,
         places: PrivacyCache,
         channels: Collection[ChannelName],
-        doors: ConversationLocks,
+        locks: ConversationLocks,
         forget: Callable[[ConversationId], None],
         post: Callable[[OutboxPost], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         rooms: Callable[[], Awaitable[Sequence[Address]]],
         inside: Callable[[Address], bool | None] = lambda _: None,
     ) -> None:
-        """`rooms`: those that are known by name. `inside`: whether we are in one; None: the platform does not tell.
+        """`rooms`: rooms known by name. `inside`: whether the bot is in a room; None: the platform does not say.
 
-        `forget` is called with a place whose view has grown.
-        `post` is called with what is said, after it is durable. `spawn` starts a task whose failure stops the gateway.
+        `forget` is called with a place whose view has grown. `post` is called with the post, after it is durable.
+        `spawn` starts a task whose failure stops the gateway.
         """
-        self._reader, self._who, self._bindings, self._places = reader, who, bindings, places
-        self._channels, self._doors, self._forget = channels, doors, forget
+        self._reader, self._policy, self._bindings, self._places = reader, policy, bindings, places
+        self._channels, self._locks, self._forget = channels, locks, forget
         self._post, self._spawn, self._rooms, self._inside = post, spawn, rooms, inside
 
     @property
     def handlers(self) -> Mapping[str, CommandHandler]:
-        """By the names of the table."""
+        """Handlers by command name."""
         return {"say": self.say}
 
-    async def say(self, ask: CommandCall, world: CommandContext) -> CommandReply:
-        """Say it there: what was said is a turn of that room, so the agent there knows of it."""
+    async def say(self, call: CommandCall, context: CommandContext) -> CommandReply:
+        """Post the text there. It is recorded as a turn of that room, so its agent knows of it."""
         try:
             to = resolve_room(
-                ask.arguments["room"], ask.command.at.channel, self._channels, await self._rooms(), self._places.titles
+                call.arguments["room"],
+                call.command.at.channel,
+                self._channels,
+                await self._rooms(),
+                self._places.titles,
             )
         except RoomNotFound as no:
             return CommandReply(text=str(no), ok=False)
-        name, text = inline_code(to.conversation, PLACE_CHARS), ask.arguments["text"].strip()
+        name, text = inline_code(to.conversation, PLACE_CHARS), call.arguments["text"].strip()
         if not text:
             return CommandReply(text="Write what I am to say.", ok=False)
         newest = await self._places.newest_message(to.conversation)
         alone = newest is not None and newest.kind == "direct"
-        if not (self._may_write_to(newest) if newest is not None and alone else is_room_allowed(self._who, to)):
+        if not (self._may_write_to(newest) if newest is not None and alone else is_room_allowed(self._policy, to)):
             return CommandReply(text=f"I may not speak in {name}: it is no room that is open to me.", ok=False)
         if not alone and self._inside(to) is False:
-            text = f"I am not in {name}: `{world.prefixes[ask.command.at.channel]}join` takes me there."
+            text = f"I am not in {name}: `{context.prefixes[call.command.at.channel]}join` takes me there."
             return CommandReply(text=text, ok=False)
-        door = self._doors.lock_for(to.conversation)
+        lock = self._locks.lock_for(to.conversation)
         try:
             async with asyncio.timeout(LOCK_TIMEOUT_S):
-                await door.acquire()
+                await lock.acquire()
         except TimeoutError:
             return CommandReply(text=BUSY, ok=False)
-        said = _SayFacts(follow_up_key(ask.command, "said"), to, text, self._bindings.find(to).agent)
+        facts = _SayFacts(follow_up_key(call.command, "said"), to, text, self._bindings.find(to).agent)
         words = f"I say it in {name}."
 
         def settle(asked: AppendResult | None) -> None:
-            door.release()
+            lock.release()
             if asked is not None and asked.is_new:
                 self._forget(to.conversation)
-                self._spawn(self._post_stored(said.key))
+                self._spawn(self._post_stored(facts.key))
 
-        return CommandReply(text=words, effect=CommandEffect(answer=words, facts=said.facts, settle=settle))
+        return CommandReply(text=words, effect=CommandEffect(answer=words, facts=facts.facts, settle=settle))
 
-    def _may_write_to(self, said: Message) -> bool:
-        """Whether whoever said that directly has a role."""
-        decided = decide(self._who, said)
+    def _may_write_to(self, message: Message) -> bool:
+        """Return whether the sender of this direct message has a role."""
+        decided = decide(self._policy, message)
         return decided.allowed and ROLE_ORDER.index(decided.role) >= ROLE_ORDER.index("member")
 
     async def _post_stored(self, post: PostKey) -> None:
@@ -117,10 +118,10 @@ class SayCommand:
 
 
 class _SayFacts:
-    """What becomes durable of it."""
+    """Facts of a post by `say`."""
 
     def __init__(self, key: PostKey, to: Address, text: str, agent: str) -> None:
-        """`agent`: whose room it is. Empty: nobody's, so nobody is to know of it."""
+        """`agent`: agent of the room. Empty: none, so no turn is recorded."""
         self.key = key
         post = EffectFact(PostQueued(post=Post(key=key, to=to, text=text)), to.conversation, f"post:{key}")
         turn = TurnRecord(
@@ -143,118 +144,118 @@ class _SayFacts:
 
 
 MAX_ROOMS = 200
-"""Told of by name."""
+"""Most rooms listed by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownRoom:
-    """A line of the table."""
+    """One line of the list."""
 
     at: Address
     reason: str
-    """Why it is open, or that it is not yet."""
+    """Reason why it is open, or that it waits."""
     title: str = ""
-    """What it calls itself. Untrusted."""
+    """Its own title. Untrusted."""
 
 
 class RoomCommands:
-    """`rooms`, `join` and `part`."""
+    """Handlers of `rooms`, `join` and `part`."""
 
     def __init__(
         self,
         *,
         reader: StoreReader,
         clock: Clock,
-        who: AccessPolicy,
+        policy: AccessPolicy,
         bindings: Bindings,
         channels: Collection[ChannelName],
-        travels: RoomMembership,
-        later: CommandFollowUp,
+        membership: RoomMembership,
+        follow_up: CommandFollowUp,
         titles: PlaceTitles | None = None,
     ) -> None:
-        """`channels`: all that there are. `titles`: what places are called. None: only ids name rooms."""
+        """`channels`: all that exist. `titles`: titles of places. None: rooms have only ids."""
         self._titles = titles
-        self._reader, self._clock, self._who, self._bindings = reader, clock, who, bindings
-        self._channels, self._travels, self._later = channels, travels, later
+        self._reader, self._clock, self._policy, self._bindings = reader, clock, policy, bindings
+        self._channels, self._membership, self._follow_up = channels, membership, follow_up
 
     @property
     def handlers(self) -> Mapping[str, CommandHandler]:
-        """By the names of the table."""
+        """Handlers by command name."""
         return {"rooms": self.rooms, "join": self.join, "part": self.part}
 
-    async def rooms(self, _ask: CommandCall, _world: CommandContext) -> CommandReply:
-        """Every room that is open, or waits to be opened."""
+    async def rooms(self, _call: CommandCall, _context: CommandContext) -> CommandReply:
+        """List every room that is open, or waits for approval."""
         found = await self._find_known()
         lines = [self._format_room(room) for room in found[:MAX_ROOMS]]
         lines += [f"- {inline_code(name)}: any room is open." for name in self._find_open_channels()]
         lines += [f"- and {len(found) - MAX_ROOMS} more."] if len(found) > MAX_ROOMS else []
         return CommandReply(text="\n".join(lines) or "No room is open to me, and none waits to be opened.")
 
-    async def join(self, ask: CommandCall, world: CommandContext) -> CommandReply:
-        """Enter a room that is open."""
-        prefix = world.prefixes[ask.command.at.channel]
+    async def join(self, call: CommandCall, context: CommandContext) -> CommandReply:
+        """Join a room that is open."""
+        prefix = context.prefixes[call.command.at.channel]
         try:
-            at = await self._resolve(ask.arguments["room"], ask)
+            at = await self._resolve(call.arguments["room"], call)
         except RoomNotFound as no:
             return CommandReply(text=str(no), ok=False)
         name = inline_code(at.conversation, PLACE_CHARS)
-        if not self._travels.can_join(at.channel):
+        if not self._membership.can_join(at.channel):
             text = f"People add a bot to rooms there: add me to it, and `{prefix}room approve` opens it."
             return CommandReply(text=text, ok=False)
-        if not is_room_allowed(self._who, at):
+        if not is_room_allowed(self._policy, at):
             text = f"{name} is not open to me. An admin opens it by `{prefix}room approve`, or the operator lists it."
             return CommandReply(text=text, ok=False)
-        if self._travels.is_inside(at) and not self._travels.was_sent_out(at):
+        if self._membership.is_inside(at) and not self._membership.was_sent_out(at):
             return CommandReply(text=f"I am in {name} already.")
         words = f"I enter {name}. If I cannot, I say so here."
         return CommandReply(
             text=words,
-            effect=CommandEffect(answer=words, settle=lambda asked: self._begin_travel(ask, at, "enter", asked)),
+            effect=CommandEffect(answer=words, settle=lambda asked: self._begin_travel(call, at, "enter", asked)),
         )
 
-    async def part(self, ask: CommandCall, world: CommandContext) -> CommandReply:
+    async def part(self, call: CommandCall, context: CommandContext) -> CommandReply:
         """Leave a room, and stay out of it."""
-        command, prefix = ask.command, world.prefixes[ask.command.at.channel]
-        written = ask.arguments.get("room", "")
+        command, prefix = call.command, context.prefixes[call.command.at.channel]
+        written = call.arguments.get("room", "")
         if not written and command.direct:
             return CommandReply(text="We are alone here: name the room that I am to leave.", ok=False)
         try:
-            at = await self._resolve(written, ask) if written else command.at
+            at = await self._resolve(written, call) if written else command.at
         except RoomNotFound as no:
             return CommandReply(text=str(no), ok=False)
         name = inline_code(at.conversation, PLACE_CHARS)
-        if not self._travels.can_leave(at.channel):
+        if not self._membership.can_leave(at.channel):
             return CommandReply(text="Rooms are not left there.", ok=False)
-        if self._travels.is_inside(at) is False and self._travels.was_sent_out(at):
+        if self._membership.is_inside(at) is False and self._membership.was_sent_out(at):
             return CommandReply(text=f"I am not in {name}.")
         words = f"I leave {name}, and stay out until `{prefix}join` or until I am started anew."
         return CommandReply(
             text=words,
-            effect=CommandEffect(answer=words, settle=lambda asked: self._begin_travel(ask, at, "leave", asked)),
+            effect=CommandEffect(answer=words, settle=lambda asked: self._begin_travel(call, at, "leave", asked)),
         )
 
-    def _begin_travel(self, ask: CommandCall, at: Address, way: RoomAction, asked: AppendResult | None) -> None:
+    def _begin_travel(self, call: CommandCall, at: Address, way: RoomAction, asked: AppendResult | None) -> None:
         if asked is None or not asked.is_new:
             return
 
-        async def told(reason: str) -> None:
+        async def on_failure(reason: str) -> None:
             words = f"I cannot {way} {inline_code(at.conversation, PLACE_CHARS)}: {inline_code(reason, PLACE_CHARS)}."
-            await self._later.send(ask.command, asked.seq, words, private=False)
+            await self._follow_up.send(call.command, asked.seq, words, private=False)
 
-        self._travels.start(way, at, told)
+        self._membership.start(way, at, on_failure)
 
-    async def _resolve(self, written: str, ask: CommandCall) -> Address:
+    async def _resolve(self, written: str, call: CommandCall) -> Address:
         """Raises `RoomNotFound`."""
-        return resolve_room(written, ask.command.at.channel, self._channels, await self.known_rooms(), self._titles)
+        return resolve_room(written, call.command.at.channel, self._channels, await self.known_rooms(), self._titles)
 
     async def known_rooms(self) -> list[Address]:
-        """Every room that is known by name, in the order of their names."""
+        """Return every room that is known by name, sorted."""
         return [room.at for room in await self._find_known()]
 
     async def _find_known(self) -> list[_KnownRoom]:
-        """The configured ones, the approved ones, and those that wait for it; each once, by name."""
+        """Return the configured, the approved and the waiting rooms; each once, sorted by name."""
         found: dict[Address, _KnownRoom] = {}
-        for channel, rooms in self._who.open_rooms.items():
+        for channel, rooms in self._policy.open_rooms.items():
             for name in rooms - {ANY_ROOM}:
                 at = Address(channel=channel, room=name)
                 found[at] = _KnownRoom(at, "configured")
@@ -263,10 +264,10 @@ class RoomCommands:
             for one in await self._reader.current_facts("room_opened")
             if isinstance(one.fact, RoomAccessChanged)
         }
-        for conversation in self._who.roster_state().rooms:
+        for conversation in self._policy.roster_state().rooms:
             at = Address.parse(conversation)
-            told = about.get(at)
-            found.setdefault(at, _KnownRoom(at, "approved", told.about if told else ""))
+            opened = about.get(at)
+            found.setdefault(at, _KnownRoom(at, "approved", opened.about if opened else ""))
         now = self._clock.now()
         for one in await self._reader.current_facts("code_given"):
             if isinstance(one.fact, CodeIssued) and one.fact.room is not None and one.fact.until > now:
@@ -274,11 +275,11 @@ class RoomCommands:
         return sorted(found.values(), key=lambda room: room.at.conversation)
 
     def _find_open_channels(self) -> list[ChannelName]:
-        return sorted(channel for channel, rooms in self._who.open_rooms.items() if ANY_ROOM in rooms)
+        return sorted(channel for channel, rooms in self._policy.open_rooms.items() if ANY_ROOM in rooms)
 
     def _format_room(self, room: _KnownRoom) -> str:
         at, bound = room.at, self._bindings.find(room.at)
-        inside = "stays out" if self._travels.was_sent_out(at) else _PRESENCE_WORDS[self._travels.is_inside(at)]
+        inside = "stays out" if self._membership.was_sent_out(at) else _PRESENCE_WORDS[self._membership.is_inside(at)]
         agent = f"agent {inline_code(bound.agent)}" if bound.agent else "nobody's"
         words = [room.reason, inside, _LISTEN_WORDS[bound.listen], agent, "private" if bound.private else ""]
         return f"- {format_room(at.conversation, room.title)}: {', '.join(filter(None, words))}"

@@ -1,6 +1,6 @@
-"""The command table: one row per command. Pure.
+"""Command table: one row for each command. Pure.
 
-What is known of commands anywhere is from here: help, slash commands, menus, and what text means on IRC.
+The single source for help, native slash commands, menus, and parsing of text.
 """
 
 from dataclasses import dataclass, replace
@@ -10,25 +10,25 @@ from channels.base import CommandArg, CommandSpec, SubcommandSpec
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, Role
 
 CommandGroup = Literal["me and you", "this conversation", "approvals", "people", "rooms", "what I do", "how I run"]
-"""What a command is about. Help lists them in this order."""
+"""Subjects of commands, in the order in which help lists them."""
 COMMAND_GROUPS: Final[tuple[CommandGroup, ...]] = get_args(CommandGroup)
 ArgForm = Literal["", "number", "id", "word", "room", "person", "command", "time"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubcommandDefinition:
-    """One of the things that a command can do."""
+    """A subcommand."""
 
     name: str
     summary: str
     args: tuple[CommandArg, ...] = ()
     role: Role | None = None
-    """The lowest role that may use it. None: the command's."""
+    """Lowest role that may use it. None: the command's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandDefinition:
-    """One command. It has `args`, or `subs` with theirs; the first sub is meant where none is named."""
+    """A command. It has `args`, or `subs` with theirs; without a named subcommand the first is meant."""
 
     name: str
     """1 to 32 of `a-z`, `0-9` and `_`."""
@@ -38,26 +38,26 @@ class CommandDefinition:
     args: tuple[CommandArg, ...] = ()
     subs: tuple[SubcommandDefinition, ...] = ()
     default_sub: str = ""
-    """The sub that is meant where the first word names none. Empty: that is an error."""
+    """Subcommand that is meant if the first word names none. Empty: that is an error."""
     role: Role = "guest"
-    """The lowest role that may use it. Others are not answered."""
+    """Lowest role that may use it. Others get no answer."""
     needs_global_role: bool = False
-    """It acts beyond the place where it is given: a role that holds there alone does not count."""
+    """True: it acts beyond its place, so a role in that place alone is not enough."""
     allowed_in_own_chat: bool = False
-    """In a direct chat whoever it belongs to may use it, too."""
+    """True: in a direct chat its owner may use it too, whatever their role."""
     direct_only: bool = False
-    """Only in a direct chat."""
+    """True: only in a direct chat."""
     private: bool = False
-    """The answer concerns nobody but who asked: shown to them alone where the platform can."""
+    """True: the answer is shown to the sender alone, where the platform can."""
     aliases: tuple[str, ...] = ()
-    """Other names for it, not listed anywhere."""
+    """Other names, which are not listed."""
 
     def is_allowed_for(
         self, role: Role, *, direct: bool, everywhere: Role | None = None, sub: SubcommandDefinition | None = None
     ) -> bool:
-        """Whether this role may use it; `direct`: in a direct chat, which is that person's own.
+        """Return whether this role may use it; `direct`: in a direct chat, which is that person's own.
 
-        `everywhere`: the role that holds in all places. None: the same one.
+        `everywhere`: role in all places. None: the same one.
         """
         has = everywhere if self.needs_global_role and everywhere is not None else role
         needs = (sub.role if sub is not None else None) or self.role
@@ -67,11 +67,11 @@ class CommandDefinition:
 
     @property
     def is_administrative(self) -> bool:
-        """Whether its use is written into the audit."""
+        """True if its use is recorded in the audit."""
         return self.role in ADMIN_ROLES or any(sub.role in ADMIN_ROLES for sub in self.subs)
 
     def find_sub(self, name: str) -> SubcommandDefinition | None:
-        """The one of that name."""
+        """Return the subcommand of that name."""
         return next((one for one in self.subs if one.name == name), None)
 
 
@@ -98,7 +98,7 @@ def _arg(
 
 
 def format_arg(arg: CommandArg) -> str:
-    """How an argument stands in a line of help."""
+    """Return an argument as it is shown in help."""
     name = " | ".join(arg.choices) or arg.name
     return f"<{name}>" if arg.required else f"[{name}]"
 
@@ -543,7 +543,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
 COMMANDS_BY_NAME: Final[dict[str, CommandDefinition]] = {
     name: row for row in COMMANDS for name in (row.name, *row.aliases)
 }
-"""By every name that somebody may write."""
+"""Commands by every name and alias."""
 
 COMMAND_SPECS: Final[tuple[CommandSpec, ...]] = tuple(
     CommandSpec(
@@ -558,4 +558,4 @@ COMMAND_SPECS: Final[tuple[CommandSpec, ...]] = tuple(
     )
     for row in COMMANDS
 )
-"""As channels are told."""
+"""Specifications for the channels."""

@@ -1,4 +1,4 @@
-"""The one place that knows concrete platforms: from a channel's settings to its adapter."""
+"""Channel factory: makes the adapter of a platform from a channel's settings. Only this module knows all platforms."""
 
 from channels.base import Channel
 from gateway.commands.table import COMMAND_SPECS
@@ -9,7 +9,7 @@ from gateway.stream.supervisor import find_ranked_rooms, find_unavailable
 
 
 class ChannelUnavailable(Exception):
-    """The configuration asks for something that this version does not have. The text says what to change."""
+    """The configuration asks for a channel that this version does not have. The text says what to change."""
 
 
 def check_adapters(settings: Settings) -> None:
@@ -21,9 +21,9 @@ def check_adapters(settings: Settings) -> None:
 def make_channel(
     name: ChannelName, settings: Settings, clock: Clock, cursor: str | None, before: Channel | None = None
 ) -> Channel:
-    """The adapter for one account, to go on from `cursor`. Call `check_adapters` before.
+    """Return the adapter of one account, which goes on from `cursor`. Call `check_adapters` first.
 
-    `before`: what had that name until now, and has said goodbye: what that knows goes over to the new one.
+    `before`: the stopped channel of that name, if there was one; the new adapter takes over its state.
     """
     config = settings.channels[name]
     match config.platform:

@@ -1,8 +1,8 @@
-"""The one way in: events become durable, are judged, and what is due reaches the inbox.
+"""Intake of events: each is judged, appended with its judgement, and passed on if due.
 
-The way in of every channel, wired: who is heard, what is a command, where an event goes from there.
-
-What becomes of everything that comes in on one channel: by access, by what it asks of us, by attention.
+`IntakePolicy` decides about the events of one channel: by access, as a command, by attention, by limits. `Intake` is
+the channel's `Emit`: it appends a batch in one transaction and calls back. `ChannelIntakes` builds both for every
+channel from `IntakeServices`.
 """
 
 import hashlib
@@ -78,14 +78,14 @@ logger = logging.getLogger("reverie.judging")
 
 LOOP_TEXT = "You answer me faster than a person can read. I say nothing more here for {} seconds."
 GreetStranger = Callable[[Notification, AccessDecision], PairingNotice | None]
-"""What is said to whoever is refused, and may ask to be let in; None: nothing."""
+"""Returns the notice to a refused sender who may ask for access; None: none."""
 LimitCheck = Callable[[Message, Judgement, str], LimitDecision]
-"""Whether a message may start a turn of that agent."""
+"""Decides whether a message may start a turn of that agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeRules:
-    """What events are judged by, on all channels."""
+    """Rules and services by which events are judged, shared by all channels."""
 
     access: AccessPolicy
     attention: attention.AttentionPolicy
@@ -95,14 +95,14 @@ class IntakeRules:
     greet: GreetStranger
     limit: LimitCheck
     level: Callable[[], PresenceLevel]
-    """How near people are."""
+    """Current presence of people."""
     loop_guard: BotLoopGuard = field(default_factory=BotLoopGuard)
     notify_owners: Callable[[str, str], None] = lambda _key, _text: None
-    """A text for owners, with the name of what it is about."""
+    """Sends a text to owners, with its key."""
 
 
 class IntakePolicy:
-    """For one channel."""
+    """Decisions about the events of one channel."""
 
     def __init__(self, rules: IntakeRules, reader: StoreReader, clock: Clock) -> None:
         self._rules = rules
@@ -111,10 +111,10 @@ class IntakePolicy:
         self._exchanges = BotExchangeCounter()
         self._salience = SalienceDetector(lambda: rules.attention.salience)
         self._was_up: bool | None = None
-        """As the newest link says. None: nobody asked yet."""
+        """Newest state of the link. None: not read from the log yet."""
 
     async def handle(self, event: Notification) -> tuple[Notification, CommandResult, ConversationId | None]:
-        """The event as it is understood, what becomes of it, and where it is unread if it is due, or else was."""
+        """Return the event as it was understood, its result, and the conversation in which it is unread or happened."""
         rules = self._rules
         if isinstance(event, Message) and not event.history:
             event = await rules.dispatcher.parse(event, self._listen_mode(event)) or event
@@ -138,16 +138,19 @@ class IntakePolicy:
         return event, handled, place
 
     def find_role(self, message: Message) -> Role:
-        """Of who said it, there."""
+        """Return the sender's role in the place of the message."""
         return role_of(self._rules.access, message.at, message.sender)
 
     def judge_name(self, event: PlaceRenamed) -> Judgement | None:
-        """The judgement on a place's new name. None: it is not told as a line."""
+        """Return the judgement of a place's new name. None: it is not shown as a line."""
         judged = self._judge(event)
         return judged if judged.fate == "context" else None
 
     def _check_loop(self, message: Message, judged: Judgement) -> CommandResult | None:
-        """What becomes of a line of somebody who answers as no person does. None: they are no such."""
+        """Return the result of a line from a sender who answers as no person does.
+
+        None: a person may have written it.
+        """
         if judged.fate != "due" or judged.role in ADMIN_ROLES:
             return None
         sender, conversation = message.sender, message.at.conversation
@@ -171,12 +174,12 @@ class IntakePolicy:
         return CommandResult(judgement=judged, post=Post(key=key, to=message.at, text=text, style="notice"))
 
     def _check_limit(self, message: Message, judged: Judgement) -> CommandResult:
-        """Held back where somebody asks for more than they may."""
+        """Apply the limits to a message."""
         verdict = self._rules.limit(message, judged, self._rules.bindings.find(message.at).agent)
         return CommandResult(judgement=verdict.judged, post=verdict.post, effect=verdict.change)
 
     def _add_greeting(self, event: Notification, handled: CommandResult) -> CommandResult:
-        """With what is said to whoever may ask to be let in."""
+        """Add the notice for a sender who may ask for access."""
         decision = decide(self._rules.access, event)
         if not decision.request_kind:
             return handled
@@ -184,7 +187,7 @@ class IntakePolicy:
             greeting = self._rules.greet(event, decision)
         except StoreError:
             raise
-        except Exception:  # a bug: nobody is let in by it, and the stream goes on
+        except Exception:  # a bug: the sender gets no notice, and the stream goes on
             logger.exception("whoever is refused cannot be greeted")
             return handled
         if greeting is None:
@@ -195,7 +198,7 @@ class IntakePolicy:
     async def _judge_link(
         self, link: ConnectionChanged, judged: Judgement
     ) -> tuple[CommandResult, ConversationId | None]:
-        """A link that came up or went down is told to whose account it is. What only says so again is noted."""
+        """Route a change of the link to the agent of that account. A repeated report is only noted."""
         if self._was_up is None:
             self._was_up = next(
                 (one.up for one in await self._reader.connection_states() if one.channel == link.channel), True
@@ -210,7 +213,7 @@ class IntakePolicy:
         return CommandResult(judgement=replace(judged, fate="noted", rule=rule)), None
 
     async def _judge_reaction(self, reaction: ReactionChanged, judged: Judgement) -> CommandResult:
-        """A reaction is told if it is to something that the agent said: one look into an index tells."""
+        """Note a reaction unless it is to a message of the agent, which one look into an index tells."""
         if judged.fate in ("due", "context"):
             ours = await self._reader.find_own_post(reaction.at.conversation, reaction.message)
             if ours is None:
@@ -227,9 +230,9 @@ class IntakePolicy:
         return attention.judge(rules.attention, event, decision, self._listen_mode(event), level=rules.level())
 
     async def _judge_message(self, message: Message) -> Judgement:
-        """As policy says, unless two bots have been talking for too long.
+        """Judge a message, and break a loop of two bots.
 
-        A repeat counts again: at worst such a talk ends, or a person is taken to have spoken, one message late.
+        A repeated message counts again: at worst a loop ends, or a person's message counts, one message too late.
         """
         rules = self._rules
         decision, level = decide(rules.access, message), rules.level()
@@ -241,13 +244,13 @@ class IntakePolicy:
             return judged
         before = self._exchanges.get(conversation)
         if before is None and message.sender.is_bot:
-            said = (
+            recent = (
                 entry.fact
                 for entry in await self._reader.newest_entries(
                     EXCHANGE_LOOK_BACK, kinds=MESSAGE_KINDS, conversation=conversation
                 )
             )
-            before = recount_exchanges((one for one in said if isinstance(one, Message)), self._judge)
+            before = recount_exchanges((one for one in recent if isinstance(one, Message)), self._judge)
         now = count_exchanges(before or 0, message, judged)
         self._exchanges.put(conversation, now)
         return break_loop(judged, now, rules.max_bot_exchanges())
@@ -258,20 +261,20 @@ class IntakePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeCallbacks:
-    """Where an event goes once it is durable. Each is called on the event loop, and returns at once."""
+    """Callbacks for durable events. Each is called on the event loop, and returns at once."""
 
     on_ready: Callable[[ReadyConversation], None]
-    """Something is due."""
+    """Called with a conversation that has a due event."""
     on_link: Callable[[ChannelName, bool], None]
-    """What is to be said on a channel may be tried from now on (True), or has to wait."""
+    """Called when posts to a channel can be tried (True), or have to wait."""
     post: Callable[[OutboxPost], None]
-    """An answer is to be delivered."""
+    """Called with an answer to deliver."""
     join: Callable[[Address], None]
-    """Somebody who may has invited us there."""
+    """Called with a room to which the bot was invited by somebody who may."""
     on_message: Callable[[Message, Role], None] = lambda _message, _role: None
-    """Somebody who may be heard said something, and has this role."""
+    """Called with each accepted message, and its sender's role."""
     find_new_audience: Callable[[Message], Fact | None] = lambda _message: None
-    """What is to be written down with a message of who can read it. None: nothing new."""
+    """Returns the audience fact to append with a message. None: nothing new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,13 +282,13 @@ class _DecidedEvent:
     event: Notification
     handled: CommandResult
     conversation: ConversationId | None
-    """Where it is unread, if it is due; else where it happened."""
+    """Conversation in which it is unread, if due; else the one in which it happened."""
     entries: tuple[NewEntry, ...]
-    """The event, its judgement, what it changes, and the answer if there is one."""
+    """The event, its judgement, its changes, and the answer if there is one."""
 
 
 class Intake:
-    """What channels are handed as `Emit`, one for each."""
+    """The `Emit` of one channel."""
 
     def __init__(
         self,
@@ -293,26 +296,26 @@ class Intake:
         *,
         store: Store,
         clock: Clock,
-        judging: IntakePolicy,
+        policy: IntakePolicy,
         stats: GatewayStats,
-        doors: IntakeCallbacks,
+        callbacks: IntakeCallbacks,
         titles: PlaceTitles,
     ) -> None:
-        """`judging` is this channel's own; the rest is shared by the intakes of all channels."""
+        """`policy` is this channel's own; the rest is shared by the intakes of all channels."""
         self._titles = titles
         self._channel = channel
         self._store = store
         self._clock = clock
-        self._policy = judging
+        self._policy = policy
         self._stats = stats
-        self._callbacks = doors
+        self._callbacks = callbacks
 
     async def __call__(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-        """Make a batch durable with what is decided about it, in one transaction. See `channels.base.Emit`.
+        """Append a batch with the decisions about it, in one transaction. See `channels.base.Emit`.
 
-        A command that changes something ends a transaction, for what comes behind it is decided by what then holds;
-        the cursor moves in the last one. Cancelled, a transaction goes to its end with all that follows from it first:
-        the platform tells of it again, and then it is no news.
+        A command with an effect ends a transaction, because the events after it are decided by the new state; the
+        cursor moves in the last one. If cancelled, a running transaction is completed with its callbacks first: the
+        platform repeats its events, and then they are not new.
         """
         taken, named = list[_DecidedEvent](), list[NewEntry]()
         names = dict[ConversationId, PlaceNames]()
@@ -328,7 +331,7 @@ class Intake:
     async def _build_name_entries(
         self, event: Notification, written: dict[ConversationId, PlaceNames]
     ) -> list[NewEntry]:
-        """What its place is called, where that is new; and the judgement, where it is told as a line."""
+        """Return the new names of the event's place, and their judgement, if they are shown as a line."""
         named = await self._titles.find_new_names(event, self._clock.now(), written)
         if named is None:
             return []
@@ -341,7 +344,7 @@ class Intake:
     async def _write(
         self, taken: Sequence[_DecidedEvent], named: Sequence[NewEntry], cursor: str | None = None
     ) -> None:
-        """One transaction, and what follows from it. At most the last one changes something."""
+        """Append one transaction and call back. At most the last event has an effect."""
         entries = [*named, *(entry for one in taken for entry in one.entries)]
         if cursor is not None:
             entries.append(NewEntry(fact=CursorMoved(channel=self._channel, value=cursor), at=self._clock.now()))
@@ -365,7 +368,7 @@ class Intake:
                 self._callbacks.post(OutboxPost(seq=seq, at=at, post=one.handled.post, parts=()))
 
     async def _decide(self, event: Notification) -> _DecidedEvent:
-        """Decide about one event, and make what is to be written of it."""
+        """Decide about one event, and build its entries."""
         event, handled, place = await self._policy.handle(event)
         now = self._clock.now()
         noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))
@@ -409,23 +412,23 @@ class Intake:
 
 
 def _log_context(event: Notification) -> dict[str, str]:
-    """For the log lines that it causes."""
+    """Return the context of log lines about this event."""
     if isinstance(event, ConnectionChanged):
         return {"channel": event.channel}
     return {} if event.at is None else {"conversation": event.at.conversation}
 
 
 def _is_direct(event: Notification) -> bool | None:
-    """Whether it came in a direct chat. None: it does not tell."""
+    """Return whether it came in a direct chat. None: the event does not say."""
     if isinstance(event, Message):
-        # What is said in a direct chat is `direct`, whatever else it is.
+        # The kind of a message in a direct chat is always `direct`.
         return event.kind == "direct"
     return getattr(event, "direct", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeServices:
-    """What the intakes of all channels share."""
+    """Services that the intakes of all channels share."""
 
     live: LiveSettings
     store: Store
@@ -438,71 +441,71 @@ class IntakeServices:
     mode: Callable[[], str]
     rewinds: Rewinder
     titles: PlaceTitles | None = None
-    """What places are called. None: what the channels tell."""
+    """Titles of places. None: those that channels report."""
     greet: GreetStranger = lambda _event, _decision: None
     notify_owners: Callable[[str, str], None] = lambda _key, _text: None
     limit: LimitCheck = lambda _message, judged, _agent: LimitDecision(judged)
     level: Callable[[], PresenceLevel] = lambda: "present"
-    """How near people are."""
+    """Current presence of people."""
     attention_policy: attention.AttentionPolicy | None = None
-    """What attention goes by. None: what is configured."""
+    """Policy of attention. None: the configured one."""
     handlers: Mapping[str, CommandHandler] = field(default_factory=lambda: BASE_HANDLERS)
-    """What answers commands, by `name` or `name sub`."""
+    """Command handlers, by `name` or `name sub`."""
     redact: Redact = str
-    """Given what commands answer, and what is written down of administration."""
+    """Applied to answers of commands, and to audit records."""
     approvals: ApprovalDecisions | None = None
-    """As `CommandContext.deciding`."""
+    """As `CommandContext.approvals`."""
     tools: Callable[[Address], ToolList] = lambda _: ToolList()
-    """As `CommandContext.tools`."""
+    """As `CommandContext.tools_at`."""
 
 
 class ChannelIntakes(Mapping[ChannelName, Intake]):
-    """One for each channel, made when it is asked for first."""
+    """Intakes by channel, made at the first look-up."""
 
-    def __init__(self, parts: IntakeServices, doors: IntakeCallbacks) -> None:
-        self._parts, self._doors, self._rules = parts, doors, _build_rules(parts)
-        self._titles = parts.titles or PlaceTitles(parts.store, names=make_names_lookup(parts.channels))
+    def __init__(self, services: IntakeServices, callbacks: IntakeCallbacks) -> None:
+        self._services, self._callbacks, self._rules = services, callbacks, _build_rules(services)
+        self._titles = services.titles or PlaceTitles(services.store, names=make_names_lookup(services.channels))
         self._intakes: dict[ChannelName, Intake] = {}
 
     def __getitem__(self, name: ChannelName) -> Intake:
-        parts = self._parts
-        if name not in parts.channels:
+        services = self._services
+        if name not in services.channels:
             raise KeyError(name)
         if name not in self._intakes:
-            judging = IntakePolicy(self._rules, parts.store, parts.clock)
+            policy = IntakePolicy(self._rules, services.store, services.clock)
             self._intakes[name] = Intake(
                 name,
-                store=parts.store,
-                clock=parts.clock,
-                judging=judging,
-                stats=parts.stats,
-                doors=self._doors,
+                store=services.store,
+                clock=services.clock,
+                policy=policy,
+                stats=services.stats,
+                callbacks=self._callbacks,
                 titles=self._titles,
             )
         return self._intakes[name]
 
     def __iter__(self) -> Iterator[ChannelName]:
-        return iter(self._parts.channels)
+        return iter(self._services.channels)
 
     def __len__(self) -> int:
-        return len(self._parts.channels)
+        return len(self._services.channels)
 
     def drop(self, name: ChannelName) -> None:
-        """Forget a channel that has gone."""
+        """Forget a removed channel."""
         self._intakes.pop(name, None)
 
 
-def _build_rules(parts: IntakeServices) -> IntakeRules:
-    """What all of them judge by."""
-    live = parts.live
-    desk = CommandDispatcher(
-        _build_command_context(parts),
-        parts.access_policy,
+def _build_rules(services: IntakeServices) -> IntakeRules:
+    """Build the rules that all channels share."""
+    live = services.live
+    dispatcher = CommandDispatcher(
+        _build_command_context(services),
+        services.access_policy,
         lambda: live.settings.commands,
-        answers=parts.handlers,
-        ours=_make_nick_lookup(parts.channels),
-        redact=parts.redact,
-        named=parts.titles.add_titles if parts.titles is not None else str,
+        handlers=services.handlers,
+        own_names=_make_nick_lookup(services.channels),
+        redact=services.redact,
+        with_titles=services.titles.add_titles if services.titles is not None else str,
     )
     loops = BotLoopGuard()
 
@@ -513,25 +516,25 @@ def _build_rules(parts: IntakeServices) -> IntakeRules:
             if isinstance(entry.fact, PostQueued):
                 loops.record_post(entry.conversation, entry.fact.post.text)
             elif isinstance(entry.fact, PartSendStarted) and not entry.fact.part:
-                loops.record_sending(entry.conversation, parts.clock.monotonic())
+                loops.record_sending(entry.conversation, services.clock.monotonic())
 
-    parts.store.add_listener(spoke)
+    services.store.add_listener(spoke)
     return IntakeRules(
-        access=parts.access_policy,
-        attention=parts.attention_policy or policies.build_attention_policy(live.settings),
-        bindings=parts.bindings,
-        dispatcher=desk,
+        access=services.access_policy,
+        attention=services.attention_policy or policies.build_attention_policy(live.settings),
+        bindings=services.bindings,
+        dispatcher=dispatcher,
         max_bot_exchanges=lambda: live.settings.access.max_bot_exchanges,
-        greet=parts.greet,
-        limit=parts.limit,
-        level=parts.level,
+        greet=services.greet,
+        limit=services.limit,
+        level=services.level,
         loop_guard=loops,
-        notify_owners=parts.notify_owners,
+        notify_owners=services.notify_owners,
     )
 
 
 def _make_nick_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[ChannelName], Collection[str] | None]:
-    """What we are called where commands may be given by saying our name."""
+    """Return a function that finds the bot's own names on a channel, where commands may follow a name."""
     named = ChannelLookup[HasNick](channels, lambda one: one if isinstance(one, HasNick) else None)
 
     def called(name: ChannelName) -> Collection[str] | None:
@@ -541,31 +544,33 @@ def _make_nick_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Chan
     return called
 
 
-def _build_command_context(parts: IntakeServices) -> CommandContext:
-    paged = ChannelLookup[CanPage](parts.channels, lambda one: one if isinstance(one, CanPage) else None)
-    reach = make_private_address_lookup(parts.channels)
+def _build_command_context(services: IntakeServices) -> CommandContext:
+    paged = ChannelLookup[CanPage](services.channels, lambda one: one if isinstance(one, CanPage) else None)
+    reach = make_private_address_lookup(services.channels)
 
     def contact(name: ChannelName) -> str | None:
-        said = parts.live.settings
-        return getattr(said.channels.get(name), "contact", None) or said.commands.contact
+        settings = services.live.settings
+        return getattr(settings.channels.get(name), "contact", None) or settings.commands.contact
 
     def pages(post: Post) -> int:
         channel = paged.get(post.to.channel)
         return 1 if channel is None else channel.page_count(post)
 
     return CommandContext(
-        reader=parts.store,
-        clock=parts.clock,
-        stats=parts.stats,
+        reader=services.store,
+        clock=services.clock,
+        stats=services.stats,
         version=version("reverie-gateway"),
-        model_name=parts.model,
-        agent_mode=parts.mode,
+        model_name=services.model,
+        agent_mode=services.mode,
         operator_contact=contact,
-        prefixes=CommandPrefixes(parts.live, parts.channels),
-        rewinds=parts.rewinds,
+        prefixes=CommandPrefixes(services.live, services.channels),
+        rewinds=services.rewinds,
         count_pages=pages,
-        approvals=parts.approvals,
-        tools_at=parts.tools,
-        awaiting_channels=ChannelLookup(parts.channels, lambda channel: channel.capabilities.defers_commands or None),
+        approvals=services.approvals,
+        tools_at=services.tools,
+        awaiting_channels=ChannelLookup(
+            services.channels, lambda channel: channel.capabilities.defers_commands or None
+        ),
         private_address=lambda command: reach(command.at, command.sender),
     )

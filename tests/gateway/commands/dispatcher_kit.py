@@ -120,6 +120,6 @@ async def counter(
         )
         said = CommandsConfig(per_minute=per_minute)
         desk = CommandDispatcher(
-            world, POLICY, lambda: said, answers=answers, ours=lambda _: frozenset({"reverie"}), redact=redact
+            world, POLICY, lambda: said, handlers=answers, own_names=lambda _: frozenset({"reverie"}), redact=redact
         )
         yield Counter(desk, clock)

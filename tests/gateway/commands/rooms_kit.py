@@ -188,15 +188,15 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
         travels = RoomMembership(made, spawn, outbox.wait_until_sent)
         views, doors, later = Views(), ConversationLocks(), CommandFollowUp(store, clock, outbox.put)
         rooms = RoomCommands(
-            reader=store, clock=clock, who=who, bindings=bindings, channels=made, travels=travels, later=later
+            reader=store, clock=clock, policy=who, bindings=bindings, channels=made, membership=travels, follow_up=later
         )
         saying = SayCommand(
             reader=store,
-            who=who,
+            policy=who,
             bindings=bindings,
             places=PrivacyCache(store, bindings),
             channels=made,
-            doors=doors,
+            locks=doors,
             forget=views.forget_view,
             post=outbox.put,
             spawn=spawn,

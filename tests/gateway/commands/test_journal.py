@@ -39,12 +39,12 @@ class Kit:
             it.store,
             it.places,
             it.forgetting,
-            memory=it.memory.read,
-            by_hand=it.notes.read_handwritten,
+            read_memory=it.memory.read,
+            read_handwritten=it.notes.read_handwritten,
             agent_of=lambda _: "reverie",
             spawn=self._spawn,
-            tell=self._tell,
-            let_in=it.memory.approve,
+            send_follow_up=self._tell,
+            approve_note=it.memory.approve,
             redact=Redactor(["swordfish-pie-99"]),
         )
 

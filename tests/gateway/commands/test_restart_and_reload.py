@@ -53,7 +53,7 @@ def running(it: House, tmp_path: Path) -> tuple[OperationsCommands, ChannelSuper
         it.channels, dict.fromkeys(it.channels, emit), clock=it.clock, stats=stats, pause=it.outbox.pause, spawn=spawn
     )
     later = CommandFollowUp(it.store, it.clock, it.outbox.put)
-    return OperationsCommands(runner=runner, stats=stats, live=live, later=later), runner
+    return OperationsCommands(supervisor=runner, stats=stats, live=live, follow_up=later), runner
 
 
 @story
@@ -181,7 +181,10 @@ async def test_reload_without_files_says_so(tmp_path: Path) -> None:
         commands, runner = running(it, tmp_path)
         live = LiveSettings(load_config(tmp_path, {}))
         commands = OperationsCommands(
-            runner=runner, stats=it.world.stats, live=live, later=CommandFollowUp(it.store, it.clock, it.outbox.put)
+            supervisor=runner,
+            stats=it.world.stats,
+            live=live,
+            follow_up=CommandFollowUp(it.store, it.clock, it.outbox.put),
         )
         answer = await commands.reload(it.ask("reload"), it.world)
         assert (answer.ok, answer.text) == (
