@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Literal
 
 from gateway.access.approval_texts import inline_code
-from gateway.access.limits import Pace
+from gateway.access.limits import SlidingWindowLimiter
 from gateway.access.linking import AccountClaim, AccountLinker
 from gateway.access.pairing import build_code_expirations, build_code_over, generate_code
 from gateway.access.policy import AccessDecision
@@ -103,7 +103,7 @@ class Greeter:
         """The same for reminders of a code."""
         self._replaced: dict[str, datetime] = {}
         """Person or room whose code was replaced: time until which a second replacement gives them no third code."""
-        self._help_limiter = Pace()
+        self._help_limiter = SlidingWindowLimiter()
         self._codes_being_written: Counter[ChannelName] = Counter()
         """Codes of each channel that are being appended."""
         self._warned = False

@@ -41,30 +41,6 @@ from gateway.store import AppendResult, NewEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.store.projections import NANO_PER_USD, spending_shares
 
-WINDOW_S = 60.0
-PEOPLE = 10_000
-"""Most people remembered at once; the one who was quiet for longest is forgotten first."""
-
-
-class Pace:
-    """Sliding window of one minute per person."""
-
-    def __init__(self) -> None:
-        self._times: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def try_acquire(self, person: str, now_s: float, per_minute: int) -> bool:
-        """Count one more at this monotonic time if it is within `per_minute`. Return whether it was."""
-        times = self._times.setdefault(person, deque())
-        self._times.move_to_end(person)
-        if len(self._times) > PEOPLE:
-            self._times.popitem(last=False)
-        while times and times[0] <= now_s - WINDOW_S:
-            times.popleft()
-        if len(times) >= per_minute:
-            return False
-        times.append(now_s)
-        return True
-
 
 class Rate(NamedTuple):
     """Burst and steady rate of a token bucket."""
@@ -98,23 +74,22 @@ class LimitSettings:
 
 K = TypeVar("K")
 V = TypeVar("V")
-
 MAX_REMEMBERED: Final = 10_000
 """Most people, rooms or notices remembered at once."""
 
 
 class LruDict(OrderedDict[K, V]):
-    """Dict of at most `most` entries: the entry that was written longest ago is dropped first. Write with `put`."""
+    """Dict of at most `max_size` entries: the entry that was written longest ago is dropped first. Write with `put`."""
 
-    def __init__(self, most: int = MAX_REMEMBERED) -> None:
+    def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
         super().__init__()
-        self._most = most
+        self._max_size = max_size
 
     def put(self, key: K, value: V) -> None:
         """Store the value as the newest entry."""
         self[key] = value
         self.move_to_end(key)
-        if len(self) > self._most:
+        if len(self) > self._max_size:
             self.popitem(last=False)
 
 
@@ -139,54 +114,54 @@ class _TokenBucket:
 class TokenBuckets:
     """Token buckets by subject. A subject that is not remembered has a full bucket."""
 
-    def __init__(self, rate: Rate, most: int = MAX_REMEMBERED) -> None:
+    def __init__(self, rate: Rate, max_size: int = MAX_REMEMBERED) -> None:
         self.rate = rate
         self._capacity = _capacity_of(rate)
         self._refill_rate = _refill_rate_of(rate)
         """Millionths of a token a minute."""
-        self._buckets = LruDict[str, _TokenBucket](most)
+        self._buckets = LruDict[str, _TokenBucket](max_size)
 
     def set_rate(self, rate: Rate) -> None:
         """Use this rate from now on: taken tokens stay taken, and come back at the new rate."""
         more = _capacity_of(rate) - self._capacity
-        for whose in self._buckets:
-            bucket = self._buckets[whose]
+        for subject in self._buckets:
+            bucket = self._buckets[subject]
             bucket.level = max(0, bucket.level + more)
         self.rate, self._capacity, self._refill_rate = rate, _capacity_of(rate), _refill_rate_of(rate)
 
-    def has_token(self, whose: str, now_s: float) -> bool:
+    def has_token(self, subject: str, now_s: float) -> bool:
         """Return whether a token may be taken at this monotonic time, which is never before that of an earlier call."""
-        if not self.rate.is_limited or whose not in self._buckets:
+        if not self.rate.is_limited or subject not in self._buckets:
             return True
-        return self._refill(self._buckets[whose], now_s).level >= _TOKEN
+        return self._refill(self._buckets[subject], now_s).level >= _TOKEN
 
-    def take(self, whose: str, now_s: float) -> bool:
+    def take(self, subject: str, now_s: float) -> bool:
         """Take a token if there is one. Return whether it was taken."""
         if not self.rate.is_limited:
             return True
-        bucket = self._buckets.get(whose)
+        bucket = self._buckets.get(subject)
         bucket = _TokenBucket(self._capacity, _to_ns(now_s)) if bucket is None else self._refill(bucket, now_s)
         if bucket.level < _TOKEN:
             return False
         bucket.level -= _TOKEN
-        self._buckets.put(whose, bucket)
+        self._buckets.put(subject, bucket)
         return True
 
-    def give_back(self, whose: str, taken_s: float, now_s: float) -> None:
+    def give_back(self, subject: str, taken_s: float, now_s: float) -> None:
         """Return an unused token that was taken at `taken_s`.
 
         The bucket never holds more than if it had not been taken.
         """
-        bucket = self._buckets.get(whose)
+        bucket = self._buckets.get(subject)
         if bucket is not None:
             self._refill(bucket, now_s)
             # Without this token the bucket may have filled in a time in which it would have been full already.
             gone = max(0, bucket.at_ns - _to_ns(taken_s)) * self._refill_rate
             bucket.level = min(self._capacity, bucket.level + max(0, _TOKEN - gone))
 
-    def was_full_since(self, whose: str, since_s: float) -> bool:
+    def was_full_since(self, subject: str, since_s: float) -> bool:
         """Return whether the bucket was full at any moment after `since_s`, as far as it was looked at since."""
-        bucket = self._buckets.get(whose)
+        bucket = self._buckets.get(subject)
         return bucket is None or bucket.full_ns > _to_ns(since_s)
 
     def _refill(self, bucket: _TokenBucket, now_s: float) -> _TokenBucket:
@@ -217,26 +192,26 @@ KEPT_DAYS: Final = 3
 class DailyCosts:
     """Cost per day and subject, in billionths of a dollar as in `gateway.store.projections`."""
 
-    def __init__(self, most: int = MAX_REMEMBERED) -> None:
-        self._most = most
+    def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
+        self._max_size = max_size
         self._days = LruDict[str, dict[str, int]](KEPT_DAYS)
 
     def set_day(self, day: str, sums: Mapping[str, int]) -> None:
         """Set the sums of that day (YYYY-MM-DD, UTC) until now."""
         self._days.put(day, dict(sums))
 
-    def add(self, day: str, whose: str, nano_usd: int) -> None:
+    def add(self, day: str, subject: str, nano_usd: int) -> None:
         """Add a cost. Above the bound, the subjects with the smallest sums are forgotten."""
         sums = self._days.get(day, {})
-        sums[whose] = sums.get(whose, 0) + nano_usd
-        if len(sums) > 2 * self._most:
-            sums = dict(heapq.nlargest(self._most, sums.items(), key=lambda one: one[1]))
+        sums[subject] = sums.get(subject, 0) + nano_usd
+        if len(sums) > 2 * self._max_size:
+            sums = dict(heapq.nlargest(self._max_size, sums.items(), key=lambda one: one[1]))
         self._days.put(day, sums)
 
-    def total(self, day: str, whose: Iterable[str]) -> int:
+    def total(self, day: str, subjects: Iterable[str]) -> int:
         """Return the sum of these subjects on that day."""
         sums = self._days.get(day)
-        return 0 if sums is None else sum(sums.get(one, 0) for one in whose)
+        return 0 if sums is None else sum(sums.get(one, 0) for one in subjects)
 
 
 QUIET_S: Final = 600.0
@@ -245,8 +220,8 @@ QUIET_S: Final = 600.0
 class NoticeThrottle:
     """Times of the notices about limits, by room and limit."""
 
-    def __init__(self, most: int = MAX_REMEMBERED) -> None:
-        self._last_said_s = LruDict[tuple[str, str], float](2 * most)
+    def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
+        self._last_said_s = LruDict[tuple[str, str], float](2 * max_size)
         """Monotonic time of the last notice: of each limit in a room, and of any limit (``""``)."""
 
     def is_due(self, room: str, limit: str, now_s: float, free_since: Callable[[float], bool]) -> bool:
@@ -270,11 +245,34 @@ class NoticeThrottle:
         self._last_said_s.pop((room, ""), None)
 
 
+WINDOW_S = 60.0
+MAX_PEOPLE = 10_000
+"""Most people remembered at once; the one who was quiet for longest is forgotten first."""
+
+
+class SlidingWindowLimiter:
+    """Sliding window of one minute per person."""
+
+    def __init__(self) -> None:
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def try_acquire(self, person: str, now_s: float, per_minute: int) -> bool:
+        """Count one more at this monotonic time if it is within `per_minute`. Return whether it was."""
+        times = self._times.setdefault(person, deque())
+        self._times.move_to_end(person)
+        if len(self._times) > MAX_PEOPLE:
+            self._times.popitem(last=False)
+        while times and times[0] <= now_s - WINDOW_S:
+            times.popleft()
+        if len(times) >= per_minute:
+            return False
+        times.append(now_s)
+        return True
+
+
 LimitKind = Literal["rate", "cost"]
 LimitScope = Literal["sender", "room", "agent"]
-
 SUBJECT_CHARS: Final = 160
-
 _NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
     ("rate", "sender"): "You write to me faster than I can answer. I go on reading, and will answer again in a while.",
     ("rate", "room"): "More is said to me here than I can answer. I go on reading, and will answer again in a while.",
@@ -290,7 +288,7 @@ class LimitHit(NamedTuple):
     """A limit that was reached."""
 
     limit: LimitKind
-    whose: LimitScope
+    scope: LimitScope
     subject: str
     """Person, room or agent."""
     rule: str
@@ -298,13 +296,13 @@ class LimitHit(NamedTuple):
 
     def key(self, day: str) -> str:
         """Key of the limit, distinct from all others. A budget is another limit each day (YYYY-MM-DD)."""
-        own = f"{self.limit}:{self.whose}:{self.subject}"
+        own = f"{self.limit}:{self.scope}:{self.subject}"
         return f"{own}:{day}" if self.limit == "cost" else own
 
 
 def format_limit_notice(hit: LimitHit) -> str:
     """Return the notice for the room."""
-    return _NOTICES[hit.limit, hit.whose]
+    return _NOTICES[hit.limit, hit.scope]
 
 
 def format_limit_report(hit: LimitHit, place: ConversationId) -> str:
@@ -312,9 +310,9 @@ def format_limit_report(hit: LimitHit, place: ConversationId) -> str:
 
     Names of people and places are untrusted, so they are shown as code.
     """
-    whose, where = inline_code(hit.subject, SUBJECT_CHARS), inline_code(place, SUBJECT_CHARS)
+    subject, where = inline_code(hit.subject, SUBJECT_CHARS), inline_code(place, SUBJECT_CHARS)
     return (
-        f"The {hit.whose} {whose} has reached a limit ({hit.rule}), in {where}. What comes beyond it is read, and "
+        f"The {hit.scope} {subject} has reached a limit ({hit.rule}), in {where}. What comes beyond it is read, and "
         "not answered. I say this once a day."
     )
 
@@ -363,7 +361,7 @@ class UsageLimiter:
         self._tell = tell
         self.stats = stats or LimitStats()
         rates: dict[LimitScope, Rate] = {"agent": settings.agent, "room": settings.room, "sender": settings.sender}
-        self._rates: Mapping[LimitScope, TokenBuckets] = {whose: TokenBuckets(rate) for whose, rate in rates.items()}
+        self._rates: Mapping[LimitScope, TokenBuckets] = {scope: TokenBuckets(rate) for scope, rate in rates.items()}
         self._usd = _budgets_usd(settings)
         self._costs: Mapping[LimitScope, DailyCosts] = {
             "agent": DailyCosts(),
@@ -383,8 +381,8 @@ class UsageLimiter:
 
     def update(self, settings: LimitSettings) -> None:
         """Use these limits from now on; spent money and taken tokens stay so. Returns at once."""
-        for whose, buckets in self._rates.items():
-            buckets.set_rate(getattr(settings, whose))
+        for scope, buckets in self._rates.items():
+            buckets.set_rate(getattr(settings, scope))
         self._usd = _budgets_usd(settings)
         self._notify_freed()
 
@@ -450,31 +448,32 @@ class UsageLimiter:
         `spent_usd`: cost of the turn so far. Owners and admins use nobody's budget; if somebody without such a role
         asks too, that person's budget counts.
         """
-        asks = self._find_payers(at, agent, askers)
+        budgets = self._find_payers(at, agent, askers)
         nano = _to_nano_usd(cost_usd) + _to_nano_usd(spent_usd)
         if cost_usd <= 0:
             return None
-        for whose, ones in asks:
-            if self._exceeds_budget(whose, ones, nano, self._reserved_elsewhere(whose, ones, at)):
-                return self._build_budget_hit(whose, ones)
-        self._set_reserved(at, asks, nano)
+        for scope, subjects in budgets:
+            if self._exceeds_budget(scope, subjects, nano, self._reserved_elsewhere(scope, subjects, at)):
+                return self._build_budget_hit(scope, subjects)
+        self._set_reserved(at, budgets, nano)
         return None
 
     async def wait_for_budget(
         self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
     ) -> None:
         """Return once `reserve` does not depend on the reservations of other turns, which may not be used up."""
-        asks = self._find_payers(at, agent, askers)
+        budgets = self._find_payers(at, agent, askers)
         nano = _to_nano_usd(cost_usd) + _to_nano_usd(spent_usd)
-        self._set_reserved(at, asks, _to_nano_usd(spent_usd))
-        while cost_usd > 0 and self._waits_for_others(at, asks, nano):
+        self._set_reserved(at, budgets, _to_nano_usd(spent_usd))
+        while cost_usd > 0 and self._waits_for_others(at, budgets, nano):
             await self._budget_freed.wait()
 
-    def _waits_for_others(self, at: Address, asks: Sequence[tuple[LimitScope, Sequence[str]]], nano: int) -> bool:
-        if any(self._exceeds_budget(whose, ones, nano) for whose, ones in asks):
+    def _waits_for_others(self, at: Address, budgets: Sequence[tuple[LimitScope, Sequence[str]]], nano: int) -> bool:
+        if any(self._exceeds_budget(scope, subjects, nano) for scope, subjects in budgets):
             return False  # whatever the others release
         return any(
-            self._exceeds_budget(whose, ones, nano, self._reserved_elsewhere(whose, ones, at)) for whose, ones in asks
+            self._exceeds_budget(scope, subjects, nano, self._reserved_elsewhere(scope, subjects, at))
+            for scope, subjects in budgets
         )
 
     def release(self, conversation: ConversationId) -> None:
@@ -482,10 +481,10 @@ class UsageLimiter:
         if self._reserved.pop(conversation, None):
             self._notify_freed()
 
-    def _set_reserved(self, at: Address, asks: Sequence[tuple[LimitScope, Sequence[str]]], nano: int) -> None:
+    def _set_reserved(self, at: Address, budgets: Sequence[tuple[LimitScope, Sequence[str]]], nano: int) -> None:
         before = self._reserved.get(at.conversation, {})
-        self._reserved[at.conversation] = {(whose, ones[0]): nano for whose, ones in asks}
-        if not asks:
+        self._reserved[at.conversation] = {(scope, subjects[0]): nano for scope, subjects in budgets}
+        if not budgets:
             del self._reserved[at.conversation]
         if before:
             self._notify_freed()
@@ -495,10 +494,10 @@ class UsageLimiter:
         freed, self._budget_freed = self._budget_freed, asyncio.Event()
         freed.set()
 
-    def _reserved_elsewhere(self, whose: LimitScope, ones: Sequence[str], at: Address) -> int:
+    def _reserved_elsewhere(self, scope: LimitScope, subjects: Sequence[str], at: Address) -> int:
         """Return the sum of the reservations of turns in other conversations."""
         return sum(
-            aside.get((whose, ones[0]), 0) for place, aside in self._reserved.items() if place != at.conversation
+            aside.get((scope, subjects[0]), 0) for place, aside in self._reserved.items() if place != at.conversation
         )
 
     def _find_payers(self, at: Address, agent: str, askers: Sequence[Sender]) -> list[tuple[LimitScope, Sequence[str]]]:
@@ -508,7 +507,7 @@ class UsageLimiter:
 
     def build_unpaid_entries(self, at: Address, message: Message | None, hit: LimitHit) -> list[NewEntry]:
         """Return the entries for a turn that no budget covers: once a day with a notice for the last sender."""
-        self.stats.count_limited(hit.limit, hit.whose)
+        self.stats.count_limited(hit.limit, hit.scope)
         now, day, now_s, room = self._clock.now(), self._today(), self._clock.monotonic(), _room_key(at)
         over = self._notice_throttle.is_due(room, hit.key(day), now_s, lambda _: False)
         with_notice = (
@@ -516,7 +515,7 @@ class UsageLimiter:
         )
         if not with_notice and _daily_key(hit, day) in self._reported:
             return []
-        fact = LimitReached(limit=hit.limit, whose=hit.whose, subject=hit.subject, rule=hit.rule)
+        fact = LimitReached(limit=hit.limit, whose=hit.scope, subject=hit.subject, rule=hit.rule)
         entries = [NewEntry(fact=fact, at=now, conversation=at.conversation)]
         if with_notice and message is not None:
             post = _build_limit_post(message, hit)
@@ -531,32 +530,37 @@ class UsageLimiter:
         people = dict.fromkeys(tuple(self._linked_subjects(at, one)) for one in senders)
         return [("agent", (agent,)), ("room", (_room_key(at),)), *(("sender", same) for same in people)]
 
-    def _exceeds_budget(self, whose: LimitScope, ones: Sequence[str], nano: int, aside: int = 0) -> bool:
+    def _exceeds_budget(self, scope: LimitScope, subjects: Sequence[str], nano: int, aside: int = 0) -> bool:
         """Return whether this additional cost exceeds today's budget."""
-        usd = self._usd[whose]
-        return usd is not None and self._costs[whose].total(self._today(), ones) + aside + nano > usd * NANO_PER_USD
+        usd = self._usd[scope]
+        return usd is not None and self._costs[scope].total(self._today(), subjects) + aside + nano > usd * NANO_PER_USD
 
-    def _build_budget_hit(self, whose: LimitScope, ones: Sequence[str]) -> LimitHit:
-        return LimitHit("cost", whose, ones[0], f"access.budgets.{whose}_usd: ${self._usd[whose]:g} a day")
+    def _build_budget_hit(self, scope: LimitScope, subjects: Sequence[str]) -> LimitHit:
+        return LimitHit("cost", scope, subjects[0], f"access.budgets.{scope}_usd: ${self._usd[scope]:g} a day")
 
     def _take(self, at: Address, sender: Sender, role: str, agent: str) -> "_TakenTokens | LimitHit":
         """Take the tokens for a message that is to be answered, or return the limit that was reached."""
         now_s, room, same = self._clock.monotonic(), _room_key(at), self._linked_subjects(at, sender)
-        asks: dict[LimitScope, str] = {"agent": agent, "room": room, "sender": same[0]}
+        subjects: dict[LimitScope, str] = {"agent": agent, "room": room, "sender": same[0]}
         if role in ADMIN_ROLES:
-            asks = {"agent": agent}
-        elif hit := self._find_budget_hit(at, sender, agent) or self._find_rate_hit(asks, now_s):
+            subjects = {"agent": agent}
+        elif hit := self._find_budget_hit(at, sender, agent) or self._find_rate_hit(subjects, now_s):
             return hit
         return _TakenTokens(
-            now_s, [(self._rates[one], who) for one, who in asks.items() if self._rates[one].take(who, now_s)]
+            now_s,
+            [
+                (self._rates[scope], subject)
+                for scope, subject in subjects.items()
+                if self._rates[scope].take(subject, now_s)
+            ],
         )
 
     def _settle_tokens(self, key: str, *, back: bool) -> None:
         """Forget the tokens of that message, or give them back."""
         taken = self._taken.pop(key, None)
         if taken is not None and back:
-            for buckets, whose in taken.buckets:
-                buckets.give_back(whose, taken.at_s, self._clock.monotonic())
+            for buckets, subject in taken.buckets:
+                buckets.give_back(subject, taken.at_s, self._clock.monotonic())
 
     def _linked_subjects(self, at: Address, sender: Sender) -> Sequence[str]:
         """Return all accounts of this sender, in an order that is the same for each of them."""
@@ -566,21 +570,21 @@ class UsageLimiter:
 
     def _find_budget_hit(self, at: Address, sender: Sender, agent: str) -> LimitHit | None:
         """Return the budget with nothing left for one more request, however cheap."""
-        for whose, ones in self._budget_subjects(at, agent, [sender]):
-            if self._exceeds_budget(whose, ones, 1):
-                return self._build_budget_hit(whose, ones)
+        for scope, subjects in self._budget_subjects(at, agent, [sender]):
+            if self._exceeds_budget(scope, subjects, 1):
+                return self._build_budget_hit(scope, subjects)
         return None
 
-    def _find_rate_hit(self, asks: Mapping[LimitScope, str], now_s: float) -> LimitHit | None:
+    def _find_rate_hit(self, subjects: Mapping[LimitScope, str], now_s: float) -> LimitHit | None:
         """Return the widest limit that is reached: in a raid that is the room's, and not one for each sender."""
-        for whose, one in asks.items():
-            if not self._rates[whose].has_token(one, now_s):
-                return LimitHit("rate", whose, one, f"access.rates.{whose}: {self._rates[whose].rate}")
+        for scope, subject in subjects.items():
+            if not self._rates[scope].has_token(subject, now_s):
+                return LimitHit("rate", scope, subject, f"access.rates.{scope}: {self._rates[scope].rate}")
         return None
 
     def _refuse(self, message: Message, judged: Judgement, hit: LimitHit) -> LimitDecision:
         """Turn the message into context. No notice goes to bots: they might answer it."""
-        self.stats.count_limited(hit.limit, hit.whose)
+        self.stats.count_limited(hit.limit, hit.scope)
         judged = replace(judged, fate="context", urgency=AMBIENT, rule=hit.rule)
         now_s, room, day = self._clock.monotonic(), _room_key(message.at), self._today()
         name = hit.key(day)
@@ -598,7 +602,7 @@ class UsageLimiter:
                 self._notice_throttle.forget(room, name)
                 self._notices.give_back(message.at.channel, now_s, self._clock.monotonic())
 
-        fact = LimitReached(limit=hit.limit, whose=hit.whose, subject=hit.subject, rule=hit.rule)
+        fact = LimitReached(limit=hit.limit, whose=hit.scope, subject=hit.subject, rule=hit.rule)
         post = _build_limit_post(message, hit) if with_notice else None
         return LimitDecision(judged, post, CommandEffect(answer="", facts=(EffectFact(fact),), settle=settle))
 
@@ -615,7 +619,7 @@ class UsageLimiter:
 
     def _was_free_since(self, hit: LimitHit, since_s: float) -> bool:
         """Return whether the limit was free in between. Money spent on a day stays spent."""
-        return hit.limit == "rate" and self._rates[hit.whose].was_full_since(hit.subject, since_s)
+        return hit.limit == "rate" and self._rates[hit.scope].was_full_since(hit.subject, since_s)
 
     def _record_turn_costs(self, entry: NewEntry, turn: TurnRecord) -> None:
         if entry.conversation is None:
@@ -662,7 +666,7 @@ def _room_key(at: Address) -> str:
 
 
 def _daily_key(hit: LimitHit, day: str) -> str:
-    return f"limit:{hit.limit}:{hit.whose}:{hit.subject}:{day}"
+    return f"limit:{hit.limit}:{hit.scope}:{hit.subject}:{day}"
 
 
 def _build_limit_post(message: Message, hit: LimitHit) -> Post:

@@ -18,78 +18,22 @@ from gateway.core.identity import AccessPolicy
 from gateway.store import AppendResult, NewEntry, OutboxPost
 from gateway.store.effects import EffectFact
 
-_MAX_LEAVING: Final = 1_000
+
+class AccessResult(NamedTuple):
+    """Result of an access command."""
+
+    text: str
+    facts: tuple[EffectFact, ...] = ()
+    """Facts to append together."""
+    ok: bool = True
+    """False: the request was not carried out."""
+    request: str = ""
+    """Request whose code is used up: nobody else may decide about it meanwhile. Empty: none."""
 
 
-def code_over_key(request: CodeIssued) -> str:
-    """Return the key of the fact that this code has ended. Names of codes are used again; their salts are not."""
-    return f"code_over:{request.salt}"
-
-
-def build_requester_notice(request: CodeIssued, text: str) -> EffectFact:
-    """Return the post with the result for the person who was shown a code: one per code, with its `CodeEnded`."""
-    key, to = _notice_key(code_over_key(request)), request.at
-    return EffectFact(PostQueued(post=Post(key=key, to=to, text=text, style="notice")), to.conversation, f"post:{key}")
-
-
-def _notice_key(over: str) -> PostKey:
-    return PostKey(hashlib.sha256(f"letter:{over}".encode()).hexdigest()[:26])
-
-
-class AccessNotifier:
-    """Follow-up of durable access decisions, whoever made them: posts notices, joins and leaves rooms.
-
-    A listener for `Store.add_listener`. A notice that was not delivered before the process ended is delivered by the
-    next one.
-    """
-
-    def __init__(
-        self,
-        policy: AccessPolicy,
-        post: Callable[[OutboxPost], None],
-        join: Callable[[Address], None],
-        leave: Callable[[Address], None],
-    ) -> None:
-        """Each callable is called on the event loop, and returns at once. `join`, `leave`: of rooms on any channel.
-
-        `policy` must already reflect the appended facts: add the roster's listener before this one.
-        """
-        self._policy = policy
-        self._post = post
-        self._join = join
-        self._leave = leave
-        self._leaving: dict[PostKey, Address] = {}
-        """Rooms to leave once this post was delivered there."""
-
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Post the notices, and join or leave the rooms, of these entries."""
-        fresh = [(entry, one) for entry, one in zip(entries, written, strict=True) if one.is_new]
-        over = {
-            _notice_key(entry.key) for entry, _ in fresh if entry.key is not None and isinstance(entry.fact, CodeEnded)
-        }
-        for entry, one in fresh:
-            match entry.fact:
-                case PostQueued(post=post) if post.key in over:
-                    self._post(OutboxPost(seq=one.seq, at=entry.at, post=post, parts=()))
-                case RoomAccessChanged(open=True, room=room):
-                    self._join(room)
-                case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):
-                    self._leave_after_notice(room, fresh)
-                case DeliveryReport(post=key) if key in self._leaving:
-                    self._leave(self._leaving.pop(key))
-                case _:
-                    pass
-
-    def _leave_after_notice(self, room: Address, fresh: Sequence[tuple[NewEntry, AppendResult]]) -> None:
-        """Leave the room at once, or once the notice that was appended with the change has been delivered."""
-        posts = [entry.fact.post for entry, _ in fresh if isinstance(entry.fact, PostQueued)]
-        last = next(
-            (post for post in reversed(posts) if (post.to.channel, post.to.room) == (room.channel, room.room)), None
-        )
-        if last is None or len(self._leaving) >= _MAX_LEAVING:
-            self._leave(room)
-        else:
-            self._leaving[last.key] = room
+def reject(words: str) -> AccessResult:
+    """Return a result that changes nothing."""
+    return AccessResult(words, ok=False)
 
 
 REQUEST_CHARS: Final = 5
@@ -110,7 +54,7 @@ class GeneratedCode:
 
     def __repr__(self) -> str:
         """Representation without the code."""
-        return f"Minted({self.request})"
+        return f"GeneratedCode({self.request})"
 
 
 def generate_code(taken: Container[str]) -> GeneratedCode:
@@ -125,24 +69,39 @@ def _word(letters: str, chars: int) -> str:
     return "".join(secrets.choice(letters) for _ in range(chars))
 
 
+ATTEMPT_WINDOW_S: Final = 600.0
+MAX_ATTEMPTS_PER_PERSON: Final = 5
+MAX_ATTEMPTS_PER_CHANNEL: Final = 20
+_MAX_REMEMBERED: Final = 10_000
+"""Most people and channels remembered: more than can have tried a code on any channel."""
+
+
+class AttemptLimiter:
+    """Wrong codes of the last ten minutes, in the memory of one process."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def is_allowed(self, person: str, channel: str, now_s: float) -> bool:
+        """Return whether a code from this person in that channel is to be checked."""
+        return (
+            self._count_failures(person, now_s) < MAX_ATTEMPTS_PER_PERSON
+            and self._count_failures(f"/{channel}", now_s) < MAX_ATTEMPTS_PER_CHANNEL
+        )
+
+    def record_failure(self, person: str, channel: str, now_s: float) -> None:
+        """Record a wrong code."""
+        for whose in (person, f"/{channel}"):  # no person's name begins so
+            self._failures.setdefault(whose, deque(maxlen=MAX_ATTEMPTS_PER_CHANNEL)).append(now_s)
+            self._failures.move_to_end(whose)
+        while len(self._failures) > _MAX_REMEMBERED:
+            self._failures.popitem(last=False)
+
+    def _count_failures(self, whose: str, now_s: float) -> int:
+        return sum(now_s - at < ATTEMPT_WINDOW_S for at in self._failures.get(whose, ()))
+
+
 PAIRED_TEXT: Final = "You are let in: from now on I answer you here."
-
-
-class AccessResult(NamedTuple):
-    """Result of an access command."""
-
-    text: str
-    facts: tuple[EffectFact, ...] = ()
-    """Facts to append together."""
-    ok: bool = True
-    """False: the request was not carried out."""
-    request: str = ""
-    """Request whose code is used up: nobody else may decide about it meanwhile. Empty: none."""
-
-
-def reject(words: str) -> AccessResult:
-    """Return a result that changes nothing."""
-    return AccessResult(words, ok=False)
 
 
 def build_code_over(request: CodeIssued, state: Literal["used", "revoked", "expired"], by: str) -> EffectFact:
@@ -212,33 +171,75 @@ def revoke_pairing(person: str, given: RoleAssigned | None, by: str) -> AccessRe
     )
 
 
-ATTEMPT_WINDOW_S: Final = 600.0
-MAX_ATTEMPTS_PER_PERSON: Final = 5
-MAX_ATTEMPTS_PER_CHANNEL: Final = 20
-_MAX_REMEMBERED: Final = 10_000
-"""Most people and channels remembered: more than can have tried a code on any channel."""
+def code_over_key(request: CodeIssued) -> str:
+    """Return the key of the fact that this code has ended. Names of codes are used again; their salts are not."""
+    return f"code_over:{request.salt}"
 
 
-class AttemptLimiter:
-    """Wrong codes of the last ten minutes, in the memory of one process."""
+def build_requester_notice(request: CodeIssued, text: str) -> EffectFact:
+    """Return the post with the result for the person who was shown a code: one per code, with its `CodeEnded`."""
+    key, to = _notice_key(code_over_key(request)), request.at
+    return EffectFact(PostQueued(post=Post(key=key, to=to, text=text, style="notice")), to.conversation, f"post:{key}")
 
-    def __init__(self) -> None:
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def is_allowed(self, person: str, channel: str, now_s: float) -> bool:
-        """Return whether a code from this person in that channel is to be checked."""
-        return (
-            self._count_failures(person, now_s) < MAX_ATTEMPTS_PER_PERSON
-            and self._count_failures(f"/{channel}", now_s) < MAX_ATTEMPTS_PER_CHANNEL
+def _notice_key(over: str) -> PostKey:
+    return PostKey(hashlib.sha256(f"letter:{over}".encode()).hexdigest()[:26])
+
+
+_MAX_LEAVING: Final = 1_000
+
+
+class AccessNotifier:
+    """Follow-up of durable access decisions, whoever made them: posts notices, joins and leaves rooms.
+
+    A listener for `Store.add_listener`. A notice that was not delivered before the process ended is delivered by the
+    next one.
+    """
+
+    def __init__(
+        self,
+        policy: AccessPolicy,
+        post: Callable[[OutboxPost], None],
+        join: Callable[[Address], None],
+        leave: Callable[[Address], None],
+    ) -> None:
+        """Each callable is called on the event loop, and returns at once. `join`, `leave`: of rooms on any channel.
+
+        `policy` must already reflect the appended facts: add the roster's listener before this one.
+        """
+        self._policy = policy
+        self._post = post
+        self._join = join
+        self._leave = leave
+        self._leaving: dict[PostKey, Address] = {}
+        """Rooms to leave once this post was delivered there."""
+
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+        """Post the notices, and join or leave the rooms, of these entries."""
+        fresh = [(entry, one) for entry, one in zip(entries, written, strict=True) if one.is_new]
+        over = {
+            _notice_key(entry.key) for entry, _ in fresh if entry.key is not None and isinstance(entry.fact, CodeEnded)
+        }
+        for entry, one in fresh:
+            match entry.fact:
+                case PostQueued(post=post) if post.key in over:
+                    self._post(OutboxPost(seq=one.seq, at=entry.at, post=post, parts=()))
+                case RoomAccessChanged(open=True, room=room):
+                    self._join(room)
+                case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):
+                    self._leave_after_notice(room, fresh)
+                case DeliveryReport(post=key) if key in self._leaving:
+                    self._leave(self._leaving.pop(key))
+                case _:
+                    pass
+
+    def _leave_after_notice(self, room: Address, fresh: Sequence[tuple[NewEntry, AppendResult]]) -> None:
+        """Leave the room at once, or once the notice that was appended with the change has been delivered."""
+        posts = [entry.fact.post for entry, _ in fresh if isinstance(entry.fact, PostQueued)]
+        last = next(
+            (post for post in reversed(posts) if (post.to.channel, post.to.room) == (room.channel, room.room)), None
         )
-
-    def record_failure(self, person: str, channel: str, now_s: float) -> None:
-        """Record a wrong code."""
-        for whose in (person, f"/{channel}"):  # no person's name begins so
-            self._failures.setdefault(whose, deque(maxlen=MAX_ATTEMPTS_PER_CHANNEL)).append(now_s)
-            self._failures.move_to_end(whose)
-        while len(self._failures) > _MAX_REMEMBERED:
-            self._failures.popitem(last=False)
-
-    def _count_failures(self, whose: str, now_s: float) -> int:
-        return sum(now_s - at < ATTEMPT_WINDOW_S for at in self._failures.get(whose, ()))
+        if last is None or len(self._leaving) >= _MAX_LEAVING:
+            self._leave(room)
+        else:
+            self._leaving[last.key] = room

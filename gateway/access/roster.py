@@ -52,144 +52,6 @@ from gateway.core.text_safety import NameWarning, check_name
 from gateway.store import AppendResult, LogEntry, NewEntry, StoreError, StoreReader
 from gateway.store.projections import current_fact_key
 
-COMPARED_MESSAGES: Final = 50
-"""Earlier messages whose senders' names are compared."""
-MAX_CACHED_ROOMS: Final = 500
-"""Rooms whose newest senders are cached: reading them costs more than comparing them."""
-
-
-class _RecentSenders(NamedTuple):
-    before: Seq
-    """The senders are those of the messages before this position."""
-    senders: tuple[Sender, ...]
-    """Senders of the newest messages there, oldest first."""
-
-
-class ImpersonationCheck:
-    """Warnings about names in rooms that can be mistaken for somebody else's."""
-
-    def __init__(self, store: StoreReader, policy: AccessPolicy) -> None:
-        self._store = store
-        self._policy = policy
-        self._cache = LruDict[ConversationId, _RecentSenders](MAX_CACHED_ROOMS)
-
-    async def __call__(self, messages: Sequence[tuple[Seq, Message]]) -> dict[MessageId, NameWarning]:
-        """Return the warnings about the senders of these messages, by message id. Oldest first, all of one place.
-
-        None for direct messages, and none for owners and admins: their role is shown beside the name already.
-        """
-        messages = [(seq, message) for seq, message in messages if message.kind != "direct"]
-        if not messages:
-            return {}
-        before = await self._load_senders(messages[0][1].at.conversation, messages[0][0])
-        others = tuple(dict.fromkeys([*before, *(message.sender for _, message in messages)]))
-        found = dict[MessageId, NameWarning]()
-        for _, message in messages:
-            known = role_of(self._policy, message.at, message.sender) in ADMIN_ROLES
-            if not known and (doubted := check_name(message.sender, others)):
-                found[message.id] = doubted
-        return found
-
-    async def _load_senders(self, place: ConversationId, before: Seq) -> tuple[Sender, ...]:
-        """Return the senders of the newest messages before this one.
-
-        Only the end of the log that is new is read again.
-        """
-        kept = self._cache.get(place)
-        known = kept if kept is not None and kept.before <= before else _RecentSenders(Seq(0), ())
-        more = await self._store.newest_entries(
-            COMPARED_MESSAGES, after=max(0, known.before - 1), before=before, kinds=MESSAGE_KINDS, conversation=place
-        )
-        spoke = [one.fact.sender for one in more if isinstance(one.fact, Message)]
-        senders = (*known.senders, *spoke)[-COMPARED_MESSAGES:]
-        self._cache.put(place, _RecentSenders(before, senders))
-        return senders
-
-
-RECENT_LINES: Final = 200
-"""Newest messages in a place that are searched for a name."""
-_MAX_CANDIDATES: Final = 10
-_MENTION: Final = re.compile(r"<@!?(\d+)>")
-"""https://discord.com/developers/docs/reference#message-formatting"""
-_ID_PATTERN: Final = re.compile(r"\d+|(?:account|mask):.+")
-"""Forms of ids."""
-_ANY_ID: Final = re.compile(r".+", re.DOTALL)
-_PLATFORM_IDS: Final = {
-    "irc": (re.compile(r"(?:account|mask|relay):.+"), "account:someone"),
-    "telegram": (re.compile(r"-?\d+"), "1001"),
-    "discord": (re.compile(r"\d+"), "80351110224678912"),
-}
-"""Forms of ids by platform, with an example: a role for a nick would hold for nobody."""
-
-
-class PersonMatch(NamedTuple):
-    """A person whom an admin named."""
-
-    person: str
-    name: str
-    """Name that they used last, if known. Untrusted."""
-    is_by_name: bool = False
-    """True if found by that name, not by id."""
-    last_role: Role = "guest"
-    """Role at their last message there."""
-
-    @property
-    def label(self) -> str:
-        """Id and name, for people."""
-        return format_person(self.person, self.name)
-
-
-async def read_recent_senders(reader: StoreReader, place: ConversationId) -> dict[str, Sender]:
-    """Return the recent senders of messages and commands there by id, as they were last; refused ones too."""
-    entries = await reader.newest_entries(RECENT_LINES, kinds=(*MESSAGE_KINDS, "command"), conversation=place)
-    senders = [(entry.fact.at, entry.fact.sender) for entry in entries if isinstance(entry.fact, Message | Command)]
-    return {person_key(at.channel, sender.id): sender for at, sender in senders}
-
-
-def find_person(
-    written: str, at: Address, platforms: Mapping[ChannelName, str], recent: Mapping[str, str], known: Mapping[str, str]
-) -> PersonMatch | str:
-    """Return the person that this means there, or the reason why nobody, in words. Pure.
-
-    `platforms`: of all channels, as in `Capabilities.platform`. `recent`: recent senders there; `known`: other known
-    people; both by id, with names. A name counts only if a recent sender has it and nobody else does: anybody can take
-    any name.
-    """
-    mention = _MENTION.fullmatch(written.strip())
-    word = mention[1] if mention else written.strip("` ").removeprefix("@")
-    channel, _, sender_id = word.partition(":")
-    if sender_id and channel in platforms:
-        whom = person_key(ChannelName(channel), sender_id)
-        wrong = explain_invalid_id(word, platforms[ChannelName(channel)])
-        if wrong and whom not in recent and whom not in known:
-            return wrong
-        return PersonMatch(whom, recent.get(whom) or known.get(whom, ""))
-    own = person_key(at.channel, word)
-    if _ID_PATTERN.fullmatch(word):  # a name in the form of an id never stands for its bearer
-        known = {own: "", **known}
-    found = {one: name for one, name in recent.items() if _fold_name(name) == _fold_name(word)}
-    meant = {one: name for one, name in {**known, **recent}.items() if one == own}
-    if len(found | meant) > 1:
-        lines = [f"- {format_person(one, name)}" for one, name in list((found | meant).items())[:_MAX_CANDIDATES]]
-        return "\n".join([f"More than one goes by {inline_code(word)}. Write the id of whom you mean:", *lines])
-    for one, name in (found | meant).items():
-        return PersonMatch(one, name, one not in meant)
-    return f"I have heard nobody called {inline_code(word)} here lately. Write their id, as `whoami` shows it to them."
-
-
-def explain_invalid_id(written: str, platform: str) -> str:
-    """Return why `channel:id` cannot be anybody on such a platform, in words; empty: it can."""
-    channel, _, sender_id = written.partition(":")
-    shape, example = _PLATFORM_IDS.get(platform.lower(), (_ANY_ID, ""))
-    if shape.fullmatch(sender_id):
-        return ""
-    return f"{inline_code(written)} is nobody's id. Write it as `whoami` shows it to them, e.g. `{channel}:{example}`."
-
-
-def _fold_name(name: str) -> str:
-    return unicodedata.normalize("NFKC", name).casefold().strip()
-
-
 ROSTER_KINDS: Final = ("role_given", "room_opened", "identity_linked", "code_given")
 RequestKind = Literal["pair", "room", "link", "confirm"]
 
@@ -311,6 +173,64 @@ class Roster:
         return RosterState(grants=grants, rooms=rooms, links=group_linked_accounts(self.links))
 
 
+def explain_role_refusal(
+    policy: AccessPolicy, *, by: str, role: Role, whom: str, wants: Role | Literal[""], last_role: Role = "guest"
+) -> str:
+    """Return why somebody with `role` in that scope may not make this change; empty: they may.
+
+    `last_role`: role of the person concerned at their last message in that scope.
+    """
+    if role not in ADMIN_ROLES:
+        return "Only owners and admins decide that."
+    if by in list_accounts_of(policy, whom):
+        return "Nobody changes what they are themselves."
+    if wants in ADMIN_ROLES and not is_verifiable(whom):
+        return "Nobody vouches for a mask, so it is never made admin or owner."
+    if any("owner" in given for given in _iter_configured_roles(policy, whom)):
+        return "The configuration makes them an owner; only there that is changed."
+    if role == "owner":
+        lesser = is_global_owner(policy, whom) and not is_global_owner(policy, by)
+        return "Only who owns everything changes what somebody may do who does, too." if lesser else ""
+    if last_role in ADMIN_ROLES or find_strongest_role(policy, whom) in ADMIN_ROLES:
+        return "Only an owner changes what an admin or owner may do."
+    return "Only an owner makes somebody admin or owner." if wants in ADMIN_ROLES else ""
+
+
+def list_accounts_of(policy: AccessPolicy, person: str) -> tuple[str, ...]:
+    """Return all accounts of a person."""
+    return (person, *sorted(policy.roster_state().links.get(person, ())))
+
+
+def find_strongest_role(policy: AccessPolicy, person: str) -> Role:
+    """Return the strongest role that they were given anywhere, blocked or not; guest: none."""
+    return max({"guest", *_collect_roles(policy, person)}, key=ROLE_ORDER.index)
+
+
+def is_global_owner(policy: AccessPolicy, person: str) -> bool:
+    """Return whether they are an owner in all places."""
+    known, accounts = policy.roster_state().grants, list_accounts_of(policy, person)
+    given = (grant for one in accounts for grant in known.get(one, ()) if not grant.scope)
+    return any(policy.roles.get(one) == "owner" for one in accounts) or any(one.role == "owner" for one in given)
+
+
+def is_blocked_anywhere(policy: AccessPolicy, person: str) -> bool:
+    """Return whether one of their accounts is blocked anywhere."""
+    return "blocked" in _collect_roles(policy, person)
+
+
+def _collect_roles(policy: AccessPolicy, person: str) -> set[Role]:
+    known = policy.roster_state().grants
+    given = {role for roles in _iter_configured_roles(policy, person) for role in roles}
+    return given | {grant.role for one in list_accounts_of(policy, person) for grant in known.get(one, ())}
+
+
+def _iter_configured_roles(policy: AccessPolicy, person: str) -> Iterator[Sequence[Role]]:
+    for one in list_accounts_of(policy, person):
+        if one in policy.roles:
+            yield (policy.roles[one],)
+        yield tuple(grant.role for grant in policy.grants.get(one, ()))
+
+
 def describe_grant(given: RoleAssigned) -> str:
     """Return why somebody has that role, for people."""
     what = {"pairing": "paired", "role": f"made {given.role}", "block": "blocked", "seed": "let in"}[given.why]
@@ -395,59 +315,139 @@ class ChannelStyle:
         return self.platforms.get(channel, "this platform")
 
 
-def explain_role_refusal(
-    policy: AccessPolicy, *, by: str, role: Role, whom: str, wants: Role | Literal[""], last_role: Role = "guest"
-) -> str:
-    """Return why somebody with `role` in that scope may not make this change; empty: they may.
+RECENT_LINES: Final = 200
+"""Newest messages in a place that are searched for a name."""
+_MAX_CANDIDATES: Final = 10
+_MENTION: Final = re.compile(r"<@!?(\d+)>")
+"""https://discord.com/developers/docs/reference#message-formatting"""
+_ID_PATTERN: Final = re.compile(r"\d+|(?:account|mask):.+")
+"""Forms of ids."""
+_ANY_ID: Final = re.compile(r".+", re.DOTALL)
+_PLATFORM_IDS: Final = {
+    "irc": (re.compile(r"(?:account|mask|relay):.+"), "account:someone"),
+    "telegram": (re.compile(r"-?\d+"), "1001"),
+    "discord": (re.compile(r"\d+"), "80351110224678912"),
+}
+"""Forms of ids by platform, with an example: a role for a nick would hold for nobody."""
 
-    `last_role`: role of the person concerned at their last message in that scope.
+
+class PersonMatch(NamedTuple):
+    """A person whom an admin named."""
+
+    person: str
+    name: str
+    """Name that they used last, if known. Untrusted."""
+    is_by_name: bool = False
+    """True if found by that name, not by id."""
+    last_role: Role = "guest"
+    """Role at their last message there."""
+
+    @property
+    def label(self) -> str:
+        """Id and name, for people."""
+        return format_person(self.person, self.name)
+
+
+async def read_recent_senders(reader: StoreReader, place: ConversationId) -> dict[str, Sender]:
+    """Return the recent senders of messages and commands there by id, as they were last; refused ones too."""
+    entries = await reader.newest_entries(RECENT_LINES, kinds=(*MESSAGE_KINDS, "command"), conversation=place)
+    senders = [(entry.fact.at, entry.fact.sender) for entry in entries if isinstance(entry.fact, Message | Command)]
+    return {person_key(at.channel, sender.id): sender for at, sender in senders}
+
+
+def find_person(
+    written: str, at: Address, platforms: Mapping[ChannelName, str], recent: Mapping[str, str], known: Mapping[str, str]
+) -> PersonMatch | str:
+    """Return the person that this means there, or the reason why nobody, in words. Pure.
+
+    `platforms`: of all channels, as in `Capabilities.platform`. `recent`: recent senders there; `known`: other known
+    people; both by id, with names. A name counts only if a recent sender has it and nobody else does: anybody can take
+    any name.
     """
-    if role not in ADMIN_ROLES:
-        return "Only owners and admins decide that."
-    if by in list_accounts_of(policy, whom):
-        return "Nobody changes what they are themselves."
-    if wants in ADMIN_ROLES and not is_verifiable(whom):
-        return "Nobody vouches for a mask, so it is never made admin or owner."
-    if any("owner" in given for given in _iter_configured_roles(policy, whom)):
-        return "The configuration makes them an owner; only there that is changed."
-    if role == "owner":
-        lesser = is_global_owner(policy, whom) and not is_global_owner(policy, by)
-        return "Only who owns everything changes what somebody may do who does, too." if lesser else ""
-    if last_role in ADMIN_ROLES or find_strongest_role(policy, whom) in ADMIN_ROLES:
-        return "Only an owner changes what an admin or owner may do."
-    return "Only an owner makes somebody admin or owner." if wants in ADMIN_ROLES else ""
+    mention = _MENTION.fullmatch(written.strip())
+    word = mention[1] if mention else written.strip("` ").removeprefix("@")
+    channel, _, sender_id = word.partition(":")
+    if sender_id and channel in platforms:
+        whom = person_key(ChannelName(channel), sender_id)
+        wrong = explain_invalid_id(word, platforms[ChannelName(channel)])
+        if wrong and whom not in recent and whom not in known:
+            return wrong
+        return PersonMatch(whom, recent.get(whom) or known.get(whom, ""))
+    own = person_key(at.channel, word)
+    if _ID_PATTERN.fullmatch(word):  # a name in the form of an id never stands for its bearer
+        known = {own: "", **known}
+    found = {one: name for one, name in recent.items() if _fold_name(name) == _fold_name(word)}
+    meant = {one: name for one, name in {**known, **recent}.items() if one == own}
+    if len(found | meant) > 1:
+        lines = [f"- {format_person(one, name)}" for one, name in list((found | meant).items())[:_MAX_CANDIDATES]]
+        return "\n".join([f"More than one goes by {inline_code(word)}. Write the id of whom you mean:", *lines])
+    for one, name in (found | meant).items():
+        return PersonMatch(one, name, one not in meant)
+    return f"I have heard nobody called {inline_code(word)} here lately. Write their id, as `whoami` shows it to them."
 
 
-def list_accounts_of(policy: AccessPolicy, person: str) -> tuple[str, ...]:
-    """Return all accounts of a person."""
-    return (person, *sorted(policy.roster_state().links.get(person, ())))
+def explain_invalid_id(written: str, platform: str) -> str:
+    """Return why `channel:id` cannot be anybody on such a platform, in words; empty: it can."""
+    channel, _, sender_id = written.partition(":")
+    shape, example = _PLATFORM_IDS.get(platform.lower(), (_ANY_ID, ""))
+    if shape.fullmatch(sender_id):
+        return ""
+    return f"{inline_code(written)} is nobody's id. Write it as `whoami` shows it to them, e.g. `{channel}:{example}`."
 
 
-def find_strongest_role(policy: AccessPolicy, person: str) -> Role:
-    """Return the strongest role that they were given anywhere, blocked or not; guest: none."""
-    return max({"guest", *_collect_roles(policy, person)}, key=ROLE_ORDER.index)
+def _fold_name(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).casefold().strip()
 
 
-def is_global_owner(policy: AccessPolicy, person: str) -> bool:
-    """Return whether they are an owner in all places."""
-    known, accounts = policy.roster_state().grants, list_accounts_of(policy, person)
-    given = (grant for one in accounts for grant in known.get(one, ()) if not grant.scope)
-    return any(policy.roles.get(one) == "owner" for one in accounts) or any(one.role == "owner" for one in given)
+COMPARED_MESSAGES: Final = 50
+"""Earlier messages whose senders' names are compared."""
+MAX_CACHED_ROOMS: Final = 500
+"""Rooms whose newest senders are cached: reading them costs more than comparing them."""
 
 
-def is_blocked_anywhere(policy: AccessPolicy, person: str) -> bool:
-    """Return whether one of their accounts is blocked anywhere."""
-    return "blocked" in _collect_roles(policy, person)
+class _RecentSenders(NamedTuple):
+    before: Seq
+    """The senders are those of the messages before this position."""
+    senders: tuple[Sender, ...]
+    """Senders of the newest messages there, oldest first."""
 
 
-def _collect_roles(policy: AccessPolicy, person: str) -> set[Role]:
-    known = policy.roster_state().grants
-    given = {role for roles in _iter_configured_roles(policy, person) for role in roles}
-    return given | {grant.role for one in list_accounts_of(policy, person) for grant in known.get(one, ())}
+class ImpersonationCheck:
+    """Warnings about names in rooms that can be mistaken for somebody else's."""
 
+    def __init__(self, store: StoreReader, policy: AccessPolicy) -> None:
+        self._store = store
+        self._policy = policy
+        self._cache = LruDict[ConversationId, _RecentSenders](MAX_CACHED_ROOMS)
 
-def _iter_configured_roles(policy: AccessPolicy, person: str) -> Iterator[Sequence[Role]]:
-    for one in list_accounts_of(policy, person):
-        if one in policy.roles:
-            yield (policy.roles[one],)
-        yield tuple(grant.role for grant in policy.grants.get(one, ()))
+    async def __call__(self, messages: Sequence[tuple[Seq, Message]]) -> dict[MessageId, NameWarning]:
+        """Return the warnings about the senders of these messages, by message id. Oldest first, all of one place.
+
+        None for direct messages, and none for owners and admins: their role is shown beside the name already.
+        """
+        messages = [(seq, message) for seq, message in messages if message.kind != "direct"]
+        if not messages:
+            return {}
+        before = await self._load_senders(messages[0][1].at.conversation, messages[0][0])
+        others = tuple(dict.fromkeys([*before, *(message.sender for _, message in messages)]))
+        found = dict[MessageId, NameWarning]()
+        for _, message in messages:
+            known = role_of(self._policy, message.at, message.sender) in ADMIN_ROLES
+            if not known and (doubted := check_name(message.sender, others)):
+                found[message.id] = doubted
+        return found
+
+    async def _load_senders(self, place: ConversationId, before: Seq) -> tuple[Sender, ...]:
+        """Return the senders of the newest messages before this one.
+
+        Only the end of the log that is new is read again.
+        """
+        kept = self._cache.get(place)
+        known = kept if kept is not None and kept.before <= before else _RecentSenders(Seq(0), ())
+        more = await self._store.newest_entries(
+            COMPARED_MESSAGES, after=max(0, known.before - 1), before=before, kinds=MESSAGE_KINDS, conversation=place
+        )
+        spoke = [one.fact.sender for one in more if isinstance(one.fact, Message)]
+        senders = (*known.senders, *spoke)[-COMPARED_MESSAGES:]
+        self._cache.put(place, _RecentSenders(before, senders))
+        return senders

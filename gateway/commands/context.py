@@ -22,6 +22,140 @@ from gateway.tools.approvals import ApprovalDecisions
 from gateway.tools.dispatch import ToolList
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandContext:
+    """Services that command handlers may read."""
+
+    reader: StoreReader
+    clock: Clock
+    stats: GatewayStats
+    version: str
+    model_name: Callable[[], str]
+    """Returns the name of the model that answers people."""
+    agent_mode: Callable[[], str]
+    """Returns the agent's mode, in a word."""
+    prefixes: Mapping[ChannelName, str]
+    """Command prefix of each channel. Empty: commands cannot be given there."""
+    rewinds: Rewinder
+    """Changes to the view of a conversation."""
+    count_pages: Callable[[Post], int]
+    """Returns the number of pages of a post on its channel; 1 where there are no pages."""
+    operator_contact: Callable[[ChannelName], str | None] = lambda _: None
+    """Returns the operator's contact for that channel."""
+    approvals: ApprovalDecisions | None = None
+    """Tool calls that wait for approval. None: no tool does."""
+    tools_at: Callable[[Address], ToolList] = lambda _: ToolList()
+    """Returns the tools of the agent in that place."""
+    awaiting_channels: Collection[ChannelName] = ()
+    """Channels with `Capabilities.defers_commands`, where a refused sender gets an answer."""
+    private_address: Callable[[Command], Address] = lambda command: command.at
+    """Returns the place for an answer that a room must not see: there, where the platform can show it to one person."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandCall:
+    """One command to answer."""
+
+    command: Command
+    role: Role
+    rule: str
+    """Access rule by which this person is accepted here."""
+    global_role: Role = "guest"
+    """Role of this person in all places."""
+    sub: str = ""
+    """Name of the subcommand. Empty: the command has none."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """Given arguments by name; they fit the table."""
+
+    @property
+    def person(self) -> str:
+        """The sender, as `gateway.core.identity.person_key`."""
+        return person_key(self.command.at.channel, self.command.sender.id)
+
+    def available_commands(self) -> list[CommandDefinition]:
+        """Return the commands that this person may use here."""
+        direct = self.command.direct
+        return [
+            row
+            for row in COMMANDS
+            if row.is_allowed_for(self.role, direct=direct, everywhere=self.global_role)
+            and (direct or not row.direct_only)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandReply:
+    """Answer of a command handler."""
+
+    text: str
+    page: int = 1
+    effect: CommandEffect | None = None
+    """Facts to append with it. None: the command changes nothing."""
+    private: bool | None = None
+    """Whether only the sender may see it. None: as the table says."""
+    ok: bool = True
+    """False: the request was not carried out. For the audit."""
+
+
+CommandHandler = Callable[[CommandCall, CommandContext], Awaitable[str | CommandReply]]
+MAX_SUGGESTIONS: Final = 25
+MAX_SUGGESTION_CHARS: Final = 100
+"""As in `channels.base.CommandCompleter`."""
+
+
+class ConversationPrivacy(Protocol):
+    """What is needed of `gateway.stream.routing.PrivacyCache`."""
+
+    @property
+    def titles(self) -> PlaceTitles:
+        """Titles of places."""
+
+    async def scope(self, conversation: ConversationId) -> str:
+        """Return who may read messages there."""
+
+    async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Visibility:
+        """Return what a turn there may see."""
+
+
+def sees_everything(call: CommandCall) -> bool:
+    """Return whether an owner asks in a direct chat."""
+    return call.command.direct and call.global_role == "owner"
+
+
+async def find_visibility(call: CommandCall, places: ConversationPrivacy) -> Visibility:
+    """Return what may be shown where the command was given. A direct chat is private, whatever its history."""
+    here, everything = call.command.at.conversation, sees_everything(call)
+    if call.command.direct:
+        return Visibility(scope=here, is_private=True, sees_everything=everything)
+    return await places.visibility(here, everything=everything)
+
+
+async def find_hidden(
+    call: CommandCall, places: ConversationPrivacy, named: Iterable[ConversationId]
+) -> frozenset[ConversationId]:
+    """Return those of these conversations that must not be named there, because others could read it."""
+    if sees_everything(call):
+        return frozenset()
+    sight = await find_visibility(call, places)
+    others = [place for place in dict.fromkeys(named) if not is_inner(place)]
+    return frozenset([place for place in others if not sight.can_see(await places.scope(place))])
+
+
+def format_place(conversation: ConversationId) -> str:
+    """Return a place as text for people."""
+    if is_inner(conversation):
+        return f"{inline_code(Address.parse(conversation).room)} by itself"
+    return inline_code(conversation, PLACE_CHARS)
+
+
+def match_suggestions(found: Iterable[str], begun: str) -> list[str]:
+    """Return the suggestions that contain what somebody has begun to write."""
+    meant = begun.strip(" `").casefold()
+    return list(
+        islice((one for one in found if meant in one.casefold() and len(one) <= MAX_SUGGESTION_CHARS), MAX_SUGGESTIONS)
+    )
+
+
 class RoomNotFound(Exception):
     """Nothing has that name; the text is for people."""
 
@@ -100,139 +234,3 @@ class CommandFollowUp:
 def follow_up_key(command: Command, what: str) -> PostKey:
     """Return the key of a post that a command makes besides its answer: always the same, as long as a ULID."""
     return PostKey(hashlib.sha256(f"{what}:{dedup_key(command)}".encode()).hexdigest()[:26])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandContext:
-    """Services that command handlers may read."""
-
-    reader: StoreReader
-    clock: Clock
-    stats: GatewayStats
-    version: str
-    model_name: Callable[[], str]
-    """Returns the name of the model that answers people."""
-    agent_mode: Callable[[], str]
-    """Returns the agent's mode, in a word."""
-    prefixes: Mapping[ChannelName, str]
-    """Command prefix of each channel. Empty: commands cannot be given there."""
-    rewinds: Rewinder
-    """Changes to the view of a conversation."""
-    count_pages: Callable[[Post], int]
-    """Returns the number of pages of a post on its channel; 1 where there are no pages."""
-    operator_contact: Callable[[ChannelName], str | None] = lambda _: None
-    """Returns the operator's contact for that channel."""
-    approvals: ApprovalDecisions | None = None
-    """Tool calls that wait for approval. None: no tool does."""
-    tools_at: Callable[[Address], ToolList] = lambda _: ToolList()
-    """Returns the tools of the agent in that place."""
-    awaiting_channels: Collection[ChannelName] = ()
-    """Channels with `Capabilities.defers_commands`, where a refused sender gets an answer."""
-    private_address: Callable[[Command], Address] = lambda command: command.at
-    """Returns the place for an answer that a room must not see: there, where the platform can show it to one person."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandCall:
-    """One command to answer."""
-
-    command: Command
-    role: Role
-    rule: str
-    """Access rule by which this person is accepted here."""
-    global_role: Role = "guest"
-    """Role of this person in all places."""
-    sub: str = ""
-    """Name of the subcommand. Empty: the command has none."""
-    arguments: Mapping[str, str] = field(default_factory=dict)
-    """Given arguments by name; they fit the table."""
-
-    @property
-    def person(self) -> str:
-        """The sender, as `gateway.core.identity.person_key`."""
-        return person_key(self.command.at.channel, self.command.sender.id)
-
-    def available_commands(self) -> list[CommandDefinition]:
-        """Return the commands that this person may use here."""
-        direct = self.command.direct
-        return [
-            row
-            for row in COMMANDS
-            if row.is_allowed_for(self.role, direct=direct, everywhere=self.global_role)
-            and (direct or not row.direct_only)
-        ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandReply:
-    """Answer of a command handler."""
-
-    text: str
-    page: int = 1
-    effect: CommandEffect | None = None
-    """Facts to append with it. None: the command changes nothing."""
-    private: bool | None = None
-    """Whether only the sender may see it. None: as the table says."""
-    ok: bool = True
-    """False: the request was not carried out. For the audit."""
-
-
-CommandHandler = Callable[[CommandCall, CommandContext], Awaitable[str | CommandReply]]
-
-
-MAX_SUGGESTIONS: Final = 25
-MAX_SUGGESTION_CHARS: Final = 100
-"""As in `channels.base.CommandCompleter`."""
-
-
-class ConversationPrivacy(Protocol):
-    """What is needed of `gateway.stream.routing.PrivacyCache`."""
-
-    @property
-    def titles(self) -> PlaceTitles:
-        """Titles of places."""
-
-    async def scope(self, conversation: ConversationId) -> str:
-        """Return who may read messages there."""
-
-    async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Visibility:
-        """Return what a turn there may see."""
-
-
-def sees_everything(call: CommandCall) -> bool:
-    """Return whether an owner asks in a direct chat."""
-    return call.command.direct and call.global_role == "owner"
-
-
-async def find_visibility(call: CommandCall, places: ConversationPrivacy) -> Visibility:
-    """Return what may be shown where the command was given. A direct chat is private, whatever its history."""
-    here, everything = call.command.at.conversation, sees_everything(call)
-    if call.command.direct:
-        return Visibility(scope=here, is_private=True, sees_everything=everything)
-    return await places.visibility(here, everything=everything)
-
-
-async def find_hidden(
-    call: CommandCall, places: ConversationPrivacy, named: Iterable[ConversationId]
-) -> frozenset[ConversationId]:
-    """Return those of these conversations that must not be named there, because others could read it."""
-    if sees_everything(call):
-        return frozenset()
-    sight = await find_visibility(call, places)
-    others = [place for place in dict.fromkeys(named) if not is_inner(place)]
-    return frozenset([place for place in others if not sight.can_see(await places.scope(place))])
-
-
-def format_place(conversation: ConversationId) -> str:
-    """Return a place as text for people."""
-    if is_inner(conversation):
-        return f"{inline_code(Address.parse(conversation).room)} by itself"
-    return inline_code(conversation, PLACE_CHARS)
-
-
-def match_suggestions(found: Iterable[str], begun: str) -> list[str]:
-    """Return the suggestions that contain what somebody has begun to write."""
-    meant = begun.strip(" `").casefold()
-    return list(
-        islice((one for one in found if meant in one.casefold() and len(one) <= MAX_SUGGESTION_CHARS), MAX_SUGGESTIONS)
-    )

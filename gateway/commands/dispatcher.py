@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gateway.access.limits import Pace
+from gateway.access.limits import SlidingWindowLimiter
 from gateway.access.policy import AccessDecision, decide
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
@@ -46,7 +46,7 @@ class CommandAudit:
 
     def __init__(self, policy: AccessPolicy, redact: RedactText) -> None:
         self._policy, self._redact = policy, redact
-        self._refusals = Pace()
+        self._refusals = SlidingWindowLimiter()
 
     def build_use_facts(
         self, row: CommandDefinition, command: Command, answer: str, *, ok: bool
@@ -147,7 +147,7 @@ class CommandDispatcher:
         self._context = context
         self._access_policy = access_policy
         self._read_config = config
-        self._rate_limiter = Pace()
+        self._rate_limiter = SlidingWindowLimiter()
         self._handlers = handlers
         self._find_own_names = own_names
         self._redact = redact

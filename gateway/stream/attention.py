@@ -55,20 +55,17 @@ from gateway.core.fields import GuardedRegex, RegexOutcome
 from gateway.core.identity import ROLE_ORDER, Role
 from gateway.store import AppendResult, NewEntry, StoreReader
 
-MAX_SALIENCE_ROOMS: Final = 1_000
-"""Rooms remembered at once. A forgotten one has no average until it was watched again."""
-SHORT_AVERAGE_S: Final = 60.0
-LONG_AVERAGE_S: Final = 3_600.0
-"""Time constants, in seconds, of the exponentially weighted counts of lines: the present rate, and the usual one."""
-MIN_ACTIVE_LINES: Final = 10.0
-"""Lines in the short count below which nothing is unusual, however quiet the room was."""
+REGEX_TIMED_OUT: Final = "; too slow: the regex of "
+"""Separator in a reason, before each rule whose regex took too long, with its name from `iter_named_rules`."""
+ListenMode = Literal["mention", "ambient", "all", "off"]
+Urgency = Literal[0, 1, 2, 3]
+INHERIT = -1
+"""Threshold value that means: use the next shorter prefix."""
+PRESENCE_OFFSETS: Final[Mapping[PresenceLevel, int]] = {"focused": 1, "idle": -1, "away": -1}
+"""Shift of the operator's thresholds by presence; other levels have none.
 
-_QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
-"""The ASCII mark, the wide one of East Asian scripts, and the Arabic one."""
-_TRAILING_CHARS: Final = " \t\r\n\"'\u201d\u2019\u00bb)]*_~`!"
-"""Characters that may follow a question mark: white space, quotes, brackets, marks of emphasis."""
-_ADDRESSED: Final = re.compile(r"(?<!\S)@\w|\A\S{1,64}[:,]\s|\A<@")
-"""`@name` anywhere, or `name:` or `name,` at the start. Also matches `well, ...`: in doubt the agent is silent."""
+While people sleep, events below urgent are noticed, and held back by `agent.dmn`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,99 +82,6 @@ class SaliencePolicy:
     """Rate of lines that is salient, as a multiple of the usual one. 0: none is."""
     rest_s: float = 300.0
     """Seconds after a salient message in which no other of that room is."""
-
-
-def is_open_question(message: Message) -> bool:
-    """Return whether a message ends with a question mark and is addressed to nobody, as far as its text shows."""
-    text = message.text[-4_096:].rstrip(_TRAILING_CHARS)
-    if not text.endswith(_QUESTION_MARKS) or message.reply_to is not None or _ADDRESSED.search(message.text[:4_096]):
-        return False
-    return "://" not in text.rsplit(maxsplit=1)[-1]
-
-
-@dataclass(slots=True)
-class _RoomActivity:
-    watched_since: datetime
-    last_line_at: datetime
-    short_count: float = 0.0
-    long_count: float = 0.0
-    lifted_at: datetime | None = None
-
-    def count(self, at: datetime) -> float:
-        """Count a line. Return the present rate as a multiple of the usual one. 0: too few lines, or too short a time.
-
-        The long count has grown only since `watched_since`, and is compared with its highest possible value by now (the
-        usual bias correction: https://arxiv.org/abs/1412.6980, section 3).
-        """
-        at = max(at, self.last_line_at)
-        passed = (at - self.last_line_at).total_seconds()
-        self.last_line_at = at
-        self.long_count *= math.exp(-passed / LONG_AVERAGE_S)
-        usual = self.long_count / LONG_AVERAGE_S
-        watched = (at - self.watched_since).total_seconds()
-        self.short_count = self.short_count * math.exp(-passed / SHORT_AVERAGE_S) + 1
-        self.long_count += 1
-        if self.short_count < MIN_ACTIVE_LINES or watched < LONG_AVERAGE_S or usual <= 0:
-            return 0.0
-        return (self.short_count / SHORT_AVERAGE_S) / (usual / (1 - math.exp(-watched / LONG_AVERAGE_S)))
-
-
-class SalienceDetector:
-    """Finds salient messages, with the state of rooms in which somebody wrote lately."""
-
-    def __init__(self, policy: Callable[[], SaliencePolicy]) -> None:
-        """`said`: returns the present policy."""
-        self._policy = policy
-        self._rooms: OrderedDict[ConversationId, _RoomActivity] = OrderedDict()
-
-    def find_reason(self, message: Message, at: datetime) -> str | None:
-        """Return the configuration key by which this line of a room is salient; None: it is not.
-
-        `at`: time of receipt. Call it once for each line that would be ambient otherwise.
-        """
-        salience = self._policy()
-        if not (salience.people or salience.keywords or salience.questions or salience.activity):
-            return None
-        place = message.at.conversation
-        room = self._rooms.setdefault(place, _RoomActivity(watched_since=at, last_line_at=at))
-        self._rooms.move_to_end(place)
-        if len(self._rooms) > MAX_SALIENCE_ROOMS:
-            self._rooms.popitem(last=False)
-        why = _find_salience_key(salience, message, room.count(at))
-        resting = room.lifted_at is not None and (at - room.lifted_at).total_seconds() < salience.rest_s
-        if why is None or resting:
-            return None
-        room.lifted_at = at
-        return f"attention.salience.{why}"
-
-
-def _find_salience_key(salience: SaliencePolicy, message: Message, times: float) -> str | None:
-    text = message.text.casefold()
-    if f"{message.at.channel}:{message.sender.id}" in salience.people:
-        return "people"
-    if message.sender.is_bot:
-        return None
-    if any(word.casefold() in text for word in salience.keywords):
-        return "keywords"
-    if salience.questions and is_open_question(message):
-        return "questions"
-    return "activity" if 0 < salience.activity <= times else None
-
-
-REGEX_TIMED_OUT: Final = "; too slow: the regex of "
-"""Separator in a reason, before each rule whose regex took too long, with its name from `iter_named_rules`."""
-
-ListenMode = Literal["mention", "ambient", "all", "off"]
-Urgency = Literal[0, 1, 2, 3]
-
-INHERIT = -1
-"""Threshold value that means: use the next shorter prefix."""
-
-PRESENCE_OFFSETS: Final[Mapping[PresenceLevel, int]] = {"focused": 1, "idle": -1, "away": -1}
-"""Shift of the operator's thresholds by presence; other levels have none.
-
-While people sleep, events below urgent are noticed, and held back by `agent.dmn`.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,6 +288,98 @@ def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int,
     made = policy.overrides().thresholds
     level, prefix = find_threshold({**policy.thresholds, **made} if made else policy.thresholds, dotted)
     return level, prefix and f"{'notify threshold ' if prefix in made else 'attention.thresholds.'}{prefix}"
+
+
+MAX_SALIENCE_ROOMS: Final = 1_000
+"""Rooms remembered at once. A forgotten one has no average until it was watched again."""
+SHORT_AVERAGE_S: Final = 60.0
+LONG_AVERAGE_S: Final = 3_600.0
+"""Time constants, in seconds, of the exponentially weighted counts of lines: the present rate, and the usual one."""
+MIN_ACTIVE_LINES: Final = 10.0
+"""Lines in the short count below which nothing is unusual, however quiet the room was."""
+_QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
+"""The ASCII mark, the wide one of East Asian scripts, and the Arabic one."""
+_TRAILING_CHARS: Final = " \t\r\n\"'\u201d\u2019\u00bb)]*_~`!"
+"""Characters that may follow a question mark: white space, quotes, brackets, marks of emphasis."""
+_ADDRESSED: Final = re.compile(r"(?<!\S)@\w|\A\S{1,64}[:,]\s|\A<@")
+"""`@name` anywhere, or `name:` or `name,` at the start. Also matches `well, ...`: in doubt the agent is silent."""
+
+
+def is_open_question(message: Message) -> bool:
+    """Return whether a message ends with a question mark and is addressed to nobody, as far as its text shows."""
+    text = message.text[-4_096:].rstrip(_TRAILING_CHARS)
+    if not text.endswith(_QUESTION_MARKS) or message.reply_to is not None or _ADDRESSED.search(message.text[:4_096]):
+        return False
+    return "://" not in text.rsplit(maxsplit=1)[-1]
+
+
+@dataclass(slots=True)
+class _RoomActivity:
+    watched_since: datetime
+    last_line_at: datetime
+    short_count: float = 0.0
+    long_count: float = 0.0
+    lifted_at: datetime | None = None
+
+    def count(self, at: datetime) -> float:
+        """Count a line. Return the present rate as a multiple of the usual one. 0: too few lines, or too short a time.
+
+        The long count has grown only since `watched_since`, and is compared with its highest possible value by now (the
+        usual bias correction: https://arxiv.org/abs/1412.6980, section 3).
+        """
+        at = max(at, self.last_line_at)
+        passed = (at - self.last_line_at).total_seconds()
+        self.last_line_at = at
+        self.long_count *= math.exp(-passed / LONG_AVERAGE_S)
+        usual = self.long_count / LONG_AVERAGE_S
+        watched = (at - self.watched_since).total_seconds()
+        self.short_count = self.short_count * math.exp(-passed / SHORT_AVERAGE_S) + 1
+        self.long_count += 1
+        if self.short_count < MIN_ACTIVE_LINES or watched < LONG_AVERAGE_S or usual <= 0:
+            return 0.0
+        return (self.short_count / SHORT_AVERAGE_S) / (usual / (1 - math.exp(-watched / LONG_AVERAGE_S)))
+
+
+class SalienceDetector:
+    """Finds salient messages, with the state of rooms in which somebody wrote lately."""
+
+    def __init__(self, policy: Callable[[], SaliencePolicy]) -> None:
+        """`said`: returns the present policy."""
+        self._policy = policy
+        self._rooms: OrderedDict[ConversationId, _RoomActivity] = OrderedDict()
+
+    def find_reason(self, message: Message, at: datetime) -> str | None:
+        """Return the configuration key by which this line of a room is salient; None: it is not.
+
+        `at`: time of receipt. Call it once for each line that would be ambient otherwise.
+        """
+        salience = self._policy()
+        if not (salience.people or salience.keywords or salience.questions or salience.activity):
+            return None
+        place = message.at.conversation
+        room = self._rooms.setdefault(place, _RoomActivity(watched_since=at, last_line_at=at))
+        self._rooms.move_to_end(place)
+        if len(self._rooms) > MAX_SALIENCE_ROOMS:
+            self._rooms.popitem(last=False)
+        why = _find_salience_key(salience, message, room.count(at))
+        resting = room.lifted_at is not None and (at - room.lifted_at).total_seconds() < salience.rest_s
+        if why is None or resting:
+            return None
+        room.lifted_at = at
+        return f"attention.salience.{why}"
+
+
+def _find_salience_key(salience: SaliencePolicy, message: Message, times: float) -> str | None:
+    text = message.text.casefold()
+    if f"{message.at.channel}:{message.sender.id}" in salience.people:
+        return "people"
+    if message.sender.is_bot:
+        return None
+    if any(word.casefold() in text for word in salience.keywords):
+        return "keywords"
+    if salience.questions and is_open_question(message):
+        return "questions"
+    return "activity" if 0 < salience.activity <= times else None
 
 
 MAX_LOOP_CONVERSATIONS = 1_000

@@ -105,7 +105,7 @@ def test_a_thousand_hours_of_small_steps_do_not_drift() -> None:
 
 
 def test_who_was_quiet_for_longest_is_forgotten_first() -> None:
-    buckets = TokenBuckets(Rate(1, 1.0), most=2)
+    buckets = TokenBuckets(Rate(1, 1.0), max_size=2)
     for who in ("a", "b", "a", "c"):
         buckets.take(who, 0.0)
     assert [buckets.has_token(who, 0.0) for who in ("a", "b", "c")] == [True, False, False], (
@@ -135,7 +135,7 @@ def test_whether_a_bucket_was_full() -> None:
 
 
 def test_sums_are_by_day_and_bounded() -> None:
-    costs = DailyCosts(most=2)
+    costs = DailyCosts(max_size=2)
     costs.set_day("2026-03-04", {"a": 5})
     costs.add("2026-03-04", "a", 1)
     costs.add("2026-03-05", "a", 7)
