@@ -596,9 +596,8 @@ class UsageLimiter:
             self._notice_throttle.record(room, name, now_s)
 
         def settle(asked: AppendResult | None) -> None:
-            if with_notice and (
-                asked is None or not asked.is_new
-            ):  # if it is appended all the same, `on_appended` records it
+            # If it is appended after a failure all the same, `on_appended` records it.
+            if with_notice and (asked is None or not asked.is_new):
                 self._notice_throttle.forget(room, name)
                 self._notices.give_back(message.at.channel, now_s, self._clock.monotonic())
 

@@ -506,9 +506,8 @@ class Outbox:
                 reason = f"gave up after 24 h: {parts[0].reason}" if away else "the link was down for too long"
                 await self._record(post, [self._delivery(post, "failed", reason)])
                 return
-            if not parts or (
-                attempt.unsaved_bodies and channel is not cutter
-            ):  # another channel may split it in another way
+            # Another channel may split it in another way.
+            if not parts or (attempt.unsaved_bodies and channel is not cutter):
                 try:
                     attempt.unsaved_bodies, cutter = channel.split(replace(post, text=self._redact(post.text))), channel
                 except Exception as error:  # a bug in the adapter: ended here, or it would end every start
