@@ -71,8 +71,8 @@ TAIL = """\
 - `model switch NAME` applies from the next turn until `model reset`.
 - `approve ID session` covers that tool in this conversation until `new` or a restart; `approve ID always` covers it for
   good. See [tools and sandbox](tools-and-sandbox.md).
-- `why ENTRY` tells of other conversations only to an admin everywhere, in a direct chat; of private conversations only
-  to owners.
+- `why ENTRY` tells of other conversations only to an admin everywhere, in a direct chat. Private conversations are
+  named by `why` and `usage`, and shown by `log tail`, only to owners.
 - The same acts are possible from the shell: see [operations](operations.md#commands-of-the-shell).
 """
 

@@ -81,7 +81,7 @@ The tables below are generated from the program's own models by `make docs`. "Le
 value.
 """
 
-SAYS_WHICH = "Says which of these it is."
+SAYS_WHICH = "Selects this kind."
 
 
 class Key(NamedTuple):
@@ -277,7 +277,7 @@ def text() -> str:
     """The whole page."""
     lines = [HEAD]
     for table in tables():
-        lines += [f"### {table.title}", "", table.about, "", "| key | | default | |", "|---|---|---|---|"]
+        lines += [f"### {table.title}", "", table.about, "", "| key | type | default | meaning |", "|---|---|---|---|"]
         for key in table.keys:
             meaning = re.sub(r"\bNone: ", "Left out: ", key.meaning)
             meaning = f"{meaning} **restart**" if key.restart else meaning

@@ -1,6 +1,6 @@
-"""What is to come of everything that comes in: the rules of the README in words, written without the product's own.
+"""What is to come of everything that comes in: the rules of the documents in words, written without the product's own.
 
-README, "Who may talk to it", and the design, section 11. An `Outcome` is what can be seen from outside.
+docs/access-and-pairing.md, and the design, section 11. An `Outcome` is what can be seen from outside.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -57,7 +57,7 @@ NOTHING: Final = Outcome("nothing")
 
 
 class Needs(NamedTuple):
-    """A command, as the README's table of commands has it."""
+    """A command, as docs/admin-commands.md has it."""
 
     role: Role
     wide: bool = False
