@@ -205,8 +205,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ("what bots write is no command", "if message.sender.is_bot:", "if False:"),
         (
             "a command stands at the beginning",
-            "if prefix and said.startswith(prefix) else None",
-            "if prefix and prefix in said and (said := said[said.index(prefix):]) else None",
+            "if prefix and body.startswith(prefix) else None",
+            "if prefix and prefix in body and (body := body[body.index(prefix):]) else None",
         ),
     ),
     *_in(
@@ -275,7 +275,7 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
         (
             "admins are changed by owners",
-            "if seen in ADMIN_ROLES or find_strongest_role(policy, whom) in ADMIN_ROLES:",
+            "if last_role in ADMIN_ROLES or find_strongest_role(policy, whom) in ADMIN_ROLES:",
             "if False:",
         ),
         (
@@ -297,16 +297,16 @@ GATES: Final[tuple[Gate, ...]] = (
         "gateway.commands.people",
         (
             "who administers a room acts there only",
-            'return reject(f"You are {ask.role} here only. Say `here` behind it.")',
-            "return RoleScope(None, ask.role)",
+            'return reject(f"You are {call.role} here only. Say `here` behind it.")',
+            "return RoleScope(None, call.role)",
         ),
     ),
     *_in(
         "gateway.commands.people",
-        ("guesses are counted", "if not self._attempts.is_allowed(ask.person, channel, now_s):", "if False:"),
+        ("guesses are counted", "if not self._attempts.is_allowed(call.person, channel, now_s):", "if False:"),
         (
             "a code must be right",
-            'find_request(self._people.roster.pending_requests(what), ask.arguments["code"])',
+            'find_request(self._people.roster.pending_requests(what), call.arguments["code"])',
             "next(iter(self._people.roster.pending_requests(what)), None)",
         ),
     ),
