@@ -178,8 +178,8 @@ def _check_approvals(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
         yield keys, "no address; write a channel, a slash and a room, e.g. telegram.main/-1001"
         return
     if not isinstance(channels, dict) or channel not in channels:
-        there = ", ".join(channels) if isinstance(channels, dict) else ""
-        yield keys, f"no such channel; in channels: {there or 'none'}"
+        names = ", ".join(channels) if isinstance(channels, dict) else ""
+        yield keys, f"no such channel; in channels: {names or 'none'}"
 
 
 def _check_agents(agents: list[Tree]) -> Iterator[tuple[Keys, str]]:
@@ -201,17 +201,17 @@ def _check_models(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
     broken = broken_models | broken_providers
     for path, message in check_models(models, providers):
         keys = ("llm", *path)
-        written = value_at(data, *keys)
-        names = written if isinstance(written, list) else [written]
+        value = value_at(data, *keys)
+        names = value if isinstance(value, list) else [value]
         if not any(name in broken for name in names if isinstance(name, str)):
             yield keys, message
 
 
-def _parse_valid(form: TypeAdapter[T], written: Tree) -> tuple[dict[str, T], set[str]]:
+def _parse_valid(form: TypeAdapter[T], values: Tree) -> tuple[dict[str, T], set[str]]:
     """Return the valid values, and the names of the others (whose errors the whole validation reports)."""
     good: dict[str, T] = {}
     broken: set[str] = set()
-    for name, value in written.items() if isinstance(written, dict) else ():
+    for name, value in values.items() if isinstance(values, dict) else ():
         try:
             good[name] = form.validate_python(value)
         except ValidationError:

@@ -67,22 +67,22 @@ _CONTEXT_MESSAGES = {
 
 def explain_errors(error: ValidationError, data: dict[str, Tree]) -> list[tuple[Keys, str]]:
     """Return keys and message for each validation error of `data`. No message contains a value."""
-    found: dict[Keys, list[str]] = {}
+    problems: dict[Keys, list[str]] = {}
     for detail in error.errors(include_url=False, include_input=False):
         keys = _error_keys(detail, data)
         if detail["type"] == "extra_forbidden":
             keys, message = _unknown_key(keys, data)
         else:
             message = _error_message(detail)
-        messages = found.setdefault(keys, [])
+        messages = problems.setdefault(keys, [])
         if message not in messages:
             messages.append(message)
     # A union reports an error for each of its forms: if one got further into the value, the others do not matter.
     return [
         (keys, ", or ".join([messages[0], *(message.removeprefix("must be ") for message in messages[1:])]))
-        for keys, messages in found.items()
+        for keys, messages in problems.items()
         if messages == [REQUIRED_MESSAGE]
-        or not any(len(other) > len(keys) and other[: len(keys)] == keys for other in found)
+        or not any(len(other) > len(keys) and other[: len(keys)] == keys for other in problems)
     ]
 
 
@@ -210,8 +210,8 @@ def load_config(directory: Path, env: Mapping[str, str]) -> Settings:
 
 def check_config(directory: Path, env: Mapping[str, str]) -> tuple[Settings, tuple[ConfigProblem, ...]]:
     """Read a configuration and its warnings. Raises `ConfigError`."""
-    found = read_config(directory, env)
-    return found.settings, found.warnings
+    loaded = read_config(directory, env)
+    return loaded.settings, loaded.warnings
 
 
 def read_config(directory: Path, env: Mapping[str, str]) -> LoadedConfig:
@@ -245,7 +245,7 @@ def parse_config(data: Mapping[str, object], base: Path) -> Settings:
 
 
 def _read_directory(directory: Path, env: Mapping[str, str]) -> ConfigSource:
-    whole = ConfigSource()
+    merged = ConfigSource()
     try:
         files = sorted(path for path in directory.iterdir() if is_config_file(path))
     except OSError as error:
@@ -255,8 +255,8 @@ def _read_directory(directory: Path, env: Mapping[str, str]) -> ConfigSource:
         message = "holds no configuration (*.yaml); `reverie setup` writes one"
         raise ConfigError((ConfigProblem(str(directory), 0, "", message),))
     for file in files:
-        merge_sources(whole, read_yaml_file(file, env))
-    return whole
+        merge_sources(merged, read_yaml_file(file, env))
+    return merged
 
 
 def is_config_file(path: Path) -> bool:
@@ -329,8 +329,8 @@ def _reread_numbers(source: ConfigSource, errors: list[tuple[Keys, str]]) -> boo
 
 
 def _readable_secrets(settings: Settings, source: ConfigSource) -> Iterator[ConfigProblem]:
-    written = {source.find_position(keys) for keys in _secret_keys(settings, ()) if keys not in source.reference_keys}
-    for file, line in sorted((file, line) for file, line in written if file is not None):
+    positions = {source.find_position(keys) for keys in _secret_keys(settings, ()) if keys not in source.reference_keys}
+    for file, line in sorted((file, line) for file, line in positions if file is not None):
         if file.stat().st_mode & _OPEN_TO_OTHERS:
             yield ConfigProblem(
                 str(file), line, "", "holds a secret that other users can read; chmod 600, or use ${NAME}"
@@ -342,13 +342,13 @@ def _readable_secrets(settings: Settings, source: ConfigSource) -> Iterator[Conf
 
 def _exposed_paths(settings: Settings, source: ConfigSource, directory: Path) -> Iterator[ConfigProblem]:
     """Yield warnings about private directories inside the directory that an agent's tools can access."""
-    kept = {"the configuration": directory, "the store": settings.store.path}
-    kept |= {f"the workspace of {one.id}": one.workspace for one in settings.agents if one.workspace is not None}
+    private = {"the configuration": directory, "the store": settings.store.path}
+    private |= {f"the workspace of {one.id}": one.workspace for one in settings.agents if one.workspace is not None}
     state = {f"what {one.id} remembers": agent_state_directory(settings.store.path, one.id) for one in settings.agents}
     for number, agent in enumerate(settings.agents):
         keys: Keys = ("agents", number, "files")
         store = agent.files is not None and settings.store.path.resolve().is_relative_to(agent.files.resolve())
-        for what, path in (kept if store else kept | state).items():
+        for what, path in (private if store else private | state).items():
             if agent.files is not None and path.resolve().is_relative_to(agent.files.resolve()):
                 message = f"holds {what}, which whoever may have files read can read then; name a directory of its own"
                 yield _problem_at(source, keys, message)
@@ -407,8 +407,8 @@ class ConfigFiles:
         while True:
             stamp = self._stamp = self._take_stamp(self._targets)
             try:
-                found = read_config(self._directory, self._env)
-                targets = found.referenced_files
+                loaded = read_config(self._directory, self._env)
+                targets = loaded.referenced_files
             except ConfigError as error:
                 targets = error.referenced_files
                 if targets <= self._targets:
@@ -417,17 +417,17 @@ class ConfigFiles:
                 if targets <= self._targets:
                     gone = {str(one) for one in self._targets - targets}
                     self._targets, self._stamp = targets, frozenset(one for one in stamp if one[0] not in gone)
-                    return found
+                    return loaded
             self._targets |= targets  # new references may have changed during the read: read again
 
     def _take_stamp(self, targets: Iterable[Path]) -> ConfigStamp:
         try:
-            own = [path for path in self._directory.iterdir() if path.suffix in {".yaml", ".yml"}]
+            files = [path for path in self._directory.iterdir() if path.suffix in {".yaml", ".yml"}]
         except OSError:  # being replaced just now: the next check finds it
-            own = []
-        found = set()
-        for path in (*own, *targets):
+            files = []
+        stamp = set()
+        for path in (*files, *targets):
             with contextlib.suppress(OSError, ValueError):
                 stat = path.stat()
-                found.add((str(path), stat.st_ino, stat.st_size, stat.st_ctime_ns))
-        return frozenset(found)
+                stamp.add((str(path), stat.st_ino, stat.st_size, stat.st_ctime_ns))
+        return frozenset(stamp)

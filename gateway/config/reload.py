@@ -61,9 +61,9 @@ class ReloadResult:
             return (f"The configuration cannot be read: {self.read_error}. What there was goes on.",)
         if self.problems:
             return ("The configuration is broken, and what there was goes on:", *map(str, self.problems))
-        told = [f"Changed from now on: {', '.join(self.applied)}."] if self.applied else []
-        told += [f"Changed, but only after a restart: {', '.join(self.after_restart)}."] if self.after_restart else []
-        return tuple(told) or ("The configuration says what it said before.",)
+        parts = [f"Changed from now on: {', '.join(self.applied)}."] if self.applied else []
+        parts += [f"Changed, but only after a restart: {', '.join(self.after_restart)}."] if self.after_restart else []
+        return tuple(parts) or ("The configuration says what it said before.",)
 
     def __str__(self) -> str:
         """One line for the log."""
@@ -71,18 +71,18 @@ class ReloadResult:
             return f"the configuration cannot be read just now, and goes on as it was: {self.read_error}"
         if self.problems:
             return "the configuration is broken, and goes on as it was: " + "; ".join(map(str, self.problems))
-        told = [f"from now on: {', '.join(self.applied)}"] if self.applied else []
-        told += [f"only after a restart: {', '.join(self.after_restart)}"] if self.after_restart else []
-        return f"the configuration was read again; {'; '.join(told) or 'it says what it said before'}"
+        parts = [f"from now on: {', '.join(self.applied)}"] if self.applied else []
+        parts += [f"only after a restart: {', '.join(self.after_restart)}"] if self.after_restart else []
+        return f"the configuration was read again; {'; '.join(parts) or 'it says what it said before'}"
 
 
 def effective_settings(running: Settings, read: Settings) -> Settings:
     """Return the settings after a reload: those of `read`, except keys that need a restart."""
-    there = {agent.id: agent for agent in running.agents}
+    running_agents = {agent.id: agent for agent in running.agents}
     agents = [
-        _keep_running(there[agent.id], agent, _patterns_below(_RESTART_PATTERNS, "agents", "*"))
+        _keep_running(running_agents[agent.id], agent, _patterns_below(_RESTART_PATTERNS, "agents", "*"))
         for agent in read.agents
-        if agent.id in there
+        if agent.id in running_agents
     ]
     gone = [agent for agent in running.agents if agent.id not in {one.id for one in read.agents}]
     return _keep_running(running, read, _RESTART_PATTERNS).model_copy(update={"agents": (*agents, *gone)})
@@ -96,7 +96,7 @@ def compare_settings(running: Settings, read: Settings) -> ReloadResult:
 
 def find_conflicts(running: Settings, read: Settings) -> tuple[ConfigProblem, ...]:
     """Return the parts of `read` that conflict with running parts that need a restart."""
-    found = [
+    conflicts = [
         ConfigProblem(
             "", 0, "llm.models", f"the agent {agent.id} runs until a restart and thinks with {agent.model}; keep that"
         )
@@ -105,8 +105,8 @@ def find_conflicts(running: Settings, read: Settings) -> tuple[ConfigProblem, ..
     ]
     if running.ops.token is not None and OPERATOR_CHANNEL in read.channels:  # every sender there is an owner
         message = "until a restart the operator's own channel has that name; write another one, or start anew"
-        found.append(ConfigProblem("", 0, f"channels.{OPERATOR_CHANNEL}", message))
-    return tuple(found)
+        conflicts.append(ConfigProblem("", 0, f"channels.{OPERATOR_CHANNEL}", message))
+    return tuple(conflicts)
 
 
 def locate_problem(problem: ConfigProblem, lines: Mapping[str, tuple[str, int]]) -> ConfigProblem:
@@ -147,12 +147,12 @@ def _dump_settings(settings: Settings) -> dict[str, object]:
 
 def _changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:
     """Return the keys with different values, as an operator would write them."""
-    found = tuple(_key_differences(_dump_settings(old), _dump_settings(new)))
+    keys = tuple(_key_differences(_dump_settings(old), _dump_settings(new)))
     both = [
         [one.id for one in some.agents if one.id in {other.id for other in more.agents}]
         for some, more in ((old, new), (new, old))
     ]
-    return found if both[0] == both[1] else (*found, "agents")
+    return keys if both[0] == both[1] else (*keys, "agents")
 
 
 def _key_differences(old: object, new: object, at: str = "") -> Iterator[str]:
@@ -315,38 +315,38 @@ class LiveSettings:
 
     async def _read(self, files: ConfigFiles) -> ReloadResult:
         try:
-            found, prices = await asyncio.to_thread(lambda: (files.read(), load_price_table(self.directory)))
+            loaded, prices = await asyncio.to_thread(lambda: (files.read(), load_price_table(self.directory)))
         except ConfigError as error:
             return ReloadResult(problems=error.problems)
         except PriceTableError as error:
             return ReloadResult(problems=(ConfigProblem("", 0, "", str(error)),))
         except OSError as error:  # a file was removed during the read: the next check finds its successor
             return ReloadResult(read_error=error.strerror or "it cannot be read")
-        for warning in found.warnings:
+        for warning in loaded.warnings:
             if warning not in self._warned:
                 logger.warning("%s", warning)
-        self._warned = frozenset(found.warnings)
-        secrets = collect_secrets(found.settings, found.resolved_values)
+        self._warned = frozenset(loaded.warnings)
+        secrets = collect_secrets(loaded.settings, loaded.resolved_values)
         for listener in self._secret_listeners:
             listener(secrets)
-        return self._apply(found, prices)
+        return self._apply(loaded, prices)
 
-    def _apply(self, found: LoadedConfig, prices: PriceTable) -> ReloadResult:
+    def _apply(self, loaded: LoadedConfig, prices: PriceTable) -> ReloadResult:
         """Apply the configuration completely or not at all, in one step of the event loop."""
         new, problems, prepared = (
-            effective_settings(self._settings, found.settings),
+            effective_settings(self._settings, loaded.settings),
             list[ConfigProblem](),
             list[Callable[[], None]](),
         )
-        problems += find_conflicts(self._settings, found.settings)
+        problems += find_conflicts(self._settings, loaded.settings)
         for listener in self._listeners if not problems else ():
             try:
                 prepared.append(listener.prepare(new))
             except ConfigError as error:
                 problems += error.problems
         if problems:
-            return ReloadResult(problems=tuple(locate_problem(one, found.positions) for one in problems))
-        result, self._settings = compare_settings(self._settings, found.settings), new
+            return ReloadResult(problems=tuple(locate_problem(one, loaded.positions) for one in problems))
+        result, self._settings = compare_settings(self._settings, loaded.settings), new
         if self._prices not in (None, prices):
             result = replace(result, applied=(*result.applied, "prices"))
         self._prices = prices

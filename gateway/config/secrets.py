@@ -25,12 +25,12 @@ def collect_secrets(settings: Settings, references: Iterable[str] = ()) -> froze
 
     `references`: the values of `${NAME}` and `${file:...}`, wherever they are used.
     """
-    referred = {
+    from_references = {
         one
         for one in references
         if len(one) >= _MIN_VALUE_CHARS and looks_random(one) and not _HOST_NAME.fullmatch(one)
     }
-    return frozenset({*_secrets_in(settings), *referred})
+    return frozenset({*_secrets_in(settings), *from_references})
 
 
 def _secrets_in(value: object) -> Iterator[str]:
@@ -66,12 +66,12 @@ def _secrets_in_url(text: str) -> Iterator[str]:
         return
     try:
         parts = urlsplit(text)
-        found = [parts.password, *(value for _, value in parse_qsl(parts.query) if looks_random(value))]
+        secrets = [parts.password, *(value for _, value in parse_qsl(parts.query) if looks_random(value))]
         if parts.password is None and looks_random(parts.username or ""):
-            found.append(parts.username)
+            secrets.append(parts.username)
     except ValueError:  # not a URL
         return
-    for one in found:
+    for one in secrets:
         if one:
             yield one
             yield unquote(one)

@@ -187,13 +187,13 @@ class AllowedHosts:
 
 def parse_url(url: str) -> FetchTarget:
     """Parse a URL. Raises ToolCallRefused; the result is not checked yet."""
-    written = url.strip()
-    if len(written) > MAX_URL_CHARS:
+    text = url.strip()
+    if len(text) > MAX_URL_CHARS:
         raise ToolCallRefused(f"The URL is longer than {MAX_URL_CHARS} characters.")
-    if any(character <= " " or character == "\x7f" for character in written):
+    if any(character <= " " or character == "\x7f" for character in text):
         raise ToolCallRefused("A URL has no white space and no control characters; write them as %20 and the like.")
     try:
-        parts = urlsplit(written)
+        parts = urlsplit(text)
         path = quote(parts.path, safe=_PATH) or "/"
         query = f"?{quote(parts.query, safe=_PATH + '?')}" if parts.query else ""
     except ValueError:
@@ -233,17 +233,17 @@ def check_target(target: FetchTarget, allowed: AllowedHosts) -> None:
         raise _not_public(target)
 
 
-def check_addresses(target: FetchTarget, found: Sequence[str], allowed: AllowedHosts) -> list[str]:
+def check_addresses(target: FetchTarget, addresses: Sequence[str], allowed: AllowedHosts) -> list[str]:
     """Return the addresses of the host, once all of them may be connected to. Raises ToolCallRefused.
 
     One forbidden address is enough: a host that mixes them can choose which one is used. The message is the same for a
     name that does not exist, so that it does not reveal names of the local network.
     """
-    if not found:
+    if not addresses:
         raise _not_public(target)
     if allowed.allows_host(target):
-        return list(found)
-    for one in found:
+        return list(addresses)
+    for one in addresses:
         try:
             address = ip_address(one)
         except ValueError:
@@ -252,7 +252,7 @@ def check_addresses(target: FetchTarget, found: Sequence[str], allowed: AllowedH
         passes = any(allowed.allows_address(each, target.port) for each in (address, inside) if each is not None)
         if not passes and not is_public(address):
             raise _not_public(target)
-    return list(found)
+    return list(addresses)
 
 
 def display_host(target: FetchTarget) -> str:

@@ -64,13 +64,13 @@ class ManualClock:
 
     def advance(self, delay_s: float) -> None:
         """Move forward, waking the sleepers that are due in order; each sees its own due time, as on a real clock."""
-        goal = self._elapsed_s + delay_s
-        while self._sleepers and self._sleepers[0][0] <= goal:
+        end = self._elapsed_s + delay_s
+        while self._sleepers and self._sleepers[0][0] <= end:
             due, _, woken = heapq.heappop(self._sleepers)
             self._elapsed_s = max(self._elapsed_s, due)
             if not woken.done():
                 woken.set_result(None)
-        self._elapsed_s = goal
+        self._elapsed_s = end
 
 
 _ULID_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

@@ -92,7 +92,7 @@ class ControlServer:
             reason = error.strerror or str(error)
             logger.warning("cannot listen on %s (%s): `reverie dmn` cannot steer this gateway", self._path, reason)
             return
-        mine = self._path.lstat().st_ino
+        inode = self._path.lstat().st_ino
         try:
             server = await asyncio.start_unix_server(self._accept, sock=listening, limit=MAX_REQUEST_BYTES)
             try:
@@ -107,7 +107,7 @@ class ControlServer:
         finally:
             listening.close()
             with contextlib.suppress(OSError):
-                if self._path.lstat().st_ino == mine:
+                if self._path.lstat().st_ino == inode:
                     self._path.unlink()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -142,8 +142,8 @@ class ControlServer:
             request = CONTROL_REQUEST.validate_json(line)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"][1:]))  # the first element is the kind of request it was parsed as
-            return _refusal(f"not an order: {where or 'the line'}: {first['msg']}")
+            field = ".".join(map(str, first["loc"][1:]))  # the first element is the kind of request it was parsed as
+            return _refusal(f"not an order: {field or 'the line'}: {first['msg']}")
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await self._handler(request)

@@ -822,10 +822,10 @@ def address_of(event: Notification) -> Address | None:
 def dedup_key(event: Notification) -> str:
     """Return the deduplication key of a notification: equal exactly for repeats of one event."""
     place = address_of(event)
-    where = (
+    scope = (
         place.conversation if place else event.channel if isinstance(event, ConnectionChanged) else ConversationId("")
     )
     # A line has one key, whether this or a later version parses it as a message or as a command.
-    line = isinstance(event, Message) or (isinstance(event, Command) and event.origin == "text")
-    family = "message" if line else event.kind
-    return f"{family}:{where}:{event.id}"
+    is_message = isinstance(event, Message) or (isinstance(event, Command) and event.origin == "text")
+    family = "message" if is_message else event.kind
+    return f"{family}:{scope}:{event.id}"

@@ -29,19 +29,19 @@ def format_table(lines: list[tuple[str, ...]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
-def describe_channel(one: ChannelStats, now: datetime) -> str:
+def describe_channel(channel: ChannelStats, now: datetime) -> str:
     """Describe the state of one channel in half a sentence."""
-    text = f"{one.state} since {format_time(one.since)}"
-    if one.last_event is not None:
-        text += f", last event {format_duration(age_s(one.last_event, now))} ago"
-    if one.reconnects:
-        text += f", {one.reconnects} reconnect{'s' if one.reconnects > 1 else ''}"
-    return f"{text}: {one.reason}" if one.reason else text
+    text = f"{channel.state} since {format_time(channel.since)}"
+    if channel.last_event is not None:
+        text += f", last event {format_duration(age_s(channel.last_event, now))} ago"
+    if channel.reconnects:
+        text += f", {channel.reconnects} reconnect{'s' if channel.reconnects > 1 else ''}"
+    return f"{text}: {channel.reason}" if channel.reason else text
 
 
-def describe_problem(one: HealthProblem) -> str:
+def describe_problem(problem: HealthProblem) -> str:
     """Describe one problem on one line, with the time it began."""
-    return f"{' '.join(one.reason.split())} (since {format_time(one.since)})"
+    return f"{' '.join(problem.reason.split())} (since {format_time(problem.since)})"
 
 
 def format_time(at: datetime) -> str:

@@ -129,9 +129,9 @@ def person_key(channel: ChannelName, sender_id: str) -> str:
     return f"{channel}:{sender_id}"
 
 
-def normalize_person_key(written: str) -> str:
+def normalize_person_key(text: str) -> str:
     """Return the `person_key` of an id that an operator has written as `channel:sender id`."""
-    channel, _, sender_id = written.partition(":")
+    channel, _, sender_id = text.partition(":")
     return person_key(ChannelName(channel), sender_id)
 
 
@@ -169,15 +169,15 @@ def role_of(policy: AccessPolicy, at: Address, sender: Sender) -> Role:
 
 def _roles_found(policy: AccessPolicy, at: Address, sender: Sender) -> Iterator[tuple[Role, str, bool]]:
     """Find every role of a sender in a place: role, rule, and whether it holds everywhere."""
-    known, own = policy.roster_state(), person_key(at.channel, sender.id)
-    same = sorted(known.links.get(own, ())) if sender.verified else ()
-    for one in (own, *same):
-        via = f", as {one}" if one != own else ""
-        for key in _matching_keys(one, policy.roles):
+    roster, own_key = policy.roster_state(), person_key(at.channel, sender.id)
+    linked = sorted(roster.links.get(own_key, ())) if sender.verified else ()
+    for person in (own_key, *linked):
+        via = f", as {person}" if person != own_key else ""
+        for key in _matching_keys(person, policy.roles):
             yield policy.roles[key], f"access.roles.{policy.roles[key]}{via}", True
-        for given in (policy.grants, known.grants):
-            for key in _matching_keys(one, given):
-                for grant in given[key]:
+        for grants in (policy.grants, roster.grants):
+            for key in _matching_keys(person, grants):
+                for grant in grants[key]:
                     if scope_covers(policy, grant.scope, at):
                         yield grant.role, grant.rule + via, not grant.scope
     for rule in policy.platform_roles if sender.ranks else ():
@@ -191,13 +191,15 @@ def _roles_found(policy: AccessPolicy, at: Address, sender: Sender) -> Iterator[
             yield rule.role, rule.rule, False
 
 
-def _matching_keys(one: str, given: Mapping[str, object]) -> Iterator[str]:
+def _matching_keys(person: str, mapping: Mapping[str, object]) -> Iterator[str]:
     """Find the keys under which this person is listed."""
-    if one in given:
-        yield one
-    if f":{MASK_PREFIX}" in one:
+    if person in mapping:
+        yield person
+    if f":{MASK_PREFIX}" in person:
         yield from (
-            key for key in given if key != one and f":{MASK_PREFIX}" in key and _mask_pattern(key).fullmatch(one)
+            key
+            for key in mapping
+            if key != person and f":{MASK_PREFIX}" in key and _mask_pattern(key).fullmatch(person)
         )
 
 

@@ -38,10 +38,10 @@ def log_context(**what: str) -> Iterator[None]:
 
 def current_log_context() -> Mapping[str, str]:
     """Return the present fields; with `place`, the conversation's title, after `set_title_lookup`."""
-    found, title = _LOG_CONTEXT.get(), _TITLE_LOOKUP.get(None)
-    if title is None or "conversation" not in found:
-        return found
-    return {**found, "place": title(found["conversation"])}
+    fields, title = _LOG_CONTEXT.get(), _TITLE_LOOKUP.get(None)
+    if title is None or "conversation" not in fields:
+        return fields
+    return {**fields, "place": title(fields["conversation"])}
 
 
 def set_title_lookup(title: Callable[[str], str]) -> None:

@@ -44,11 +44,11 @@ def describe_attachment(
         _format_size(size) if size is not None and kind != "voice note" else "",
         note,
     )
-    said = _clean_label(words)
-    if len(said) > MAX_TRANSCRIPT_CHARS:
-        said = f"{said[:MAX_TRANSCRIPT_CHARS]}..."
-    told = ", ".join(fact for fact in facts if fact)
-    return f'[{told}: "{said}"]' if said else f"[{told}]"
+    transcript = _clean_label(words)
+    if len(transcript) > MAX_TRANSCRIPT_CHARS:
+        transcript = f"{transcript[:MAX_TRANSCRIPT_CHARS]}..."
+    details = ", ".join(fact for fact in facts if fact)
+    return f'[{details}: "{transcript}"]' if transcript else f"[{details}]"
 
 
 def _short_name(name: str | None) -> str:
@@ -58,8 +58,8 @@ def _short_name(name: str | None) -> str:
 
 def _clean_label(text: str) -> str:
     """Reduce text to one line that closes neither a bracket nor a quotation."""
-    kept = "".join(c if c.isprintable() and c not in "[]" else " " for c in text).replace('"', "'")
-    return " ".join(kept.split())
+    cleaned = "".join(c if c.isprintable() and c not in "[]" else " " for c in text).replace('"', "'")
+    return " ".join(cleaned.split())
 
 
 def _format_size(size_bytes: int) -> str:

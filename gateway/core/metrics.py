@@ -73,8 +73,8 @@ class GatewaySnapshot:
     def is_ready(self) -> bool:
         """True without problems and with every channel up, except refused ones, which need the operator, not time."""
         wanted = [one.state for one in self.channels if one.state != "refused"]
-        whole = all(one.partial for one in self.problems)
-        return bool(wanted) and all(state == "up" for state in wanted) and whole
+        is_working = all(one.partial for one in self.problems)
+        return bool(wanted) and all(state == "up" for state in wanted) and is_working
 
 
 SNAPSHOT: TypeAdapter[GatewaySnapshot] = TypeAdapter(GatewaySnapshot)
@@ -309,9 +309,9 @@ def _family_lines(family: MetricFamily, redact: Callable[[str], str]) -> Iterato
     yield f"# HELP {family.name} {family.help_text}"
     yield f"# TYPE {family.name} {family.kind}"
     for labels, value, suffix in family.samples:
-        written = ",".join(f'{label}="{_escape_label(redact(text))}"' for label, text in labels.items())
+        label_text = ",".join(f'{label}="{_escape_label(redact(text))}"' for label, text in labels.items())
         name = f"{family.name}{suffix}"
-        yield f"{name}{{{written}}} {value:.17g}" if written else f"{name} {value:.17g}"
+        yield f"{name}{{{label_text}}} {value:.17g}" if label_text else f"{name} {value:.17g}"
 
 
 def _escape_label(text: str) -> str:

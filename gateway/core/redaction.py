@@ -237,10 +237,10 @@ class Redactor:
         return self._cached_clean(text) if len(text) <= _CACHED_TEXT_CHARS else self._clean(text)
 
     def _clean(self, text: str) -> str:
-        cut = self._redact(text)
-        bare = strip_invisible(cut)
-        without = bare if bare == cut else self._redact(bare)
-        return cut if without == bare else without
+        redacted = self._redact(text)
+        visible = strip_invisible(redacted)
+        visible_redacted = visible if visible == redacted else self._redact(visible)
+        return redacted if visible_redacted == visible else visible_redacted
 
     def _redact(self, text: str) -> str:
         for _ in range(_MAX_ROUNDS):
@@ -251,14 +251,14 @@ class Redactor:
         return text
 
     def _redact_once(self, text: str) -> str:
-        there = [form for form in self._encoded if form in text]
-        if there:
-            exact = re.compile("|".join([re.escape(REDACTED), *map(re.escape, there)]))
+        present = [form for form in self._encoded if form in text]
+        if present:
+            exact = re.compile("|".join([re.escape(REDACTED), *map(re.escape, present)]))
             text = exact.sub(REDACTED, text)
-        low = text.lower()
-        found = {needle for needle in _NEEDLES if needle in low}
+        lowered = text.lower()
+        needles = {needle for needle in _NEEDLES if needle in lowered}
         for rule in CREDENTIAL_RULES:
-            if not found.isdisjoint(rule.needles):
+            if not needles.isdisjoint(rule.needles):
                 text = _apply_rule(rule, text)
         return text
 
@@ -291,8 +291,8 @@ def _base64_forms(secret: bytes) -> Iterator[str]:
     """Yield the base64 characters that are independent of the context: three bytes are four, so three forms."""
     for before in range(3):
         shifted = b"\0" * before + secret
-        whole = base64.b64encode(shifted).decode()
+        encoded = base64.b64encode(shifted).decode()
         first, end = (0, 2, 3)[before], len(shifted) * 8 // 6
-        for form in (whole[first:end], whole[first:end].replace("+", "-").replace("/", "_")):
+        for form in (encoded[first:end], encoded[first:end].replace("+", "-").replace("/", "_")):
             if len(form) >= MIN_KNOWN_SECRET_CHARS:
                 yield form

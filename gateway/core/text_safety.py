@@ -133,8 +133,8 @@ class _HiddenTextReader:
             return int(bool(_MONGOLIAN.match(before)))
         if char in _FILLERS:
             return int(bool(_JAMO.match(behind) and behind not in _FILLERS))
-        found = _REGION_FLAG.match(self._text, at) if before == _BLACK_FLAG else None
-        return found.end() - at + 1 if found and self._text[found.end() :].startswith(_END_OF_FLAG) else 0
+        flag = _REGION_FLAG.match(self._text, at) if before == _BLACK_FLAG else None
+        return flag.end() - at + 1 if flag and self._text[flag.end() :].startswith(_END_OF_FLAG) else 0
 
     def _is_right_to_left(self) -> bool:
         if self._rtl is None:
@@ -211,20 +211,20 @@ def break_nicks(text: str, inside: Collection[str], fold: Callable[[str], str]) 
 
     `inside`: the nicks of the room, folded by `fold`.
     """
-    called = set[str]()
+    mentioned = set[str]()
 
-    def one(found: re.Match[str]) -> str:
+    def break_match(found: re.Match[str]) -> str:
         if (folded := fold(found[0])) in inside:
-            called.add(folded)
+            mentioned.add(folded)
             return _break_nick(found[0])
         return (
-            _NICK_CORE.sub(one, found[0])
+            _NICK_CORE.sub(break_match, found[0])
             if _NICK_CORE.search(found[0]) and not _NICK_CORE.fullmatch(found[0])
             else found[0]
         )
 
-    calm = _NICK_CHARS.sub(one, text)
-    return calm if len(called) > MAX_MENTIONS else text
+    broken = _NICK_CHARS.sub(break_match, text)
+    return broken if len(mentioned) > MAX_MENTIONS else text
 
 
 def _break_nick(nick: str) -> str:
@@ -254,16 +254,16 @@ def check_name(sender: Sender, others: Iterable[Sender]) -> NameWarning | None:
 
     `others` may hold the person themselves, and earlier owners of the name.
     """
-    looks = _name_skeletons(sender.name)
+    skeletons = _name_skeletons(sender.name)
     for other in others:
-        if other.id == sender.id or looks.isdisjoint(_name_skeletons(other.name)):
+        if other.id == sender.id or skeletons.isdisjoint(_name_skeletons(other.name)):
             continue
         if other.name.casefold() != sender.name.casefold():
             return NameWarning("alike", other.name)
         if other.verified:  # without that a name is all there is: it may be one person twice
             return NameWarning("same" if sender.verified else "perhaps", other.name)
-    found = mixed_alphabets(sender.name)
-    return NameWarning("mixed", " and ".join(found)) if found else None
+    alphabets = mixed_alphabets(sender.name)
+    return NameWarning("mixed", " and ".join(alphabets)) if alphabets else None
 
 
 def looks_like(one: str, other: str) -> bool:
@@ -289,8 +289,8 @@ def mixed_alphabets(name: str) -> tuple[str, ...]:
     if name.isascii():
         return ()
     for word in "".join(char if char.isalpha() or unicodedata.combining(char) else " " for char in name).split():
-        found = {unicodedata.name(char, "").split(" ")[0] for char in word}
-        mixed = [alphabet for alphabet in _ALPHABETS if alphabet in found]
+        scripts = {unicodedata.name(char, "").split(" ")[0] for char in word}
+        mixed = [alphabet for alphabet in _ALPHABETS if alphabet in scripts]
         if len(mixed) > 1:
             return tuple(alphabet.capitalize() for alphabet in mixed)
     return ()
@@ -299,8 +299,8 @@ def mixed_alphabets(name: str) -> tuple[str, ...]:
 @lru_cache(maxsize=_CACHED_NAMES)
 def _name_skeletons(name: str) -> frozenset[str]:
     """Return the skeletons of a name, as written and in lower case."""
-    bare = " ".join(strip_hidden(name).split())
-    return frozenset({_skeleton(bare), _skeleton(bare.casefold())} - {""})
+    visible = " ".join(strip_hidden(name).split())
+    return frozenset({_skeleton(visible), _skeleton(visible.casefold())} - {""})
 
 
 def _skeleton(text: str) -> str:

@@ -82,8 +82,8 @@ class ToolContext:
         Without proof of identity, an admin counts as a member. `owner`: the request holds the operator's own words
         alone.
         """
-        asked = [proven_role(one.role, verified=one.verified) for one in self.requesters]
-        return lowest_role([*asked, *self.overheard_roles, *self.reminder_roles, self.trust.role])
+        requester_roles = [proven_role(one.role, verified=one.verified) for one in self.requesters]
+        return lowest_role([*requester_roles, *self.overheard_roles, *self.reminder_roles, self.trust.role])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +134,13 @@ class Tool:
     Raises StoreError.
     """
 
-    async def find_risk(self, call: ToolCall, where: ToolContext) -> str:
+    async def find_risk(self, call: ToolCall, context: ToolContext) -> str:
         """Run `assess_risk` on a call as the model wrote it. Raises StoreError, ToolCallRefused for bad arguments."""
         if self.assess_risk is None:
             return ""
         return await self.assess_risk(
             call.arguments if self.arguments_type is None else parse_arguments(self.arguments_type, call.arguments),
-            where,
+            context,
         )
 
     @classmethod

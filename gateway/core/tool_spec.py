@@ -80,9 +80,9 @@ class ToolArguments(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_nulls(cls, written: object) -> object:
+    def _drop_nulls(cls, data: object) -> object:
         """Treat null as left out: models write both."""
-        return {key: one for key, one in written.items() if one is not None} if isinstance(written, dict) else written
+        return {key: one for key, one in data.items() if one is not None} if isinstance(data, dict) else data
 
 
 ArgumentsT = TypeVar("ArgumentsT", bound=ToolArguments)
@@ -126,8 +126,8 @@ def parse_arguments(arguments: type[ArgumentsT], json_text: str) -> ArgumentsT:
     try:
         return arguments.model_validate_json(json_text.strip() or "{}")
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-    problems = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"[:MAX_PROBLEM_CHARS] for one in found]
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+    problems = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"[:MAX_PROBLEM_CHARS] for one in errors]
     raise ToolCallRefused("; ".join(" ".join(one.split()) for one in problems[:MAX_PROBLEMS]))
 
 

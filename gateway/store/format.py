@@ -108,8 +108,8 @@ def without_code(fact: Fact) -> Fact:
     """Return the fact without a code that it contains, however that is written."""
     if not isinstance(fact, Command) or fact.name not in _CODE_COMMANDS or fact.args.strip() in _CODELESS_ARGUMENTS:
         return fact
-    sub, _, given = fact.args.strip().partition(" ")
-    if fact.name != "link" and sub in ("approve", "revoke") and is_request_id(given.strip()):
+    sub, _, argument = fact.args.strip().partition(" ")
+    if fact.name != "link" and sub in ("approve", "revoke") and is_request_id(argument.strip()):
         return fact
     return replace(fact, args=f"{sub} {HIDDEN_VALUE}" if sub in ("approve", "revoke") else HIDDEN_VALUE)
 

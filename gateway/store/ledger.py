@@ -48,9 +48,9 @@ async def newest_requests(
     reader: StoreReader, most: int, conversation: ConversationId | None = None
 ) -> list[LedgerRequest]:
     """Return the newest requests of a conversation or of all, oldest first. Does not read a long log to its start."""
-    found: list[LedgerRequest] = []
-    before, looked = None, 0
-    while len(found) < most and looked < max(MAX_TURNS_READ, most):
+    requests: list[LedgerRequest] = []
+    before, turns_read = None, 0
+    while len(requests) < most and turns_read < max(MAX_TURNS_READ, most):
         size = min(most, _PAGE)
         if conversation is None:
             page = await reader.newest_entries(size, before=before, kinds=["turn_ended"])
@@ -58,8 +58,8 @@ async def newest_requests(
             page = await reader.newest_turns(conversation, before=before, newest=size)
         if not page:
             break
-        found, before, looked = requests_of(page) + found, page[0].seq, looked + len(page)
-    return found[max(0, len(found) - most) :]
+        requests, before, turns_read = requests_of(page) + requests, page[0].seq, turns_read + len(page)
+    return requests[max(0, len(requests) - most) :]
 
 
 def expected_usage(blocks: Iterable[BlockUsage]) -> Usage:
@@ -87,9 +87,9 @@ def read_share(usage: Usage) -> float | None:
     return usage.cache_read_tokens / whole if whole > 0 else None
 
 
-def format_request(one: LedgerRequest) -> list[str]:
+def format_request(request: LedgerRequest) -> list[str]:
     """Format one request as several lines. They contain untrusted text unchanged."""
-    account = one.account
+    account = request.account
     expected, billed = _token_counts(expected_usage(account.blocks)), _token_counts(account.usage)
     differences = [f"{is_ - should:+,}" if is_ != should else "0" for should, is_ in zip(expected, billed, strict=True)]
     rows = [
@@ -99,25 +99,25 @@ def format_request(one: LedgerRequest) -> list[str]:
         ("billed", *map(_format_count, billed)),
         ("difference", *differences),
     ]
-    place = f"{one.conversation or '-'}  {one.agent or '-'}"
-    head = f"{format_time(one.at)}  {place}  {account.provider} {account.model}"
+    place = f"{request.conversation or '-'}  {request.agent or '-'}"
+    head = f"{format_time(request.at)}  {place}  {account.provider} {account.model}"
     lines = [
-        f"{head}  {format_usd(account.cost_usd)}  (entry {one.seq})",
+        f"{head}  {format_usd(account.cost_usd)}  (entry {request.seq})",
         *(f"  {line}" for line in align_columns(rows)),
     ]
     lines += [f"  left out by the provider: {account.cleared:,} tokens"] if account.cleared else []
     return [*lines, f"  missed: {account.missed}"] if account.missed else lines
 
 
-def format_spending(one: SpendingSum) -> str:
+def format_spending(spending: SpendingSum) -> str:
     """Format a sum in half a sentence."""
-    usage = one.usage
-    requests = f"{one.requests:,} request{'' if one.requests == 1 else 's'}"
+    usage = spending.usage
+    requests = f"{spending.requests:,} request{'' if spending.requests == 1 else 's'}"
     tokens = (
         f"{format_read_share(usage)} of {prompt_tokens(usage):,} input tokens read from the cache, "
         f"{usage.output_tokens:,} output"
     )
-    return f"{requests}: {tokens}, {_format_cost(one)}"
+    return f"{requests}: {tokens}, {_format_cost(spending)}"
 
 
 def format_spending_table(by: SpendingKey, sums: Sequence[SpendingSum]) -> list[str]:
@@ -165,10 +165,10 @@ def _key_label(by: SpendingKey, key: str) -> str:
     return f"{key}(nobody)" if by == "sender" and key.endswith(":") else key or "-"
 
 
-def _format_cost(one: SpendingSum) -> str:
-    if one.unpriced and one.cost_usd == 0:
+def _format_cost(spending: SpendingSum) -> str:
+    if spending.unpriced and spending.cost_usd == 0:
         return format_usd(None)
-    return f"at least {format_usd(one.cost_usd)}" if one.unpriced else format_usd(one.cost_usd)
+    return f"at least {format_usd(spending.cost_usd)}" if spending.unpriced else format_usd(spending.cost_usd)
 
 
 def _token_counts(usage: Usage) -> tuple[int, ...]:

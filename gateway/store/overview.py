@@ -92,16 +92,16 @@ NOTIFICATIONS_AT = (
 )
 """Parameters: positions as a JSON array."""
 
-_SAID = "('direct', 'mention', 'reply', 'room', 'command', 'post')"
+_SPOKEN_KINDS = "('direct', 'mention', 'reply', 'room', 'command', 'post')"
 _DELIVERED = (
     "SELECT json_extract(ended.body, '$.state') FROM log AS ended WHERE ended.key = CASE said.kind WHEN 'post' "
     "THEN 'delivery:' || said.conversation || ':' || json_extract(said.body, '$.post.key') END"
 )
-SPOKEN = (
+SPOKEN_ENTRIES = (
     f"SELECT said.seq, said.at, said.body, ({_DELIVERED}) FROM log AS said INDEXED BY log_conversation "  # noqa: S608 - the same
-    f"WHERE said.conversation = ? AND said.kind IN {_SAID} ORDER BY said.seq DESC LIMIT ?"
+    f"WHERE said.conversation = ? AND said.kind IN {_SPOKEN_KINDS} ORDER BY said.seq DESC LIMIT ?"
 )
-PLACES = f"""
+RECENT_CONVERSATIONS = f"""
 WITH RECURSIVE place (name) AS (
     SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation IS NOT NULL
     UNION ALL
@@ -115,13 +115,13 @@ SELECT newest.name, newest.seq, log.at,
     (SELECT count(*) FROM unread INDEXED BY unread_conversation WHERE unread.conversation = newest.name),
     said.seq, said.at, said.body, ({_DELIVERED})
 FROM newest CROSS JOIN log ON log.seq = newest.seq LEFT JOIN log AS said ON said.seq = (
-    SELECT seq FROM log INDEXED BY log_conversation WHERE conversation = newest.name AND kind IN {_SAID}
+    SELECT seq FROM log INDEXED BY log_conversation WHERE conversation = newest.name AND kind IN {_SPOKEN_KINDS}
     ORDER BY seq DESC LIMIT 1
 ) ORDER BY newest.seq DESC
 """  # noqa: S608 - the same
 """One look into an index for each conversation, however long that is."""
 
-_TURN_SEEN = """
+_TURN_COLUMNS = """
 SELECT seq, at, conversation, json_extract(body, '$.turn'), json_extract(body, '$.agent'),
     json_extract(body, '$.cause'), json_extract(body, '$.outcome'), json_extract(body, '$.model'),
     json_extract(body, '$.requests'), (
@@ -131,17 +131,17 @@ SELECT seq, at, conversation, json_extract(body, '$.turn'), json_extract(body, '
         SELECT coalesce(sum(json_extract(value, '$.cost_usd')), 0.0) FROM json_each(body, '$.accounts')
     ), json_extract(body, '$.within') IS NOT NULL, json_extract(body, '$.autonomous')
 """
-TURNS = (
-    f"{_TURN_SEEN} FROM log INDEXED BY log_kind WHERE kind = 'turn_ended' AND conversation IS NOT NULL "
+RECENT_TURNS = (
+    f"{_TURN_COLUMNS} FROM log INDEXED BY log_kind WHERE kind = 'turn_ended' AND conversation IS NOT NULL "
     "AND seq > ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
 )
-TURNS_IN = (
-    f"{_TURN_SEEN} FROM log INDEXED BY log_turn WHERE kind = 'turn_ended' AND conversation = ?4 "
+RECENT_TURNS_IN = (
+    f"{_TURN_COLUMNS} FROM log INDEXED BY log_turn WHERE kind = 'turn_ended' AND conversation = ?4 "
     "AND seq > ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
 )
 
 _OLDER = "(SELECT at FROM log WHERE seq >= (low + high) / 2 ORDER BY seq LIMIT 1) < ?1"
-SINCE = f"""
+FIRST_ENTRY_SINCE = f"""
 WITH RECURSIVE half (low, high) AS (
     SELECT 1, (SELECT coalesce(max(seq), 0) + 1 FROM log)
     UNION ALL
@@ -171,13 +171,13 @@ SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.
     sum((SELECT coalesce(sum(json_extract(value, '$.cost_usd')), 0.0) FROM json_each(body, '$.accounts')))
 FROM (
     SELECT at, conversation, body FROM log INDEXED BY log_kind
-    WHERE kind = 'turn_ended' AND seq >= ({SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
+    WHERE kind = 'turn_ended' AND seq >= ({FIRST_ENTRY_SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
 ) WHERE at >= ?1 AND json_extract(body, '$.requests') > 0 GROUP BY 1, 2 ORDER BY 1, 2
 """  # noqa: S608 - the same
 
 
-SPENT_BY = {key: _spending_sql(key) for key in _KEYS}
-DAYS_BY = {
+HOURLY_SPENDING = {key: _spending_sql(key) for key in _KEYS}
+DAILY_SPENDING = {
     key: f"SELECT day, {named.format('', '')}, sum(requests), sum(input), sum(read), "  # noqa: S608 - the same
     "sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) / 1e9 FROM spending WHERE day >= ? "
     "GROUP BY 1, 2 ORDER BY 1, 2"
@@ -185,16 +185,16 @@ DAYS_BY = {
 }
 
 LIVE_EVENT_KINDS = "('judged', 'turn_ended', 'post', 'delivery')"
-MISSED = f"""
+COUNT_MISSED = f"""
 SELECT count(*) FROM (SELECT 1 FROM log INDEXED BY log_kind WHERE kind IN {LIVE_EVENT_KINDS}
     AND seq > ? AND seq <= ? LIMIT {MAX_TURNS})
 """  # noqa: S608 - the same
 
-MODES = f"""
+DMN_MODES = f"""
 SELECT at, agent, mode FROM (
     SELECT seq, at, json_extract(body, '$.agent') AS agent,
         json_extract(json_extract(body, '$.state'), '$.mode') AS mode
-    FROM log INDEXED BY log_kind WHERE kind = 'dmn' AND seq >= ({SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
+    FROM log INDEXED BY log_kind WHERE kind = 'dmn' AND seq >= ({FIRST_ENTRY_SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
 ) WHERE mode IS NOT NULL ORDER BY seq
 """  # noqa: S608 - the same
 
@@ -274,7 +274,7 @@ class SpokenRow:
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Self:
-        """Make it of a row of `SPOKEN`."""
+        """Make it of a row of `SPOKEN_ENTRIES`."""
         seq, at, body, delivered = row
         fact = FACT.validate_json(body)
         return cls(seq=Seq(seq), at=datetime.fromisoformat(at), fact=fact, delivered=delivered or "")
@@ -316,7 +316,7 @@ class TurnRow:
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of a row of `TURNS`."""
+        """Make it of a row of `RECENT_TURNS`."""
         seq, at, place, turn, agent, cause, outcome, model, requests, tools, usage, cost, within, autonomous = row
         return cls(
             seq=Seq(seq),
@@ -349,7 +349,7 @@ class SpendingBucket:
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of a row of `SPENT_BY` or `DAYS_BY`."""
+        """Make it of a row of `HOURLY_SPENDING` or `DAILY_SPENDING`."""
         at, key, requests, *usage, cost = row
         began = datetime.fromisoformat(at).replace(tzinfo=UTC)
         return cls(at=began, key=key or "", requests=requests, usage=usage_of(*usage), cost_usd=cost)
@@ -378,9 +378,9 @@ class OverviewReader(StoreReader):
     ) -> list[NotificationRow]:
         """Return notifications with `after` < seq < `before` and their fates, the newest or the oldest first."""
         sql = NOTIFICATIONS_IN if conversation is not None else NOTIFICATIONS
-        there = [] if conversation is None else [conversation]
+        params = [] if conversation is None else [conversation]
         end = LAST if before is None else before
-        rows = await self._rows(sql["oldest" if oldest else "newest"], after, end, limit, *there)
+        rows = await self._rows(sql["oldest" if oldest else "newest"], after, end, limit, *params)
         return [NotificationRow.from_row(row) for row in rows]
 
     async def notifications_at(self, seqs: Sequence[int]) -> list[NotificationRow]:
@@ -390,7 +390,7 @@ class OverviewReader(StoreReader):
 
     async def spoken_entries(self, conversation: ConversationId, limit: int) -> list[SpokenRow]:
         """Return the last messages there, the oldest first."""
-        return [SpokenRow.from_row(row) for row in reversed(await self._rows(SPOKEN, conversation, limit))]
+        return [SpokenRow.from_row(row) for row in reversed(await self._rows(SPOKEN_ENTRIES, conversation, limit))]
 
     async def recent_conversations(self, limit: int) -> list[ConversationRow]:
         """Return the conversations with the newest entries, the newest first."""
@@ -402,7 +402,7 @@ class OverviewReader(StoreReader):
                 at=datetime.fromisoformat(at),
                 unread=unread,
             )
-            for place, seq, at, unread, *last in await self._rows(PLACES, limit)
+            for place, seq, at, unread, *last in await self._rows(RECENT_CONVERSATIONS, limit)
         ]
 
     async def recent_turns(
@@ -411,9 +411,9 @@ class OverviewReader(StoreReader):
         """Return the newest turns with `after` < seq < `before`, the newest first."""
         end = LAST if before is None else before
         if conversation is None:
-            rows = await self._rows(TURNS, after, end, limit)
+            rows = await self._rows(RECENT_TURNS, after, end, limit)
         else:
-            rows = await self._rows(TURNS_IN, after, end, limit, conversation)
+            rows = await self._rows(RECENT_TURNS_IN, after, end, limit, conversation)
         return [TurnRow.from_row(row) for row in rows]
 
     async def count_missed(self, after: int, upto: int) -> int:
@@ -421,25 +421,27 @@ class OverviewReader(StoreReader):
 
         Counts no further than `MAX_TURNS`.
         """
-        return int((await self._rows(MISSED, after, upto))[0][0])
+        return int((await self._rows(COUNT_MISSED, after, upto))[0][0])
 
     async def first_entry_since(self, at: datetime) -> Seq:
         """Return the position of the first entry not older than that; after all of them if there is none."""
-        return Seq((await self._rows(SINCE, _to_log_time(at)))[0][0])
+        return Seq((await self._rows(FIRST_ENTRY_SINCE, _to_log_time(at)))[0][0])
 
     async def spending_over_time(
         self, by: OverviewSpendingKey, since: datetime, *, daily: bool
     ) -> list[SpendingBucket]:
         """Return the spending from then on, by hour or by day (UTC), and by the key."""
         if daily:
-            return [SpendingBucket.from_row(row) for row in await self._rows(DAYS_BY[by], since.date().isoformat())]
-        return [SpendingBucket.from_row(row) for row in await self._rows(SPENT_BY[by], _to_log_time(since))]
+            return [
+                SpendingBucket.from_row(row) for row in await self._rows(DAILY_SPENDING[by], since.date().isoformat())
+            ]
+        return [SpendingBucket.from_row(row) for row in await self._rows(HOURLY_SPENDING[by], _to_log_time(since))]
 
     async def dmn_modes(self, since: datetime) -> list[tuple[datetime, str, str]]:
         """Return each saved state of an agent from then on, oldest first: time, agent, and mode."""
         return [
             (datetime.fromisoformat(at), agent, mode)
-            for at, agent, mode in await self._rows(MODES, _to_log_time(since))
+            for at, agent, mode in await self._rows(DMN_MODES, _to_log_time(since))
         ]
 
 

@@ -157,17 +157,17 @@ def sight_type(dotted: str, conversation: ConversationId | None, at: str) -> Typ
     return TypeSighting(family, dotted, f"{family}.*" if family else "*", 1, at, at)
 
 
-def merge_sightings(many: Iterable[TypeSighting]) -> str:
+def merge_sightings(sightings: Iterable[TypeSighting]) -> str:
     """Merge sightings by type, in the order of first sight, as JSON for one step of the database.
 
     The table becomes the same as with separate steps: a family that was full when a type first came stays full, and one
     that was not keeps that type from then on.
     """
-    found: dict[tuple[str, str], list[str | int]] = {}
-    for place, one in enumerate(many):
-        before = found.setdefault((one.family, one.type), [*one[:3], 0, *one[4:], place])
-        before[3:] = [int(before[3]) + one.times, before[4], one.last_at, place]
-    return json.dumps(list(found.values()))
+    merged: dict[tuple[str, str], list[str | int]] = {}
+    for place, sighting in enumerate(sightings):
+        before = merged.setdefault((sighting.family, sighting.type), [*sighting[:3], 0, *sighting[4:], place])
+        before[3:] = [int(before[3]) + sighting.times, before[4], sighting.last_at, place]
+    return json.dumps(list(merged.values()))
 
 
 MAX_NUMBER = 2**50
@@ -259,12 +259,12 @@ def _subtract_usage(whole: Usage, part: Usage) -> Usage:
 
 def _split_numbers(numbers: Sequence[int], weights: Sequence[int]) -> Iterator[list[int]]:
     """Split each number into parts in proportion to the weights that add up to it."""
-    whole, upto, given = sum(weights), 0, [0] * len(numbers)
+    total, cumulative, assigned = sum(weights), 0, [0] * len(numbers)
     for weight in weights:
-        upto += weight
-        reached = [number * upto // whole for number in numbers]
-        yield [now - before for now, before in zip(reached, given, strict=True)]
-        given = reached
+        cumulative += weight
+        reached = [number * cumulative // total for number in numbers]
+        yield [now - before for now, before in zip(reached, assigned, strict=True)]
+        assigned = reached
 
 
 PROJECTED_TABLES = (
@@ -429,8 +429,8 @@ def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best 
             yield Statement("dmn_state", _DMN, (fact.agent, fact.state))
         case ReminderSet():
             place = fact.at.conversation if fact.at is not None else ""
-            told = (fact.schedule, fact.text, fact.by, fact.asked_by)
-            yield Statement("reminder", _REMINDED, (fact.reminder, fact.agent, place, _to_utc_text(fact.due), *told))
+            details = (fact.schedule, fact.text, fact.by, fact.asked_by)
+            yield Statement("reminder", _REMINDED, (fact.reminder, fact.agent, place, _to_utc_text(fact.due), *details))
         case Alarm() if fact.reminder and fact.next is not None:
             yield Statement("reminder", _REMINDS_AGAIN, (_to_utc_text(fact.next), fact.reminder))
         case Alarm() | ReminderEnded() if fact.reminder:
@@ -444,14 +444,14 @@ def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best 
         case NoteForgotten():
             yield Statement("forgotten", _FORGOTTEN, (fact.note,))
         case _:
-            if (said := current_fact_key(fact)) is not None:
-                yield _current_fact_statement(said, seq)
+            if (current_key := current_fact_key(fact)) is not None:
+                yield _current_fact_statement(current_key, seq)
 
 
-def _current_fact_statement(said: CurrentFactKey, seq: Seq) -> Statement:
-    if said.is_current:
-        return Statement("holds", _HOLDS, (said.kind, said.key, seq))
-    return Statement("holds", _HOLDS_NO_MORE, (said.kind, said.key))
+def _current_fact_statement(current_key: CurrentFactKey, seq: Seq) -> Statement:
+    if current_key.is_current:
+        return Statement("holds", _HOLDS, (current_key.kind, current_key.key, seq))
+    return Statement("holds", _HOLDS_NO_MORE, (current_key.kind, current_key.key))
 
 
 def _turn_statements(at: str, conversation: ConversationId, turn: TurnRecord) -> Iterator[Statement]:
@@ -459,10 +459,10 @@ def _turn_statements(at: str, conversation: ConversationId, turn: TurnRecord) ->
     for place, upto in turn.looked:  # no longer wakes the agent, and stays context there
         yield Statement("unread", _LOOKED_AT, (place, upto))
     shares = spending_shares(turn)
-    for one in shares:
-        yield Statement("spending", _SPENT, (at[:10], conversation, *one))
+    for share in shares:
+        yield Statement("spending", _SPENT, (at[:10], conversation, *share))
     if turn.autonomous and turn.within is None:
-        cost = min(sum(one.cost_nano_usd for one in shares), MAX_NUMBER)
+        cost = min(sum(share.cost_nano_usd for share in shares), MAX_NUMBER)
         yield Statement("autonomous", _AUTONOMOUS, (turn.agent, at[:10], cost))
 
 
@@ -475,18 +475,18 @@ def _rewind_statements(seq: Seq, conversation: ConversationId, back: Conversatio
         yield Statement("unread", _UNREAD, (message, conversation, URGENT))
 
 
-def _compaction_values(made: CompactionSummary) -> tuple[SqlValue, ...]:
-    cost = None if made.cost_usd is None else int(min(max(made.cost_usd * NANO_PER_USD, 0.0), MAX_NUMBER) + 0.5)
-    usage, sizes = made.usage, (made.turns, made.tokens_before, made.tokens_after, made.tries)
+def _compaction_values(summary: CompactionSummary) -> tuple[SqlValue, ...]:
+    cost = None if summary.cost_usd is None else int(min(max(summary.cost_usd * NANO_PER_USD, 0.0), MAX_NUMBER) + 0.5)
+    usage, sizes = summary.usage, (summary.turns, summary.tokens_before, summary.tokens_after, summary.tries)
     read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     return (
         *sizes,
-        int(min(max(made.took_s * 1_000, 0.0), MAX_NUMBER)),
-        made.model,
+        int(min(max(summary.took_s * 1_000, 0.0), MAX_NUMBER)),
+        summary.model,
         read,
         usage.output_tokens,
         cost,
-        made.text,
+        summary.text,
     )
 
 

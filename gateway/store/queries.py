@@ -8,16 +8,16 @@ COLUMNS = "seq, at, kind, conversation, key, cause, body"
 _LOG_COLUMNS = ", ".join(f"log.{name}" for name in COLUMNS.split(", "))
 
 ENTRY = f"SELECT {COLUMNS} FROM log WHERE seq = ?"  # noqa: S608 - constants only
-BY_KEY = f"SELECT {COLUMNS} FROM log WHERE key = ?"  # noqa: S608 - constants only
+ENTRY_BY_KEY = f"SELECT {COLUMNS} FROM log WHERE key = ?"  # noqa: S608 - constants only
 CAUSED_BY = f"SELECT {COLUMNS} FROM log WHERE cause = ? ORDER BY seq"  # noqa: S608 - constants only
-_DEALT_WITH = "conversation = ?1 AND seq > ?2 AND json_extract(body, '$.upto') >= ?3 ORDER BY seq LIMIT 1"
-DEALT_WITH = (
-    f"SELECT * FROM (SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND {_DEALT_WITH}) UNION ALL "  # noqa: S608 - constants only
-    f"SELECT * FROM (SELECT {COLUMNS} FROM log INDEXED BY log_kind WHERE kind = 'handled' AND {_DEALT_WITH}) "
+_COVERS_EVENT = "conversation = ?1 AND seq > ?2 AND json_extract(body, '$.upto') >= ?3 ORDER BY seq LIMIT 1"
+HANDLED_BY = (
+    f"SELECT * FROM (SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND {_COVERS_EVENT}) UNION ALL "  # noqa: S608 - constants only
+    f"SELECT * FROM (SELECT {COLUMNS} FROM log INDEXED BY log_kind WHERE kind = 'handled' AND {_COVERS_EVENT}) "
     "ORDER BY 1 LIMIT 1"
 )
 """Parameters: a conversation, the position of the judgement, and the position of the event."""
-LOOKED_AT = (
+FIRST_LOOKED_AT_BY = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_turn "  # noqa: S608 - constants only
     "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > ?1 "
     "AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') "
@@ -25,20 +25,22 @@ LOOKED_AT = (
 )
 """Parameters: the position of the judgement, the conversation, and the position of the event. Inner conversations
 have names that begin with `agent/`; 0 is the character after the slash."""
-WENT_ON = (
+NEXT_FINISHED_TURN = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq > ? "  # noqa: S608 - the same
     "AND json_extract(body, '$.outcome') <> 'interrupted' "
     "AND (json_extract(body, '$.within') IS NULL OR json_array_length(body, '$.covers')) ORDER BY seq LIMIT 1"
 )
 
-DUE = (
+DUE_CONVERSATIONS = (
     "SELECT conversation, max(urgency) FROM unread WHERE urgency >= 1 AND urgency >= ? "
     "GROUP BY conversation ORDER BY conversation"
 )
-DUE_OR_AMBIENT = "SELECT conversation, max(urgency) FROM unread GROUP BY conversation ORDER BY conversation"
+DUE_OR_AMBIENT_CONVERSATIONS = (
+    "SELECT conversation, max(urgency) FROM unread GROUP BY conversation ORDER BY conversation"
+)
 
 _SPOKEN = "'direct', 'mention', 'reply', 'alarm'"
-UNREAD = f"""
+UNREAD_ENTRIES = f"""
 WITH spoken AS (
     SELECT unread.seq FROM unread INDEXED BY unread_due CROSS JOIN log ON log.seq = unread.seq
     WHERE unread.conversation = ?1 AND unread.seq > ?3 AND unread.urgency >= 1 AND log.kind IN ({_SPOKEN})
@@ -83,7 +85,7 @@ first those of urgency normal or urgent, then low, then low reactions, which are
 each the newest first.
 """
 
-TURNS = (
+TURNS_IN_VIEW = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ?1 "  # noqa: S608 - constants only
     "AND seq >= coalesce((SELECT start FROM view WHERE conversation = ?1), 0) "
     "AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = ?1 "
@@ -91,21 +93,21 @@ TURNS = (
     "ORDER BY seq"
 )
 """A turn is in view when it is rewound, and no view begins inside a rewound range: so older ranges need no check."""
-VIEW = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log ON log.seq = view.fold WHERE view.conversation = ?"  # noqa: S608 - the same
-FRESH = "SELECT fresh FROM view WHERE conversation = ?"
-COMPACTING = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = ?"
-ENDED = (
+NEWEST_FOLD = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log ON log.seq = view.fold WHERE view.conversation = ?"  # noqa: S608 - the same
+LAST_FRESH_START = "SELECT fresh FROM view WHERE conversation = ?"
+COMPACTION_LOCK = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = ?"
+NEWEST_TURNS = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq < ? "  # noqa: S608 - the same
     "ORDER BY seq DESC LIMIT ?"
 )
 _BETWEEN = "FROM log INDEXED BY log_turn WHERE kind = 'turn_ended' AND conversation = ?1 AND seq >= ?2 AND seq < ?3"
-HELD = (
+TURNS_BETWEEN = (
     f"SELECT {COLUMNS} {_BETWEEN} AND NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = ?1 "  # noqa: S608 - the same
     "AND first <= log.seq AND last >= log.seq) ORDER BY seq LIMIT ?4"
 )
-BEHIND = f"SELECT seq {_BETWEEN} ORDER BY seq LIMIT 1 OFFSET ?4"
+SEQ_AFTER_TURNS = f"SELECT seq {_BETWEEN} ORDER BY seq LIMIT 1 OFFSET ?4"
 
-USES = """
+WORD_USES = """
 SELECT
     coalesce((SELECT max(seq) FROM log), 0), (SELECT json_group_array(seq) FROM log WHERE kind = 'noted' AND seq > ?3)
 UNION ALL SELECT * FROM (
@@ -120,7 +122,7 @@ UNION ALL SELECT * FROM (
 """
 """Parameters: FTS5 queries as a JSON array, number of uses for each, and the position after which notes are
 returned."""
-PLACED = """
+ENTRY_LOCATIONS = """
 SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kind
     WHEN 'noted' THEN json_extract(log.body, '$.agent') END, CASE log.kind
     WHEN 'noted' THEN json_extract(log.body, '$.scope') END, CASE log.kind
@@ -132,29 +134,29 @@ SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kin
 FROM json_each(?) AS asked CROSS JOIN log ON log.seq = asked.value LEFT JOIN unread ON unread.seq = log.seq
 """
 
-FORGOTTEN = "SELECT seq FROM forgotten WHERE seq IN (SELECT value FROM json_each(?))"
+FORGOTTEN_NOTES = "SELECT seq FROM forgotten WHERE seq IN (SELECT value FROM json_each(?))"
 
-CARD = (
+PINNED_CARD = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_carded "  # noqa: S608 - constants only
     "WHERE kind = 'carded' AND conversation = ? ORDER BY seq DESC LIMIT 1"
 )
-TOPIC = (
+LAST_TOPIC_CHANGE = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_topic "  # noqa: S608 - constants only
     "WHERE kind = 'membership' AND json_extract(body, '$.change') = 'topic' AND conversation = ? "
     "ORDER BY seq DESC LIMIT 1"
 )
 
-CHANGES = (
+MESSAGE_CHANGES = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_changed "  # noqa: S608 - constants only
     "WHERE kind IN ('edited', 'deleted') AND conversation = ? AND seq > ? ORDER BY seq DESC LIMIT ?"
 )
-_OF = "kind IN ('edited', 'deleted') AND conversation = ?1 AND json_extract(body, '$.message') = ?2 AND seq > ?3"
-REWORDED = f"""
+_CHANGED = "kind IN ('edited', 'deleted') AND conversation = ?1 AND json_extract(body, '$.message') = ?2 AND seq > ?3"
+LATEST_MESSAGE_CHANGE = f"""
 SELECT * FROM (
-    SELECT {COLUMNS} FROM log INDEXED BY log_reworded WHERE {_OF} AND kind = 'deleted' ORDER BY seq DESC LIMIT 1
+    SELECT {COLUMNS} FROM log INDEXED BY log_reworded WHERE {_CHANGED} AND kind = 'deleted' ORDER BY seq DESC LIMIT 1
 ) UNION ALL SELECT * FROM (
     SELECT {COLUMNS} FROM log INDEXED BY log_reworded
-    WHERE {_OF} AND kind = 'edited' AND json_extract(body, '$.sender.id') = ?4 AND NOT EXISTS (
+    WHERE {_CHANGED} AND kind = 'edited' AND json_extract(body, '$.sender.id') = ?4 AND NOT EXISTS (
         SELECT 1 FROM log AS judged INDEXED BY log_cause
         WHERE judged.cause = log.seq AND judged.kind = 'judged' AND json_extract(judged.body, '$.fate') = 'refused')
     ORDER BY seq DESC LIMIT 1
@@ -162,24 +164,24 @@ SELECT * FROM (
 """  # noqa: S608 - constants only
 """Parameters: a conversation, a message's id, its position, and its author. `deleted` comes before `edited`."""
 
-OURS = f"""
+OWN_POST = f"""
 SELECT {", ".join(f"post.{name}" for name in COLUMNS.split(", "))}
 FROM log AS part INDEXED BY log_ours CROSS JOIN log AS post ON post.key = 'post:' || json_extract(part.body, '$.post')
 WHERE part.kind = 'part' AND part.conversation = ? AND json_extract(part.body, '$.ids[0]') = ? LIMIT 1
 """  # noqa: S608 - constants only
 
-PREVIEWS = "SELECT conversation, message FROM preview ORDER BY conversation, message"
+OPEN_PREVIEWS = "SELECT conversation, message FROM preview ORDER BY conversation, message"
 
-POSTS = f"SELECT {COLUMNS} FROM log WHERE kind = 'post' AND conversation = ? ORDER BY seq DESC LIMIT ?"  # noqa: S608 - the same
+NEWEST_POSTS = f"SELECT {COLUMNS} FROM log WHERE kind = 'post' AND conversation = ? ORDER BY seq DESC LIMIT ?"  # noqa: S608 - the same
 
-OUTBOX = """
+UNDELIVERED_POSTS = """
 SELECT outbox.seq, log.at, log.body, part.part, part.body, part.state, part.reason, part.attempts,
     part.first_at
 FROM outbox CROSS JOIN log ON log.seq = outbox.seq LEFT JOIN outbox_part AS part ON part.post = outbox.post
 ORDER BY outbox.seq, part.part
 """
 
-_SPENT_BY = {
+_SPENDING_KEYS = {
     "all": "''",
     "conversation": "conversation",
     "room": "CASE instr(substr(conversation, instr(conversation, '/') + 1), '/') WHEN 0 THEN conversation ELSE "
@@ -191,18 +193,18 @@ _SPENT_BY = {
     "share": "agent || char(10) || conversation || char(10) || sender || char(10) || provider",
     "model": "model",
 }
-SPENT = {
+SPENDING_SUMS = {
     by: f"SELECT {key}, sum(requests), sum(unpriced), sum(input), sum(read), sum(written), sum(written_1h), "  # noqa: S608 - constants only
     "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= ?1 AND (?2 IS NULL OR conversation = ?2 "
     "OR (?3 AND conversation > ?2 || '/' AND conversation < ?2 || '0')) GROUP BY 1 ORDER BY 1"
-    for by, key in _SPENT_BY.items()
+    for by, key in _SPENDING_KEYS.items()
 }
 """Statements by key of the sums. Parameters: the first day, a conversation or NULL for all, and whether its threads
 count too: their names begin with its name and a slash, and 0 is the character after the slash. A slash in a name is
 escaped (`Address.conversation`), so the second one ends the room."""
 
-TYPES = "SELECT type, count, first_at, last_at FROM notification_type ORDER BY type"
-PENDING = """
+NOTIFICATION_TYPES = "SELECT type, count, first_at, last_at FROM notification_type ORDER BY type"
+PENDING_COUNTS = """
 WITH told AS (
     SELECT conversation, sum(urgency = 3) AS urgent, sum(urgency = 2) AS normal, sum(urgency = 1) AS low,
         sum(urgency < 1) AS ambient, min(seq) AS oldest, max(urgency) AS highest
@@ -212,25 +214,25 @@ SELECT told.conversation, urgent, normal, low, ambient, oldest, log.at
 FROM told CROSS JOIN log ON log.seq = told.oldest ORDER BY highest DESC, oldest
 """
 
-LINKS = "SELECT channel, up, reason, at FROM link ORDER BY channel"
-CURSOR = "SELECT value FROM cursor WHERE channel = ?"
+CONNECTION_STATES = "SELECT channel, up, reason, at FROM link ORDER BY channel"
+SAVED_CURSOR = "SELECT value FROM cursor WHERE channel = ?"
 DMN_STATE = "SELECT state FROM dmn_state WHERE agent = ?"
-AUTONOMOUS = "SELECT turns, cost_nano_usd FROM autonomous WHERE agent = ? AND day = ?"
-REMINDERS = """
+AUTONOMOUS_USAGE = "SELECT turns, cost_nano_usd FROM autonomous WHERE agent = ? AND day = ?"
+PENDING_REMINDERS = """
 SELECT id, agent, conversation, due, schedule, text, sender, asked_by FROM reminder
 WHERE (?1 IS NULL OR conversation = ?1) ORDER BY due, id
 """
 APPROVED = "SELECT seq FROM approval WHERE agent = ? AND tool = ? AND conversation = ?"
 APPROVALS = "SELECT agent, tool, conversation FROM approval ORDER BY conversation, agent, tool"
-HOLDS = (
+CURRENT_FACTS = (
     f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING (seq) "  # noqa: S608
     "WHERE holds.kind = ? ORDER BY log.seq"
 )
-NEWEST_HOLDS = (
+NEWEST_CURRENT_FACTS = (
     f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING (seq) "  # noqa: S608
     "WHERE holds.kind = ? ORDER BY holds.seq DESC LIMIT ?"
 )
-HELD_OF = (
+CURRENT_FACTS_FOR = (
     f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} "  # noqa: S608 - constants only
     "FROM json_each(?2) AS asked CROSS JOIN holds ON holds.kind = ?1 AND holds.key = asked.value JOIN log USING (seq)"
 )

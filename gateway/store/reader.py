@@ -83,7 +83,7 @@ class EntryLocation:
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of a row of `queries.PLACED`."""
+        """Make it of a row of `queries.ENTRY_LOCATIONS`."""
         seq, at, kind, conversation, unread, agent, scope, cut, left = row
         return cls(
             seq=Seq(seq),
@@ -195,7 +195,7 @@ class StoreReader:
 
     async def entry_by_key(self, key: str) -> LogEntry | None:
         """Return the entry with this deduplication key."""
-        return self._first_entry(await self._rows(queries.BY_KEY, key))
+        return self._first_entry(await self._rows(queries.ENTRY_BY_KEY, key))
 
     async def caused_by(self, seq: int) -> list[LogEntry]:
         """Return the entries directly caused by this one, oldest first."""
@@ -205,7 +205,7 @@ class StoreReader:
         """Return the turn or decision that dealt with a judged entry, shown or not; None if none has yet."""
         return self._first_entry(
             await self._rows(
-                queries.DEALT_WITH, judgement.conversation, judgement.seq, judgement.cause or judgement.seq
+                queries.HANDLED_BY, judgement.conversation, judgement.seq, judgement.cause or judgement.seq
             )
         )
 
@@ -215,16 +215,22 @@ class StoreReader:
         Reads all inner turns since then: it takes longer the longer ago that is.
         """
         return self._first_entry(
-            await self._rows(queries.LOOKED_AT, judgement.seq, judgement.conversation, judgement.cause or judgement.seq)
+            await self._rows(
+                queries.FIRST_LOOKED_AT_BY, judgement.seq, judgement.conversation, judgement.cause or judgement.seq
+            )
         )
 
     async def next_finished_turn(self, turn: LogEntry) -> LogEntry | None:
         """Return the next turn there that dealt with something and was not interrupted; None if none has yet."""
-        return self._first_entry(await self._rows(queries.WENT_ON, turn.conversation, turn.seq))
+        return self._first_entry(await self._rows(queries.NEXT_FINISHED_TURN, turn.conversation, turn.seq))
 
     async def due_conversations(self, urgency: int) -> list[tuple[ConversationId, int]]:
         """Return conversations with unread entries of at least this urgency, and the highest one; by name."""
-        rows = await (self._rows(queries.DUE, urgency) if urgency >= 1 else self._rows(queries.DUE_OR_AMBIENT))
+        rows = await (
+            self._rows(queries.DUE_CONVERSATIONS, urgency)
+            if urgency >= 1
+            else self._rows(queries.DUE_OR_AMBIENT_CONVERSATIONS)
+        )
         return [(ConversationId(conversation), highest) for conversation, highest in rows]
 
     async def unread_entries(self, conversation: ConversationId, *, most: int, after: int = 0) -> UnreadEntries:
@@ -233,7 +239,7 @@ class StoreReader:
         Messages addressed to the agent are never skipped: they are taken from the oldest on, and the rest stays unread.
         Overheard ones fill the remaining room, the newest first, ambient talk last.
         """
-        rows = await self._rows(queries.UNREAD, conversation, most, after)
+        rows = await self._rows(queries.UNREAD_ENTRIES, conversation, most, after)
         count, upto, changed, *_ = rows[0]
         messages = tuple(LogEntry.from_row(row[3:]) for row in rows if row[3] is not None)
         return UnreadEntries(
@@ -243,7 +249,8 @@ class StoreReader:
     async def message_changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[LogEntry]:
         """Return the newest edits and deletions in a conversation with `after` < seq, oldest first."""
         return [
-            LogEntry.from_row(row) for row in reversed(await self._rows(queries.CHANGES, conversation, after, newest))
+            LogEntry.from_row(row)
+            for row in reversed(await self._rows(queries.MESSAGE_CHANGES, conversation, after, newest))
         ]
 
     async def latest_message_change(self, message: Message, seq: Seq) -> LogEntry | None:
@@ -252,82 +259,88 @@ class StoreReader:
         Only its author's edits count, and only those that access did not refuse.
         """
         place = message.at.conversation
-        return self._first_entry(await self._rows(queries.REWORDED, place, message.id, seq, message.sender.id))
+        return self._first_entry(
+            await self._rows(queries.LATEST_MESSAGE_CHANGE, place, message.id, seq, message.sender.id)
+        )
 
     async def pinned_card(self, conversation: ConversationId) -> ChannelCardPinned | None:
         """Return the card that is pinned there; None: none is."""
-        found = self._first_entry(await self._rows(queries.CARD, conversation))
-        return found.fact if found is not None and isinstance(found.fact, ChannelCardPinned) else None
+        entry = self._first_entry(await self._rows(queries.PINNED_CARD, conversation))
+        return entry.fact if entry is not None and isinstance(entry.fact, ChannelCardPinned) else None
 
     async def last_topic_change(self, conversation: ConversationId) -> MembershipChanged | None:
         """Return the last change of the topic, with its author; None: none was reported."""
-        found = self._first_entry(await self._rows(queries.TOPIC, conversation))
-        return found.fact if found is not None and isinstance(found.fact, MembershipChanged) else None
+        entry = self._first_entry(await self._rows(queries.LAST_TOPIC_CHANGE, conversation))
+        return entry.fact if entry is not None and isinstance(entry.fact, MembershipChanged) else None
 
     async def find_own_post(self, conversation: ConversationId, message: MessageId) -> Post | None:
         """Return the post that the platform shows as this message; None if it is not ours."""
-        found = self._first_entry(await self._rows(queries.OURS, conversation, message))
-        return found.fact.post if found is not None and isinstance(found.fact, PostQueued) else None
+        entry = self._first_entry(await self._rows(queries.OWN_POST, conversation, message))
+        return entry.fact.post if entry is not None and isinstance(entry.fact, PostQueued) else None
 
     async def open_previews(self) -> list[tuple[ConversationId, MessageId]]:
         """Return the preview messages of growing answers that have not been deleted."""
-        return [(ConversationId(place), MessageId(message)) for place, message in await self._rows(queries.PREVIEWS)]
+        return [
+            (ConversationId(place), MessageId(message)) for place, message in await self._rows(queries.OPEN_PREVIEWS)
+        ]
 
     async def turns_in_view(self, conversation: ConversationId) -> list[LogEntry]:
         """Return the records of the turns since the start of the view, oldest first. Reads nothing before that."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.TURNS, conversation)]
+        return [LogEntry.from_row(row) for row in await self._rows(queries.TURNS_IN_VIEW, conversation)]
 
     async def newest_fold(self, conversation: ConversationId) -> LogEntry | None:
         """Return the newest `ViewFolded` there, which gives the form of the view; None: it was never folded."""
-        return self._first_entry(await self._rows(queries.VIEW, conversation))
+        return self._first_entry(await self._rows(queries.NEWEST_FOLD, conversation))
 
     async def last_fresh_start(self, conversation: ConversationId) -> Seq:
         """Return the position of the last fresh start of the conversation; 0 if there was none."""
-        rows = await self._rows(queries.FRESH, conversation)
+        rows = await self._rows(queries.LAST_FRESH_START, conversation)
         return Seq(rows[0][0] if rows else 0)
 
     async def compaction_lock(self, conversation: ConversationId) -> tuple[str, datetime] | None:
         """Return the holder of the lock for summaries there, and its end; None: there never was one."""
-        rows = await self._rows(queries.COMPACTING, conversation)
+        rows = await self._rows(queries.COMPACTION_LOCK, conversation)
         return (rows[0][0], datetime.fromisoformat(rows[0][1])) if rows else None
 
     async def newest_turns(self, conversation: ConversationId, *, before: int | None, newest: int) -> list[LogEntry]:
         """Return the newest turns there before this position (None: the end), oldest first."""
-        rows = await self._rows(queries.ENDED, conversation, queries.LAST if before is None else before, newest)
+        rows = await self._rows(queries.NEWEST_TURNS, conversation, queries.LAST if before is None else before, newest)
         return [LogEntry.from_row(row) for row in reversed(rows)]
 
     async def turns_between(self, conversation: ConversationId, first: int, end: int, *, most: int) -> list[LogEntry]:
         """Return the first turns with `first` <= seq < `end` that were not rewound, oldest first."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.HELD, conversation, first, end, most)]
+        return [
+            LogEntry.from_row(row) for row in await self._rows(queries.TURNS_BETWEEN, conversation, first, end, most)
+        ]
 
     async def seq_after_turns(self, conversation: ConversationId, first: int, end: int, *, count: int) -> Seq | None:
         """Return the position of the turn after `count` turns with `first` <= seq < `end`, rewound or not.
 
         None: there are no more turns. Reads no records.
         """
-        rows = await self._rows(queries.BEHIND, conversation, first, end, count)
+        rows = await self._rows(queries.SEQ_AFTER_TURNS, conversation, first, end, count)
         return Seq(rows[0][0]) if rows else None
 
     async def find_word_uses(self, terms: Sequence[str], *, newest: int, notes_after: int) -> WordUses:
         """Return the newest texts with each of these words or phrases, and all notes after a position."""
         queries_json = json.dumps([search_terms(term) for term in terms])
-        (last, notes), *found = await self._rows(queries.USES, queries_json, newest, notes_after)
+        (last, notes), *rows = await self._rows(queries.WORD_USES, queries_json, newest, notes_after)
         return WordUses(
-            last=Seq(last), note_positions=json.loads(notes), positions=[json.loads(seqs) for _, seqs in found]
+            last=Seq(last), note_positions=json.loads(notes), positions=[json.loads(seqs) for _, seqs in rows]
         )
 
     async def locate_entries(self, seqs: Sequence[int]) -> list[EntryLocation]:
         """Return the location of these entries, without their texts, in any order."""
-        return [EntryLocation.from_row(row) for row in await self._rows(queries.PLACED, json.dumps(seqs))]
+        return [EntryLocation.from_row(row) for row in await self._rows(queries.ENTRY_LOCATIONS, json.dumps(seqs))]
 
     async def forgotten_notes(self, seqs: Iterable[int]) -> set[int]:
         """Return those of these notes that are forgotten."""
-        return {seq for (seq,) in await self._rows(queries.FORGOTTEN, json.dumps(list(seqs)))}
+        return {seq for (seq,) in await self._rows(queries.FORGOTTEN_NOTES, json.dumps(list(seqs)))}
 
     async def undelivered_posts(self) -> list[OutboxPost]:
         """Return the posts whose delivery has not ended, in log order."""
         posts = []
-        for (seq, at, body), group in groupby(await self._rows(queries.OUTBOX), key=lambda row: row[:3]):
+        for (seq, at, body), group in groupby(await self._rows(queries.UNDELIVERED_POSTS), key=lambda row: row[:3]):
             entry = LogEntry.from_row((seq, at, "post", None, None, None, body))
             assert isinstance(entry.fact, PostQueued)
             parts = tuple(OutboxPart.from_row(row[3:]) for row in group if row[3] is not None)
@@ -336,7 +349,7 @@ class StoreReader:
 
     async def newest_posts(self, conversation: ConversationId, *, newest: int) -> list[Post]:
         """Return the newest posts to a conversation, delivered or not, oldest first."""
-        rows = await self._rows(queries.POSTS, conversation, newest)
+        rows = await self._rows(queries.NEWEST_POSTS, conversation, newest)
         facts = [LogEntry.from_row(row).fact for row in reversed(rows)]
         return [fact.post for fact in facts if isinstance(fact, PostQueued)]
 
@@ -347,12 +360,12 @@ class StoreReader:
 
     async def autonomous_usage(self, agent: str, day: str) -> tuple[int, float]:
         """Return the number of autonomous turns of a day (YYYY-MM-DD, UTC), and their cost in US dollars."""
-        rows = await self._rows(queries.AUTONOMOUS, agent, day)
+        rows = await self._rows(queries.AUTONOMOUS_USAGE, agent, day)
         return (rows[0][0], rows[0][1] / NANO_PER_USD) if rows else (0, 0.0)
 
     async def pending_reminders(self, conversation: ConversationId | None = None) -> list[PendingReminder]:
         """Return the reminders that are still to come, the next first. None: of all conversations."""
-        return [PendingReminder.from_row(row) for row in await self._rows(queries.REMINDERS, conversation)]
+        return [PendingReminder.from_row(row) for row in await self._rows(queries.PENDING_REMINDERS, conversation)]
 
     async def approved(self, agent: str, tool: str, conversation: ConversationId) -> Seq | None:
         """Return the position of the permanent approval of a tool there. None: it is not approved."""
@@ -369,26 +382,26 @@ class StoreReader:
 
     async def current_facts(self, kind: str) -> list[LogEntry]:
         """Return the current facts of a kind, oldest first: see `gateway.store.projections`."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.HOLDS, kind)]
+        return [LogEntry.from_row(row) for row in await self._rows(queries.CURRENT_FACTS, kind)]
 
     async def newest_current_facts(self, kind: str, *, newest: int) -> list[LogEntry]:
         """Return the newest current facts of a kind, newest first."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.NEWEST_HOLDS, kind, newest)]
+        return [LogEntry.from_row(row) for row in await self._rows(queries.NEWEST_CURRENT_FACTS, kind, newest)]
 
     async def current_facts_for(self, kind: str, keys: Sequence[str]) -> list[LogEntry]:
         """Return the current facts of a kind about one of `keys`, in any order."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.HELD_OF, kind, json.dumps(keys))]
+        return [LogEntry.from_row(row) for row in await self._rows(queries.CURRENT_FACTS_FOR, kind, json.dumps(keys))]
 
     async def saved_cursor(self, channel: ChannelName) -> str | None:
         """Return the cursor of a platform's queue; None if none was saved."""
-        rows = await self._rows(queries.CURSOR, channel)
+        rows = await self._rows(queries.SAVED_CURSOR, channel)
         return rows[0][0] if rows else None
 
     async def connection_states(self) -> list[ConnectionState]:
         """Return the last reported state of each account's connection, by name."""
         return [
             ConnectionState(channel=ChannelName(channel), up=bool(up), reason=reason, at=datetime.fromisoformat(at))
-            for channel, up, reason, at in await self._rows(queries.LINKS)
+            for channel, up, reason, at in await self._rows(queries.CONNECTION_STATES)
         ]
 
     async def spending_sums(
@@ -399,16 +412,17 @@ class StoreReader:
         Reads sums, not the log. `conversation`: only there; `threads`: also in the threads of that room.
         """
         return [
-            SpendingSum.from_row(row) for row in await self._rows(queries.SPENT[by], since, conversation, int(threads))
+            SpendingSum.from_row(row)
+            for row in await self._rows(queries.SPENDING_SUMS[by], since, conversation, int(threads))
         ]
 
     async def notification_types(self) -> list[NotificationTypeCount]:
         """Return the counters of notification types, by name. Bounded: see `gateway.store.projections`."""
-        return [NotificationTypeCount.from_row(row) for row in await self._rows(queries.TYPES)]
+        return [NotificationTypeCount.from_row(row) for row in await self._rows(queries.NOTIFICATION_TYPES)]
 
     async def pending_counts(self) -> list[PendingCounts]:
         """Return the conversations with unread entries, the most urgent first, then the oldest."""
-        return [PendingCounts.from_row(row) for row in await self._rows(queries.PENDING)]
+        return [PendingCounts.from_row(row) for row in await self._rows(queries.PENDING_COUNTS)]
 
     async def find_judgement(self, seq: int) -> Judgement | None:
         """Return the judgement of this entry by access and attention; None if it was not judged."""

@@ -104,9 +104,9 @@ def rebuild_blocking(path: Path, progress: RebuildProgress, clock: Clock) -> lis
         try:
             connection.execute("BEGIN IMMEDIATE")
             _replay(connection, progress)
-            differences = [found for table in PROJECTED_TABLES if (found := _repair_table(connection, table))]
-            if found := _repair_search(connection):
-                differences.append(found)
+            differences = [difference for table in PROJECTED_TABLES if (difference := _repair_table(connection, table))]
+            if difference := _repair_search(connection):
+                differences.append(difference)
             connection.execute("COMMIT")
         finally:
             connection.close()
@@ -124,8 +124,8 @@ def _replay(connection: sqlite3.Connection, progress: RebuildProgress) -> None:
             "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL ORDER BY type DESC",
             (table,),
         ).fetchall():
-            made = "CREATE TEMP TABLE " if kind == "table" else "CREATE INDEX temp."
-            connection.execute(sql.replace("CREATE TABLE " if kind == "table" else "CREATE INDEX ", made, 1))
+            create = "CREATE TEMP TABLE " if kind == "table" else "CREATE INDEX temp."
+            connection.execute(sql.replace("CREATE TABLE " if kind == "table" else "CREATE INDEX ", create, 1))
     (whole,) = connection.execute("SELECT count(*) FROM log").fetchone()
     log = connection.execute(f"SELECT {COLUMNS} FROM log ORDER BY seq")  # noqa: S608 - constants only
     done = 0

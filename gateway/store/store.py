@@ -114,40 +114,40 @@ def dedup_keys(batch: Sequence[Sequence[EntryDraft]]) -> Iterator[str]:
 
 def plan_append(batch: Sequence[Sequence[EntryDraft]], known: dict[str, Seq], last: Seq) -> AppendPlan:
     """Plan one transaction for a batch. `known`: keys already in the log; `last`: the log's last seq."""
-    made = AppendPlan()
+    plan = AppendPlan()
     known = dict(known)
     for drafts in batch:
-        answered: dict[int, AppendResult] = {}
-        for one in drafts:
-            last = _place_draft(one, answered, known, last, made)
-        made.answers.append(tuple(answered[id(one.entry)] for one in drafts))
-    return made
+        results: dict[int, AppendResult] = {}
+        for draft in drafts:
+            last = _place_draft(draft, results, known, last, plan)
+        plan.answers.append(tuple(results[id(draft.entry)] for draft in drafts))
+    return plan
 
 
 def _place_draft(
-    one: EntryDraft, answered: dict[int, AppendResult], known: dict[str, Seq], last: Seq, made: AppendPlan
+    draft: EntryDraft, results: dict[int, AppendResult], known: dict[str, Seq], last: Seq, plan: AppendPlan
 ) -> Seq:
-    entry = one.entry
+    entry = draft.entry
     cause = entry.cause
     if isinstance(cause, NewEntry):
-        led = answered[id(cause)]
-        if not led.is_new:
-            answered[id(entry)] = led
+        cause_result = results[id(cause)]
+        if not cause_result.is_new:
+            results[id(entry)] = cause_result
             return last
-        cause = led.seq
+        cause = cause_result.seq
     if entry.key is not None:
-        first = known.get(entry.key)
-        if first is not None:
-            answered[id(entry)] = AppendResult(first, is_new=False)
+        first_seq = known.get(entry.key)
+        if first_seq is not None:
+            results[id(entry)] = AppendResult(first_seq, is_new=False)
             return last
     seq = Seq(last + 1)
     if entry.key is not None:
         known[entry.key] = seq
     kind = entry.fact.kind
-    made.rows.append(NewLogRow(seq, one.at, kind, entry.conversation, entry.key, cause, one.body))
-    made.statements.extend(project_fact(seq, one.at, entry.conversation, cause, entry.fact))
-    made.has_text = made.has_text or kind in SEARCHABLE_KINDS
-    answered[id(entry)] = AppendResult(seq, is_new=True)
+    plan.rows.append(NewLogRow(seq, draft.at, kind, entry.conversation, entry.key, cause, draft.body))
+    plan.statements.extend(project_fact(seq, draft.at, entry.conversation, cause, entry.fact))
+    plan.has_text = plan.has_text or kind in SEARCHABLE_KINDS
+    results[id(entry)] = AppendResult(seq, is_new=True)
     return seq
 
 
@@ -257,9 +257,9 @@ class LogWriter:
                     refusal.__cause__ = error
                     self._refuse(batch, refusal)
                     return
-                half = len(batch) // 2  # bisects to the entry that fails, in few more commits
-                await self._write(batch[:half])
-                await self._write(batch[half:])
+                middle = len(batch) // 2  # bisects to the entry that fails, in few more commits
+                await self._write(batch[:middle])
+                await self._write(batch[middle:])
                 return
             self._mark_working()
             for call, answer in zip(batch, answers, strict=True):
@@ -332,12 +332,12 @@ class LogWriter:
     async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> list[tuple[AppendResult, ...]]:
         if self._is_unsure:
             await self._reread()
-        made = plan_append(batch, await self._known(list(dedup_keys(batch))), self._last)
-        if made.rows:
+        plan = plan_append(batch, await self._known(list(dedup_keys(batch))), self._last)
+        if plan.rows:
             # Alone, or each of the following statements would wait for another program's lock.
             await self._connection.execute_fetchall("BEGIN IMMEDIATE")
             # Queued together, they run without a switch between the threads; each one costs 0.1 ms.
-            writes = [self._connection.executemany(sql, rows) for sql, rows in _append_statements(made)]
+            writes = [self._connection.executemany(sql, rows) for sql, rows in _append_statements(plan)]
             for result in await asyncio.gather(*writes, return_exceptions=True):
                 if isinstance(result, BaseException):
                     raise result
@@ -345,19 +345,19 @@ class LogWriter:
                 await self._connection.commit()
             except sqlite3.Error:  # it may be committed all the same
                 await self._reread()
-                if self._last < made.rows[-1].seq:
+                if self._last < plan.rows[-1].seq:
                     raise
             self.commits += 1
-            self._last = made.rows[-1].seq
-        return made.answers
+            self._last = plan.rows[-1].seq
+        return plan.answers
 
     async def _known(self, wanted: list[str]) -> dict[str, Seq]:
         if not wanted:
             return {}
         size = next((size for size in reversed(_CHUNKS) if size >= len(wanted)), len(wanted))
         sql = f"SELECT key, seq FROM log WHERE key IN ({', '.join('?' * size)})"  # noqa: S608 - question marks only
-        found = await self._connection.execute_fetchall(sql, wanted + [None] * (size - len(wanted)))
-        return {key: Seq(seq) for key, seq in found}
+        rows = await self._connection.execute_fetchall(sql, wanted + [None] * (size - len(wanted)))
+        return {key: Seq(seq) for key, seq in rows}
 
     async def _undo(self) -> None:
         """Return to the last commit in the file: after an error in COMMIT it is not known which one that is."""
@@ -377,12 +377,12 @@ async def last_seq(connection: aiosqlite.Connection) -> Seq:
     return Seq(last)
 
 
-def _append_statements(made: AppendPlan) -> Iterator[tuple[str, list[Params]]]:
-    yield from _chunk_inserts(_LOG, list(made.rows))
-    for sql, rows in group_statements(made.statements):
+def _append_statements(plan: AppendPlan) -> Iterator[tuple[str, list[Params]]]:
+    yield from _chunk_inserts(_LOG, list(plan.rows))
+    for sql, rows in group_statements(plan.statements):
         yield from _chunk_inserts(sql, rows)
-    if made.has_text:
-        yield _SEARCH, [(made.rows[0].seq, made.rows[-1].seq)]
+    if plan.has_text:
+        yield _SEARCH, [(plan.rows[0].seq, plan.rows[-1].seq)]
 
 
 def _chunk_inserts(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list[Params]]]:

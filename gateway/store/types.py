@@ -200,7 +200,7 @@ class PendingCounts:
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of a row of `queries.PENDING`."""
+        """Make it of a row of `queries.PENDING_COUNTS`."""
         conversation, urgent, normal, low, ambient, oldest, since = row
         return cls(
             conversation=ConversationId(conversation),
