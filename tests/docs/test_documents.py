@@ -63,6 +63,21 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert [one for one in sorted(named) if one not in made and not (ROOT / one).exists()] == []
 
 
+def test_classes_and_functions_that_are_named_exist() -> None:
+    code = "\n".join(
+        path.read_text("utf-8") for top in ("gateway", "channels", "agent") for path in ROOT.glob(f"{top}/**/*.py")
+    )
+    pages = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/decisions/*.md")]
+    named = {
+        name
+        for page in pages
+        for name in spans(page)
+        if re.fullmatch(r"_?[A-Z][a-z]+([A-Z][a-z]+)+|[a-z]+_[a-z_]+", name)
+    }
+    assert len(named) > 15
+    assert sorted(name for name in named if not re.search(rf"\b{name}\b", code)) == []
+
+
 @page_of
 def test_commands_of_the_shell_exist(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = []
