@@ -19,6 +19,10 @@ from gateway.core.events import Address
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX
 
+T = TypeVar("T")
+_MODEL_ADAPTER: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
+_PROVIDER_ADAPTER: TypeAdapter[ProviderConfig] = TypeAdapter(ProviderConfig)
+
 
 def check_access(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
     """Yield keys and message for each problem of `access`, in values as written."""
@@ -109,11 +113,6 @@ def _check_place(keys: Keys, room: Tree, channels: list[str]) -> Iterator[tuple[
 def _list_of_maps(data: dict[str, Tree], *keys: str) -> list[dict[str, Tree]]:
     rows = value_at(data, *keys)
     return [row if isinstance(row, dict) else {} for row in rows] if isinstance(rows, list) else []
-
-
-T = TypeVar("T")
-_MODEL_ADAPTER: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
-_PROVIDER_ADAPTER: TypeAdapter[ProviderConfig] = TypeAdapter(ProviderConfig)
 
 
 def cross_check(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:

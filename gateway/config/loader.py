@@ -63,6 +63,18 @@ _CONTEXT_MESSAGES = {
     "too_short": "must have at least {min_length}",
     "string_too_short": "must have at least {min_length} characters",
 }
+logger = logging.getLogger(__name__)
+_PATH_KEYS: tuple[Keys, ...] = (
+    ("store", "path"),
+    ("agents", "*", "files"),
+    ("agents", "*", "workspace"),
+    ("channels", "*", "tls", "ca_file"),
+    ("channels", "*", "tls", "cert_file"),
+)
+"""Values that name files. `*` stands for any key or position."""
+_OPEN_TO_OTHERS = 0o044
+ConfigStamp = frozenset[tuple[str, int, int, int]]
+"""Path, inode, size and change time (ns; also of permissions) of each file: equal while no file changes."""
 
 
 def explain_errors(error: ValidationError, data: dict[str, Tree]) -> list[tuple[Keys, str]]:
@@ -160,19 +172,6 @@ def _fits_form(form: Any, node: Any) -> bool:  # noqa: ANN401  # the same
         for tag in ("platform", "kind")
         if tag in node and tag in form.model_fields
     )
-
-
-logger = logging.getLogger(__name__)
-
-_PATH_KEYS: tuple[Keys, ...] = (
-    ("store", "path"),
-    ("agents", "*", "files"),
-    ("agents", "*", "workspace"),
-    ("channels", "*", "tls", "ca_file"),
-    ("channels", "*", "tls", "cert_file"),
-)
-"""Values that name files. `*` stands for any key or position."""
-_OPEN_TO_OTHERS = 0o044
 
 
 class ConfigError(Exception):
@@ -372,10 +371,6 @@ def _secret_keys(value: object, keys: Keys) -> Iterator[Keys]:
     elif isinstance(value, tuple):
         for index, below in enumerate(value):
             yield from _secret_keys(below, (*keys, index))
-
-
-ConfigStamp = frozenset[tuple[str, int, int, int]]
-"""Path, inode, size and change time (ns; also of permissions) of each file: equal while no file changes."""
 
 
 class ConfigFiles:

@@ -39,6 +39,13 @@ RESTART_KEYS: Final[Mapping[str, str]] = {
 }
 """Keys, `*` for any name, with the reason why they cannot change while the gateway runs. Agents cannot be added or
 removed either: each has a state of its own, which is read from the log at the start."""
+logger = logging.getLogger("reverie.live")
+Derived = TypeVar("Derived")
+DEBOUNCE_MS: Final = 200
+"""Changes within this time are handled together: an editor takes several steps, and so does a write of several
+files."""
+POLL_S: Final = 30.0
+"""Interval of checks without a notification: some network file systems send none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,11 +169,6 @@ def _key_differences(old: object, new: object, at: str = "") -> Iterator[str]:
         return
     for key in sorted(old.keys() | new.keys(), key=str):
         yield from _key_differences(old.get(key), new.get(key), f"{at}.{key}" if at else str(key))
-
-
-logger = logging.getLogger("reverie.live")
-
-Derived = TypeVar("Derived")
 
 
 class SettingsListener(Protocol):
@@ -360,13 +362,6 @@ class LiveSettings:
 
 def _own_or_general(own: bool | None, general: bool) -> bool:
     return general if own is None else own
-
-
-DEBOUNCE_MS: Final = 200
-"""Changes within this time are handled together: an editor takes several steps, and so does a write of several
-files."""
-POLL_S: Final = 30.0
-"""Interval of checks without a notification: some network file systems send none."""
 
 
 class ConfigWatcher:

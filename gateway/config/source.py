@@ -21,6 +21,24 @@ Tree = str | int | float | bool | None | list["Tree"] | dict[str, "Tree"]
 _MIN_HIDDEN_CHARS = 4
 """Length of the shortest value that is hidden in messages: shorter ones reveal nothing, and would hide ordinary
 words."""
+_MAX_DEPTH = 40
+_MAX_NODES = 100_000
+"""Aliases can make a short text grow without bound."""
+_MAX_CHARS = 1_000_000
+"""Length of one file. A running gateway is slowed down while it reads the files."""
+_REFERENCE_PATTERN = re.compile(r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{")
+_TAG_PREFIX = "tag:yaml.org,2002:"
+_RESOLVERS = {
+    "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
+    "null": re.compile(r"(?:|~|null|Null|NULL)\Z"),
+    "int": re.compile(r"[-+]?[0-9]{1,400}\Z"),
+    "float": re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?\Z"),
+}
+_QUOTE_HINTS = {
+    "alias": "a value that starts with `*` needs quotes",
+    "anchor": "a value that starts with `&` needs quotes",
+    "cannot start any token": "a value that starts with `@`, `%` or a backquote needs quotes",
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -124,26 +142,6 @@ def _merge_into(
         message = f"also in {first}:{first_line}; keep one of the two"
         whole.problems.append(ConfigProblem(str(second), line, format_key(keys), message))
         whole.damaged_keys.add(keys)
-
-
-_MAX_DEPTH = 40
-_MAX_NODES = 100_000
-"""Aliases can make a short text grow without bound."""
-_MAX_CHARS = 1_000_000
-"""Length of one file. A running gateway is slowed down while it reads the files."""
-_REFERENCE_PATTERN = re.compile(r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{")
-_TAG_PREFIX = "tag:yaml.org,2002:"
-_RESOLVERS = {
-    "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
-    "null": re.compile(r"(?:|~|null|Null|NULL)\Z"),
-    "int": re.compile(r"[-+]?[0-9]{1,400}\Z"),
-    "float": re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?\Z"),
-}
-_QUOTE_HINTS = {
-    "alias": "a value that starts with `*` needs quotes",
-    "anchor": "a value that starts with `&` needs quotes",
-    "cannot start any token": "a value that starts with `@`, `%` or a backquote needs quotes",
-}
 
 
 class _CoreSchemaLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C loader where it is available

@@ -60,40 +60,13 @@ NAT64: Final = IPv6Network("64:ff9b::/96")
 _ISATAP: Final = 0x0000_5EFE
 _ISATAP_BITS: Final = 0xFCFF_FFFF
 """In front of an IPv4 address at the end (RFC 5214, 6.1); two bits give the kind of that address."""
-
-
-def embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | None:
-    """Return the IPv4 address that a connection to this one ends at, if this is only another notation of it."""
-    if isinstance(address, IPv4Address):
-        return None
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    return IPv4Address(int(address) & 0xFFFF_FFFF) if address in NAT64 else None
-
-
-def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether any host on the Internet could connect to the address as well."""
-    inside = embedded_ipv4(address)
-    if inside is not None:
-        return is_public(inside)
-    if isinstance(address, IPv4Address):
-        return not any(address in network for network in NOT_PUBLIC_4)
-    if address.scope_id is not None or address not in GLOBAL_UNICAST_6:
-        return False
-    if (int(address) >> 32) & _ISATAP_BITS == _ISATAP:
-        return False
-    return not any(address in network for network in NOT_PUBLIC_6)
-
-
 IpAddress = IPv4Address | IPv6Address
 IpNetwork = IPv4Network | IPv6Network
-
 MAX_URL_CHARS: Final = 4_000
 MAX_SHOWN_HOST_CHARS: Final = 100
 """Length of a host in an error message: it comes from the model or from a page."""
 WEB_PORTS: Final = frozenset({80, 443})
-"""Allowed ports below 1024. The others belong to services that a request could be smuggled into (mail, files, shells).
-"""
+"""Allowed ports below 1024. The others there are of services open to request smuggling (mail, files, shells)."""
 BLOCKED_PORTS: Final = frozenset(
     (
         *(1433, 1521, 1719, 1720, 1723, 2049, 2375, 2376, 2379, 2380, 3306, 3389, 3659, 4045, 4190, 5060, 5061),
@@ -113,6 +86,29 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 """A last label like this makes a name an IPv4 address for some parsers (url.spec.whatwg.org, ends in a number)."""
 _PATH = "/%:@!$&'()*+,;=~-._"
+
+
+def embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | None:
+    """Return the IPv4 address that a connection to this one ends at, or None if there is none."""
+    if isinstance(address, IPv4Address):
+        return None
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return IPv4Address(int(address) & 0xFFFF_FFFF) if address in NAT64 else None
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Return whether any host on the Internet could connect to the address as well."""
+    inside = embedded_ipv4(address)
+    if inside is not None:
+        return is_public(inside)
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in NOT_PUBLIC_4)
+    if address.scope_id is not None or address not in GLOBAL_UNICAST_6:
+        return False
+    if (int(address) >> 32) & _ISATAP_BITS == _ISATAP:
+        return False
+    return not any(address in network for network in NOT_PUBLIC_6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,11 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+_ULID_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_ULID_CHARS = 26
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
 
 class Clock(Protocol):
     """Source of time for code that does IO. Deciding code gets times as arguments instead."""
@@ -71,12 +76,6 @@ class ManualClock:
             if not woken.done():
                 woken.set_result(None)
         self._elapsed_s = end
-
-
-_ULID_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_ULID_CHARS = 26
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 def new_id(now: datetime) -> str:

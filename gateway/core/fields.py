@@ -14,6 +14,18 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
+REGEX_TEXT_CHARS: Final = 4_096
+"""Characters of a text that are searched: Telegram's longest message."""
+REGEX_TIMEOUT_S: Final = 0.005
+"""Limit of one search. The library checks the clock only now and then: measured, it takes up to eight times as long."""
+SKIPPED_AFTER_TIMEOUT: Final = 200
+"""Number of texts that are not searched after a timeout."""
+_REGEX_SOURCE_CHARS: Final = 500
+_MAX_REPEATS: Final = 1_000
+"""Same limit as RE2 (https://github.com/google/re2/wiki/Syntax): `a{99999999}` alone exhausts the memory."""
+_COUNT = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
+RegexOutcome = Literal["yes", "no", "late"]
+"""late: not known, because of a timeout in this search or a recent one."""
 
 
 def _parse_duration(value: object) -> object:
@@ -43,21 +55,6 @@ class ConfigSection(BaseModel):
     """A part of the configuration: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
-
-
-REGEX_TEXT_CHARS: Final = 4_096
-"""Characters of a text that are searched: Telegram's longest message."""
-REGEX_TIMEOUT_S: Final = 0.005
-"""Limit of one search. The library checks the clock only now and then: measured, it takes up to eight times as long."""
-SKIPPED_AFTER_TIMEOUT: Final = 200
-"""Number of texts that are not searched after a timeout."""
-_REGEX_SOURCE_CHARS: Final = 500
-_MAX_REPEATS: Final = 1_000
-"""Same limit as RE2 (https://github.com/google/re2/wiki/Syntax): `a{99999999}` alone exhausts the memory."""
-_COUNT = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
-
-RegexOutcome = Literal["yes", "no", "late"]
-"""late: not known, because of a timeout in this search or a recent one."""
 
 
 class GuardedRegex:

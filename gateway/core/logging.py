@@ -20,6 +20,19 @@ from gateway.core.text_safety import escape_unprintable
 
 _TITLE_LOOKUP: ContextVar[Callable[[str], str]] = ContextVar("title")
 _LOG_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
+LogFormat = Literal["auto", "text", "json"]
+"""`auto`: text on a terminal, else JSON."""
+LOG_FORMATS: Final[tuple[LogFormat, ...]] = ("auto", "text", "json")
+NOISY_LOGGERS: Final = ("httpx", "httpcore", "irc", "asyncio", "aiosqlite")
+"""Libraries that log each request."""
+_LogEvent = dict[str, Any]
+_Processor = Callable[[Any, str, _LogEvent], Any]
+"""structlog's own type; the values are arbitrary."""
+logger = logging.getLogger("reverie")
+ReportProgress = Callable[[int, int], None]
+"""Called with the done and the total amount. From any thread, as often as one likes."""
+PROGRESS_LINE_S: Final = 10.0
+"""Interval between two lines where there is no terminal."""
 
 
 @contextmanager
@@ -47,18 +60,6 @@ def current_log_context() -> Mapping[str, str]:
 def set_title_lookup(title: Callable[[str], str]) -> None:
     """Show titles of conversations in log lines, from here on and in tasks started from here on."""
     _TITLE_LOOKUP.set(title)
-
-
-LogFormat = Literal["auto", "text", "json"]
-"""`auto`: text on a terminal, else JSON."""
-LOG_FORMATS: Final[tuple[LogFormat, ...]] = ("auto", "text", "json")
-NOISY_LOGGERS: Final = ("httpx", "httpcore", "irc", "asyncio", "aiosqlite")
-"""Libraries that log each request."""
-_LogEvent = dict[str, Any]
-_Processor = Callable[[Any, str, _LogEvent], Any]
-"""structlog's own type; the values are arbitrary."""
-
-logger = logging.getLogger("reverie")
 
 
 def start_logging(
@@ -145,12 +146,6 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
         logger.critical("this is a bug, and the end", exc_info=(kind, error, trace))
     else:
         sys.__excepthook__(kind, error, trace)
-
-
-ReportProgress = Callable[[int, int], None]
-"""Called with the done and the total amount. From any thread, as often as one likes."""
-PROGRESS_LINE_S: Final = 10.0
-"""Interval between two lines where there is no terminal."""
 
 
 @contextmanager

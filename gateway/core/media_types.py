@@ -18,6 +18,28 @@ MAX_TRANSCRIPT_CHARS = 2_000
 
 _KB, _MB = 1_000, 1_000_000
 _MINUTE_S = 60
+_PNG = b"\x89PNG\r\n\x1a\n"
+_JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""JPEG markers followed by the size of the image."""
+_MAX_JPEG_MARKERS = 10_000
+"""Markers read before the size is given up: photographs have dozens, and a file of markers takes a second."""
+_JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
+"""JPEG markers without a length."""
+_SOUND_MAGIC = (
+    (0, b"OggS", ".ogg"),
+    (0, b"fLaC", ".flac"),
+    (0, b"ID3", ".mp3"),
+    (0, b"\xff\xfb", ".mp3"),
+    (4, b"ftyp", ".m4a"),
+    (8, b"WAVE", ".wav"),
+    (0, b"\x1aE\xdf\xa3", ".webm"),
+)
+FILE_PLACEHOLDER = "{file}"
+"""Placeholder in an argument for the path of the sound file."""
+MAX_OUTPUT_BYTES = 16 * MAX_TRANSCRIPT_CHARS
+"""Longer output ends the command."""
+_PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
+"""Environment of the command: a program that reads a stranger's file gets no secrets."""
 
 
 def describe_attachment(
@@ -73,25 +95,6 @@ def _format_size(size_bytes: int) -> str:
 def _format_length(duration_s: float) -> str:
     minutes, seconds = divmod(round(duration_s), _MINUTE_S)
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-
-
-_PNG = b"\x89PNG\r\n\x1a\n"
-_JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""JPEG markers followed by the size of the image."""
-_MAX_JPEG_MARKERS = 10_000
-"""Markers read before the size is given up: photographs have some dozens, and a file of markers alone takes a second.
-"""
-_JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
-"""JPEG markers without a length."""
-_SOUND_MAGIC = (
-    (0, b"OggS", ".ogg"),
-    (0, b"fLaC", ".flac"),
-    (0, b"ID3", ".mp3"),
-    (0, b"\xff\xfb", ".mp3"),
-    (4, b"ftyp", ".m4a"),
-    (8, b"WAVE", ".wav"),
-    (0, b"\x1aE\xdf\xa3", ".webm"),
-)
 
 
 class ImageInfo(NamedTuple):
@@ -156,14 +159,6 @@ def _big_endian(data: bytes, at: int, size: int) -> int:
 
 def _little_endian(data: bytes, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size], "little")
-
-
-FILE_PLACEHOLDER = "{file}"
-"""Placeholder in an argument for the path of the sound file."""
-MAX_OUTPUT_BYTES = 16 * MAX_TRANSCRIPT_CHARS
-"""Longer output ends the command."""
-_PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
-"""Environment of the command: a program that reads a stranger's file gets no secrets."""
 
 
 class TranscriptionError(Exception):

@@ -19,6 +19,8 @@ from gateway.core.events import ChannelName, ConnectionChanged, Notification
 
 ChannelState = Literal["connecting", "up", "down", "refused"]
 """`refused`: the platform rejected the account, and it stays off."""
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +189,6 @@ class GatewayStats:
             broken=self._broken,
             problems=tuple(self._problems.values()),
         )
-
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-Labels = Mapping[str, str]
 
 
 class MetricSample(NamedTuple):

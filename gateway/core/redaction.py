@@ -27,6 +27,16 @@ _MIN_SECRET_CHARS: Final = 6
 """Length of the shortest password that can be distinguished from a word."""
 _LONG_SECRET_CHARS: Final = 24
 """Length that no word has."""
+REDACTED: Final = "[redacted]"
+MIN_KNOWN_SECRET_CHARS: Final = 6
+"""Minimal length of a secret of the configuration: shorter ones reveal nothing, and would hide ordinary words."""
+_MAX_ROUNDS: Final = 4
+"""A replacement may bring the words beside it closer together; two rounds have been enough for every text so far."""
+_CACHED_TEXTS: Final = 1_024
+_CACHED_TEXT_CHARS: Final = 100
+"""Maximal length of a cached text: the same few names are in most texts."""
+Redact = Callable[[str], str]
+"""`Redactor.__call__`."""
 
 
 def looks_random(text: str) -> bool:
@@ -198,18 +208,7 @@ CREDENTIAL_RULES: Final = (
 """Applied in this order; each sees the result of those before it."""
 
 
-REDACTED: Final = "[redacted]"
-MIN_KNOWN_SECRET_CHARS: Final = 6
-"""Minimal length of a secret of the configuration: shorter ones reveal nothing, and would hide ordinary words."""
-_MAX_ROUNDS: Final = 4
-"""A replacement may bring the words beside it closer together; two rounds have been enough for every text so far."""
 _NEEDLES: Final = frozenset(needle for rule in CREDENTIAL_RULES for needle in rule.needles)
-_CACHED_TEXTS: Final = 1_024
-_CACHED_TEXT_CHARS: Final = 100
-"""Maximal length of a cached text: the same few names are in most texts."""
-
-Redact = Callable[[str], str]
-"""`Redactor.__call__`."""
 
 
 class Redactor:

@@ -31,8 +31,7 @@ _INVISIBLE: Final = re.compile(
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
 )
-"""Characters ignorable by default (DerivedCoreProperties.txt). `channels.text.clean_text` handles control characters.
-"""
+"""Characters ignorable by default (DerivedCoreProperties.txt). For control characters: `channels.text.clean_text`."""
 _INVISIBLE_OR_CONTROL: Final = re.compile(rf"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|{_INVISIBLE.pattern}")
 """The same, and control characters except white space."""
 _SUSPICIOUS: Final = re.compile("[\u202a-\u202e\u2066-\u2069\ufff9-\ufffb\U000e0000-\U000e007f]")
@@ -48,8 +47,7 @@ _MONGOLIAN: Final = re.compile("[\u1820-\u18aa]")
 _REGION_FLAG: Final = re.compile(
     "|".join("".join(chr(0xE0000 + ord(letter)) for letter in region) for region in ("gbeng", "gbsct", "gbwls"))
 )
-"""The only region flags recommended for general use: https://www.unicode.org/reports/tr51/#valid-emoji-tag-sequences.
-"""
+"""The only region flags for general use: https://www.unicode.org/reports/tr51/#valid-emoji-tag-sequences."""
 _BLACK_FLAG, _END_OF_FLAG = "\U0001f3f4", "\U000e007f"
 _KEYCAPS: Final = frozenset("#*0123456789‼⁉〰〽ℹ")  # noqa: RUF001 - it is the emoji
 """Characters with an emoji variant that are no symbols by category."""
@@ -57,6 +55,26 @@ _WITH_VARIANTS: Final = frozenset("0０‘’“”、。！，：；？．")  #
 _VIRAMA: Final = 9
 _PICTURES: Final = re.compile("[\U0001f000-\U0001faff]")
 _RTL: Final = frozenset({"R", "AL"})
+MAX_MENTIONS: Final = 5
+"""Number of different people that one post may mention."""
+WORD_JOINER: Final = "\u2060"
+"""Character of no width that allows no line break. No name holds one."""
+_AT_NAME: Final = re.compile(r"(?<![\w@/.])@(?=([A-Za-z][A-Za-z0-9_]{3,31})(?![\w@]))")
+"""Mentions as Telegram finds them in a text: core.telegram.org/api/mentions."""
+_AT_NAME_START: Final = re.compile(r"@(?=[A-Za-z]|\Z)")
+_NICK_CHARS: Final = re.compile(r"[\w\[\]\\`^{}|\-]+")
+"""Characters of nicks: https://modern.ircdocs.horse/#clients."""
+_NICK_CORE: Final = re.compile(r"[\w|\-]+")
+"""The same without those that also surround words: for most clients `nick` in brackets or backticks notifies, too."""
+CONFUSABLES_FILE: Final = Path(__file__).with_name("confusables.gz")
+"""Lines of a character and its lookalike."""
+_ALPHABETS: Final = ("ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK", "LATIN")
+"""Alphabets with similar letters; words may mix others, as Japanese does."""
+_CACHED_NAMES: Final = 4_000
+_PRINTABLE_JOINERS = "\u200c\u200d"
+"""Format characters that emoji and several scripts need."""
+_UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Control, format (also direction marks), surrogate, private, unassigned, line ends."""
 
 
 def reveal_hidden(text: str) -> str:
@@ -183,19 +201,6 @@ def _takes_selector(before: str, selector: str) -> bool:
     return category in ("Lo", "Sm") or other_font or before in _WITH_VARIANTS
 
 
-MAX_MENTIONS: Final = 5
-"""Number of different people that one post may mention."""
-WORD_JOINER: Final = "\u2060"
-"""Character of no width that allows no line break. No name holds one."""
-_AT_NAME: Final = re.compile(r"(?<![\w@/.])@(?=([A-Za-z][A-Za-z0-9_]{3,31})(?![\w@]))")
-"""Mentions as Telegram finds them in a text: core.telegram.org/api/mentions."""
-_AT_NAME_START: Final = re.compile(r"@(?=[A-Za-z]|\Z)")
-_NICK_CHARS: Final = re.compile(r"[\w\[\]\\`^{}|\-]+")
-"""Characters of nicks: https://modern.ircdocs.horse/#clients."""
-_NICK_CORE: Final = re.compile(r"[\w|\-]+")
-"""The same without those that also surround words: for most clients `nick` in brackets or backticks notifies, too."""
-
-
 def mentions_many(text: str) -> bool:
     """Return whether more than `MAX_MENTIONS` people are mentioned by @name."""
     return len({found[1].casefold() for found in _AT_NAME.finditer(text)}) > MAX_MENTIONS
@@ -230,13 +235,6 @@ def break_nicks(text: str, inside: Collection[str], fold: Callable[[str], str]) 
 def _break_nick(nick: str) -> str:
     # A nick of one letter has nothing to part: the joiner in front still makes another word of it.
     return f"{nick[0]}{WORD_JOINER}{nick[1:]}" if len(nick) > 1 else f"{WORD_JOINER}{nick}"
-
-
-CONFUSABLES_FILE: Final = Path(__file__).with_name("confusables.gz")
-"""Lines of a character and its lookalike."""
-_ALPHABETS: Final = ("ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK", "LATIN")
-"""Alphabets with similar letters; words may mix others, as Japanese does."""
-_CACHED_NAMES: Final = 4_000
 
 
 class NameWarning(NamedTuple):
@@ -312,12 +310,6 @@ def _confusables() -> dict[int, str]:
     """Load the table when it is first needed: it takes 1 MB and 15 ms."""
     with gzip.open(CONFUSABLES_FILE, "rt", encoding="utf-8") as lines:
         return {ord(line[0]): line[1:].rstrip("\n") for line in lines}
-
-
-_PRINTABLE_JOINERS = "\u200c\u200d"
-"""Format characters that emoji and several scripts need."""
-_UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Control, format (also direction marks), surrogate, private, unassigned, line ends."""
 
 
 def _is_printable(char: str) -> bool:

@@ -13,6 +13,10 @@ from gateway.core.scopes import Visibility
 from gateway.core.tool_spec import ArgumentsT, Image, ResultExcerpt, ToolArguments, ToolCall, ToolSpec, parse_arguments
 from gateway.core.trust import TrustLabel
 
+ThreadResult = TypeVar("ThreadResult")
+THREAD_STOP_S: Final = 5.0
+"""How long cancelled work is waited for: a disk that does not answer must not keep the gateway from ending."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requester:
@@ -157,12 +161,6 @@ class Tool:
     ) -> Self:
         """Make a tool whose handler takes the given arguments type, checked by the type checker."""
         return cls(spec, takes, does, permit, time_s, cost, risks)
-
-
-ThreadResult = TypeVar("ThreadResult")
-
-THREAD_STOP_S: Final = 5.0
-"""How long cancelled work is waited for: a disk that does not answer must not keep the gateway from ending."""
 
 
 async def run_in_thread(work: Callable[[Callable[[], bool]], ThreadResult]) -> ThreadResult:

@@ -8,6 +8,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from gateway.core.events import EvidenceRef
 
+MAX_PROBLEMS: Final = 5
+MAX_PROBLEM_CHARS: Final = 200
+"""Length of one problem: names of arguments are chosen by the model."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
@@ -53,8 +57,7 @@ class ToolSpec:
     """True if a call is work on a task, which the agent may continue. False: it only ends the turn, looks something up
     in the agent's memory or writes something down. Not sent to the model."""
     is_ephemeral: bool = False
-    """True if the effect is kept elsewhere, so that its calls leave the view at the next fold. Not sent to the model.
-    """
+    """True if the effect is kept elsewhere, so its calls leave the view at the next fold. Not sent to the model."""
     summary: str = ""
     """The description in one line, for a catalogue. Empty: its first sentence. Not sent to the model by itself."""
     is_parallel: bool = False
@@ -62,11 +65,6 @@ class ToolSpec:
     model."""
     is_polling: bool = False
     """True if the same call may return a different result each time, so each is carried out. Not sent to the model."""
-
-
-MAX_PROBLEMS: Final = 5
-MAX_PROBLEM_CHARS: Final = 200
-"""Length of one problem: names of arguments are chosen by the model."""
 
 
 class ToolCallRefused(Exception):

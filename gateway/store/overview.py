@@ -61,6 +61,8 @@ _DEALT = (
     "WHEN unread.seq IS NULL AND json_extract(judged.body, '$.fate') IN ('due', 'context') "
     f"THEN coalesce(({_HANDLED}), ({_TURN})) END"
 )
+_NOWHERE = Seq(0)
+OverviewSpendingKey = Literal["channel", "conversation", "agent", "model"]
 
 
 def _notifications_sql(where: str, order: str, *, index: str) -> str:
@@ -197,9 +199,6 @@ SELECT at, agent, mode FROM (
     FROM log INDEXED BY log_kind WHERE kind = 'dmn' AND seq >= ({FIRST_ENTRY_SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
 ) WHERE mode IS NOT NULL ORDER BY seq
 """  # noqa: S608 - the same
-
-
-_NOWHERE = Seq(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,9 +352,6 @@ class SpendingBucket:
         at, key, requests, *usage, cost = row
         began = datetime.fromisoformat(at).replace(tzinfo=UTC)
         return cls(at=began, key=key or "", requests=requests, usage=usage_of(*usage), cost_usd=cost)
-
-
-OverviewSpendingKey = Literal["channel", "conversation", "agent", "model"]
 
 
 class OverviewReader(StoreReader):

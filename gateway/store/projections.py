@@ -58,6 +58,41 @@ from gateway.core.facts import (
     ViewFolded,
 )
 
+MAX_FAMILY_TYPES: Final = 200
+"""Types of a family that are counted separately: more rooms than most people are in."""
+MAX_NUMBER = 2**50
+"""Limit of each number. A server may report any bill; more than this is nonsense, and sums must fit SQLite's
+integers."""
+NANO_PER_USD = 1_000_000_000
+"""Billionths in a dollar: the cheapest token read from a cache costs five of them."""
+NOBODY = SenderId("")
+"""Bears the cost of turns that no message caused, and of those whose senders an earlier version did not record."""
+PROJECTED_TABLES = (
+    "unread",
+    "outbox",
+    "outbox_part",
+    "view",
+    "view_cut",
+    "taken_back",
+    "compactions_v1",
+    "compaction_locks_v1",
+    "cursor",
+    "dmn_state",
+    "link",
+    "preview",
+    "spending",
+    "notification_type",
+    "autonomous",
+    "reminder",
+    "approval",
+    "forgotten",
+    "holds",
+)
+"""Every table that `project_fact` writes."""
+SEARCHABLE_KINDS = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended", "noted"})
+"""Kinds with text to search for; the view `said` names the same."""
+SqlValue = str | int | None
+
 
 class CurrentFactKey(NamedTuple):
     """Key of a fact of which only the newest one counts."""
@@ -98,9 +133,6 @@ def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one c
         case _:
             return None
 
-
-MAX_FAMILY_TYPES: Final = 200
-"""Types of a family that are counted separately: more rooms than most people are in."""
 
 COUNT_TYPES: Final = f"""
 WITH new AS (
@@ -168,15 +200,6 @@ def merge_sightings(sightings: Iterable[TypeSighting]) -> str:
         before = merged.setdefault((sighting.family, sighting.type), [*sighting[:3], 0, *sighting[4:], place])
         before[3:] = [int(before[3]) + sighting.times, before[4], sighting.last_at, place]
     return json.dumps(list(merged.values()))
-
-
-MAX_NUMBER = 2**50
-"""Limit of each number. A server may report any bill; more than this is nonsense, and sums must fit SQLite's
-integers."""
-NANO_PER_USD = 1_000_000_000
-"""Billionths in a dollar: the cheapest token read from a cache costs five of them."""
-NOBODY = SenderId("")
-"""Bears the cost of turns that no message caused, and of those whose senders an earlier version did not record."""
 
 
 class SpendingShare(NamedTuple):
@@ -265,35 +288,6 @@ def _split_numbers(numbers: Sequence[int], weights: Sequence[int]) -> Iterator[l
         reached = [number * cumulative // total for number in numbers]
         yield [now - before for now, before in zip(reached, assigned, strict=True)]
         assigned = reached
-
-
-PROJECTED_TABLES = (
-    "unread",
-    "outbox",
-    "outbox_part",
-    "view",
-    "view_cut",
-    "taken_back",
-    "compactions_v1",
-    "compaction_locks_v1",
-    "cursor",
-    "dmn_state",
-    "link",
-    "preview",
-    "spending",
-    "notification_type",
-    "autonomous",
-    "reminder",
-    "approval",
-    "forgotten",
-    "holds",
-)
-"""Every table that `project_fact` writes."""
-
-SEARCHABLE_KINDS = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended", "noted"})
-"""Kinds with text to search for; the view `said` names the same."""
-
-SqlValue = str | int | None
 
 
 class Statement(NamedTuple):

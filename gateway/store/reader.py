@@ -33,6 +33,9 @@ from gateway.store.types import (
     UnreadEntries,
 )
 
+LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
+"""seq, at, kind, conversation, key, cause, and the fact as JSON text."""
+
 
 def clamp_params(params: Iterable[str | int | None]) -> list[str | int | None]:
     """Limit numbers to SQLite's range: a position beyond 64 bits is after every entry, like the largest integer."""
@@ -96,10 +99,6 @@ class EntryLocation:
             is_removed=bool(cut),
             is_left_behind=bool(left),
         )
-
-
-LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
-"""seq, at, kind, conversation, key, cause, and the fact as JSON text."""
 
 
 def search_terms(text: str) -> str:

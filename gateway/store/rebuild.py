@@ -25,6 +25,10 @@ logger = logging.getLogger("reverie.store")
 
 _FREE_SPACE_FACTOR: Final = 2.0
 """Free space needed, as a multiple of the store's size: a migration may rewrite most of it."""
+RebuildProgress = Callable[[int, int], None]
+"""Called now and then with the entries replayed and their total, from another thread."""
+_CHUNK = 5_000
+"""Entries in memory at once."""
 
 
 def upgrade_store(path: Path) -> None:
@@ -68,13 +72,6 @@ def _keep_old_schema(path: Path, version: int) -> None:
         logger.warning("%s; it cannot be kept as it was: %s", notice, error)
         return
     logger.info("%s; as it was it is kept as %s (%.1f MB): remove that when all is well", notice, target, size / 1e6)
-
-
-RebuildProgress = Callable[[int, int], None]
-"""Called now and then with the entries replayed and their total, from another thread."""
-
-_CHUNK = 5_000
-"""Entries in memory at once."""
 
 
 async def rebuild(
