@@ -28,7 +28,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from agent.models.base import CacheBreakpoint, MessagePart, ModelMessage, ModelRequest, TextPart, ToolResult
+from agent.models.base import (
+    EMPTY_USER_TEXT,
+    CacheBreakpoint,
+    MessagePart,
+    ModelMessage,
+    ModelRequest,
+    TextPart,
+    ToolResult,
+)
 from agent.view import usable_tokens
 from gateway.core.tool_spec import Image, ToolCall
 
@@ -166,8 +174,6 @@ def _mark_message(messages: list[Json], places: Sequence[tuple[int, int]], contr
             return
 
 
-_EMPTY_USER_TEXT = "(nothing yet)"
-"""Text of a user message where there would be none: a request needs one, also if it only fills the cache."""
 _INVALID_ID_CHARS = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 _IndexedParts = list[tuple[int, MessagePart]]
@@ -219,7 +225,7 @@ def build_anthropic_request(
     suffix = layout.add_suffix(RequestSuffix(request.aside, request.now))
     messages = layout.messages
     if not request.max_output_tokens and not (messages and messages[-1]["role"] in {"user", "system"}):
-        messages = _with_suffix(messages, RequestSuffix(now=_EMPTY_USER_TEXT), takes_system_messages=False)
+        messages = _with_suffix(messages, RequestSuffix(now=EMPTY_USER_TEXT), takes_system_messages=False)
     body: Json = {"model": model, "max_tokens": request.max_output_tokens, **(options or {})}
     if request.max_output_tokens:
         body["stream"] = True  # refused with 0

@@ -110,6 +110,11 @@ class ModelRequest:
     """For providers that keep conversations apart. Empty: it belongs to none."""
 
 
+EMPTY_USER_TEXT = "(nothing yet)"
+"""Text of a user message where there would be none: the Messages API needs one, also if a request only fills the cache,
+and templates of Qwen's answer 500 without one (vllm#36432)."""
+
+
 def append_suffix(request: ModelRequest) -> tuple[ModelMessage, ...]:
     """Return the conversation with `aside` and `now` as the user's last text, for APIs without a better place."""
     suffix = tuple([TextPart(text=text) for text in (request.aside, request.now) if text.strip()])

@@ -25,6 +25,8 @@ from agent.models.scripted import Script, ScriptedModel, ScriptRule, busy_errors
 from gateway.core.clock import Clock
 from gateway.core.fields import ConfigSection, Duration
 
+logger = logging.getLogger(__name__)
+
 _VISION_MODELS = re.compile(r"gpt-(4o|4\.1|4-turbo|[5-9])|chatgpt-4o|o[1-9](?!-mini|-preview)|o4-mini")
 """Names of OpenAI's own models that take images, by their beginning (platform.openai.com/docs/models)."""
 
@@ -266,8 +268,6 @@ def format_unknown(name: str, section: str, known: Mapping[str, object]) -> str:
     names = ", ".join(sorted(known)) or "none yet"
     return f"there is no {name!r} in {section} (there: {names}); add it or correct the name"
 
-
-logger = logging.getLogger(__name__)
 
 ModelWrapper = Callable[[Model, ModelConfig, ProviderConfig], Model]
 """Wraps a single model, given its entry and its provider's."""

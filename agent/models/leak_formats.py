@@ -772,7 +772,6 @@ def _strip_line_breaks(raw: str) -> str:
 
 
 MAX_HEADER_PARTS: Final = 4
-_TOKEN_START: Final = re.compile("<")
 _LINE: Final = re.compile("\n")
 _RECIPIENT: Final = re.compile(r"\bto=([A-Za-z0-9_.:-]{1,128})")
 _CALL_NUMBER: Final = re.compile(r":[0-9]{1,6}\Z")
@@ -866,7 +865,7 @@ class TokenCallReader:
 
     def _read_until_token(self, at: int, upto: int) -> Scan[tuple[str, MarkupTag]]:
         """Return the text before the next special token, and the token. Raises NotACall(upto)."""
-        end = yield from self._scanner.find(_TOKEN_START, at, MAX_TAG_CHARS)
+        end = yield from self._scanner.find(_TAG_START, at, MAX_TAG_CHARS)
         tag = (yield from self._scanner.read_tag(end)) if end >= 0 else None
         if tag is None or not tag.is_special:
             raise NotACall(upto)
@@ -874,7 +873,7 @@ class TokenCallReader:
 
     def _find_close(self, at: int) -> Scan[tuple[int, int] | None]:
         """Return the begin and end of the next `<|close|>...<|sep|>`. None: the text ends before."""
-        while (at := (yield from self._scanner.find(_TOKEN_START, at))) >= 0:
+        while (at := (yield from self._scanner.find(_TAG_START, at))) >= 0:
             tag = yield from self._scanner.read_tag(at)
             if tag is not None and tag.is_special and tag.name == "close":
                 with contextlib.suppress(NotACall):

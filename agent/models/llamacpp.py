@@ -39,331 +39,7 @@ from agent.models.openai import OpenAIModel, count_tool_calls
 from agent.turn import presentable_text
 from gateway.core.events import Usage
 
-M = TypeVar("M", bound=BaseModel)
-
-
-class _ServerProps(BaseModel):
-    total_slots: int = 0
-
-
-class _InputTokens(BaseModel):
-    input_tokens: int
-
-
-class _AppliedTemplate(BaseModel):
-    prompt: str
-
-
-class _TokenizedPrompt(BaseModel):
-    tokens: list[object]
-
-
-class LlamaCppService:
-    """Endpoints of the server other than chat completions."""
-
-    def __init__(self, *, base_url: str, api_key: str, timeout_s: float) -> None:
-        self._secret = "" if api_key.lower() == "none" else api_key
-        self._timeout_s = timeout_s
-        self._root = strip_version(base_url)
-        self._props = self._open_api("/props")
-        self._input_tokens = self._open_api("/v1/chat/completions/input_tokens")
-        self._template = self._open_api("/apply-template")
-        self._tokenize = self._open_api("/tokenize")
-
-    def _open_api(self, path: str) -> ModelHttpClient:
-        headers = {"authorization": f"Bearer {self._secret}"} if self._secret else {}
-        url = self._root + path
-        return ModelHttpClient(url=url, headers=headers, secret=self._secret, timeout_s=self._timeout_s, reuse=False)
-
-    async def count_slots(self) -> int:
-        """Return the number of slots. 0: the server does not report it. Raises a ModelError."""
-        return self._parse_answer(_ServerProps, await self._props.get()).total_slots
-
-    async def count_tokens(self, body: Mapping[str, object]) -> int:
-        """Return the tokens of a chat completion's prompt, by the server's own template and tokenizer.
-
-        Raises a ModelError; `ModelUnusable` if the server is too old to count.
-        """
-        query = {key: value for key, value in body.items() if not key.startswith("stream")}
-        try:
-            return self._parse_answer(_InputTokens, await self._input_tokens.post(query)).input_tokens
-        except ModelUnusable:  # builds without this endpoint answer 404
-            prompt = self._parse_answer(_AppliedTemplate, await self._template.post(query)).prompt
-        written = {"content": prompt, "add_special": True, "parse_special": True}
-        return len(self._parse_answer(_TokenizedPrompt, await self._tokenize.post(written)).tokens)
-
-    async def transfer_slot_file(self, slot: int, action: Literal["save", "restore"], name: str) -> None:
-        """Write the prompt of a slot to a file in the server's `--slot-save-path`, or read it from there.
-
-        Raises a ModelError; `ModelBusy` (501) if the server has no such path.
-        """
-        api = self._open_api(f"/slots/{slot}?action={action}")
-        try:
-            await api.post({"filename": name})
-        finally:
-            await api.aclose()
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        for api in (self._props, self._input_tokens, self._template, self._tokenize):
-            await api.aclose()
-
-    def _parse_answer(self, kind: type[M], answer: bytes) -> M:
-        try:
-            return kind.model_validate_json(answer)
-        except ValidationError:
-            raise ModelUnusable(f"{self._props.host} does not answer as llama.cpp does") from None
-
-
-_CHARS_PER_TOKEN = 4
-
-
-@dataclass(slots=True)
-class _LlamaCppSlot:
-    prefix: str = ""
-    """Beginning of its prompt, as `prompt_prefix` names it. Empty: the slot is empty."""
-    conversation_id: str = ""
-    """Conversation that it holds. Empty: none."""
-    tokens: int = 0
-    """Tokens of the prompt and the answer."""
-    last_used: int = 0
-    """Number of its last acquisition. 0: never acquired."""
-    is_busy: bool = False
-
-
-def prompt_prefix(request: ModelRequest) -> str:
-    """Return a hash of the request's tools and first block. Empty if it has neither."""
-    if not request.blocks and not request.tools:
-        return ""
-    first = [block.text for block in request.blocks[:1]]
-    content = json.dumps([[(t.name, t.description, t.schema) for t in request.tools], first])
-    return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
-
-
-class LlamaCppSlots:
-    """State of a server's slots, as far as this client knows it."""
-
-    def __init__(self, total: int) -> None:
-        self._slots = [_LlamaCppSlot() for _ in range(total)]
-        self._count = 0
-
-    def acquire(self, request: ModelRequest) -> int | None:
-        """Choose a slot for a request and mark it busy. None: all slots are busy."""
-        prefix = prompt_prefix(request)
-        free = [number for number, slot in enumerate(self._slots) if not slot.is_busy]
-        if not free:
-            return None
-        prefix_tokens = sum(len(block.text) for block in request.blocks[:1]) / _CHARS_PER_TOKEN
-        number = min(
-            free, key=lambda number: self._rank(self._slots[number], request.conversation_id, prefix, prefix_tokens)
-        )
-        slot = self._slots[number]
-        if slot.conversation_id != request.conversation_id or not slot.conversation_id:
-            slot.tokens = 0
-        slot.conversation_id, slot.prefix, slot.is_busy = request.conversation_id, prefix, True
-        self._count += 1
-        slot.last_used = self._count
-        return number
-
-    def _rank(self, slot: _LlamaCppSlot, conversation_id: str, prefix: str, prefix_tokens: float) -> tuple[int, int]:
-        if conversation_id and slot.conversation_id == conversation_id:
-            return (0, 0)
-        if slot.prefix == prefix and not slot.conversation_id:
-            return (1, slot.last_used)
-        if slot.prefix == prefix and slot.tokens <= 2 * prefix_tokens:
-            return (2, slot.last_used)
-        if not slot.conversation_id:
-            return (3, slot.last_used)
-        return (4, slot.last_used)
-
-    def held_tokens(self, number: int) -> int:
-        """Return the number of tokens of its conversation in the slot. 0: the conversation is new there."""
-        return self._slots[number].tokens
-
-    def release(self, number: int, *, tokens: int | None) -> None:
-        """Mark a slot free, with this number of tokens in it. None: unknown."""
-        slot = self._slots[number]
-        slot.is_busy = False
-        slot.tokens = slot.tokens if tokens is None else tokens
-
-    def acquire_spare(self, known: frozenset[str], *, wanted: str = "") -> int | None:
-        """Choose a slot without a conversation whose prefix is not in `known`, and mark it busy.
-
-        With `wanted`, a prefix: a slot that has it already is preferred; if neither that nor another is left, one of
-        several with the same prefix is taken. The last slot with another agent's prefix is never taken.
-        """
-        free = {
-            number: slot.prefix
-            for number, slot in enumerate(self._slots)
-            if not slot.is_busy and not slot.conversation_id
-        }
-        alike = Counter(free.values())
-        for number in sorted(free, key=lambda number: (free[number] != wanted, free[number] in known)):
-            prefix = free[number]
-            if not prefix or prefix not in known or (wanted and (prefix == wanted or alike[prefix] > 1)):
-                self._slots[number].is_busy = True
-                return number
-        return None
-
-    def release_prepared(self, number: int, prefix: str) -> None:
-        """Mark a slot free, with this prefix in it. Empty: it was not evaluated that far."""
-        self._slots[number].is_busy = False
-        self._slots[number].prefix = prefix
-
-
 logger = logging.getLogger(__name__)
-_MAX_WAITING = 64
-"""Prompts that wait to be evaluated; the oldest are dropped."""
-_MAX_AGENTS = 8
-"""Agents whose prefixes are kept."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PreloadJob:
-    request: ModelRequest
-    done: asyncio.Future[Usage] | None
-    """Result for the caller that waits for it. None: nobody waits."""
-
-
-class PromptPreloader:
-    """Queue of prompts to evaluate ahead of time, and the task that evaluates them."""
-
-    def __init__(
-        self,
-        evaluate: Callable[[ModelRequest, list[ModelRequest]], Awaitable[Usage]],
-        prepare_slot: Callable[[list[ModelRequest]], Awaitable[bool]],
-    ) -> None:
-        """`evaluate`: evaluates one prompt without overwriting any of the agents' prefixes.
-
-        `prepare_slot`: prepares an empty slot with the last of the agents' prefixes. False: there is no empty slot.
-        """
-        self._preload = evaluate
-        self._copy_prefixes = prepare_slot
-        self._jobs: OrderedDict[tuple[str, str], _PreloadJob] = OrderedDict()
-        self._prefixes: OrderedDict[str, ModelRequest] = OrderedDict()
-        self._waiting_answers = 0
-        self._closed = False
-        self._task: asyncio.Task[None] | None = None
-
-    async def preload(self, request: ModelRequest) -> Usage:
-        """Evaluate the prompt once no answer is awaited. Usage without tokens: it was dropped before that.
-
-        Raises a ModelError.
-        """
-        self.learn_prefix(request)
-        done: asyncio.Future[Usage] = asyncio.get_running_loop().create_future()
-        self._enqueue(request, done)
-        try:
-            return await done
-        finally:
-            if (job := self._jobs.get(_job_key(request))) is not None and job.done is done:
-                del self._jobs[_job_key(request)]  # cancelled: nobody waits any more
-
-    def schedule(self, request: ModelRequest) -> None:
-        """Queue the prompt, without waiting for it."""
-        self._enqueue(request, None)
-
-    def learn_prefix(self, request: ModelRequest) -> None:
-        """Update the prefix of an agent: the leading blocks that all its conversations had so far."""
-        before = self._prefixes.pop(request.shared_key, None)
-        blocks = tuple(block for block in request.blocks if block.ttl == "long")
-        if before is not None and before.tools == request.tools:
-            pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before.blocks, blocks, strict=False))
-            blocks = tuple(one for one, _ in pairs) or blocks
-        self._prefixes[request.shared_key] = replace(
-            request,
-            blocks=blocks,
-            conversation=(),
-            aside="",
-            now="",
-            breakpoints=(),
-            conversation_id="",
-            max_output_tokens=0,
-        )
-        if len(self._prefixes) > _MAX_AGENTS:
-            self._prefixes.popitem(last=False)
-
-    @asynccontextmanager
-    async def pause(self, conversation_id: str) -> AsyncGenerator[None]:
-        """Pause evaluation, and drop the queued prompt of this conversation."""
-        self._waiting_answers += 1
-        self._drop((conversation_id, ""))
-        try:
-            await self._cancel_task()
-            yield
-        finally:
-            self._waiting_answers -= 1
-            self._start_task()
-
-    async def aclose(self) -> None:
-        """Cancel the evaluation under way and drop the queue."""
-        self._closed = True
-        await self._cancel_task()
-        for key in list(self._jobs):
-            self._drop(key)
-
-    def _enqueue(self, request: ModelRequest, done: asyncio.Future[Usage] | None) -> None:
-        self._drop(_job_key(request))
-        self._jobs[_job_key(request)] = _PreloadJob(request=request, done=done)
-        if len(self._jobs) > _MAX_WAITING:
-            self._drop(next(iter(self._jobs)))
-        self._start_task()
-
-    def _drop(self, key: tuple[str, str]) -> None:
-        job = self._jobs.pop(key, None)
-        if job is not None and job.done is not None and not job.done.done():
-            job.done.set_result(Usage())
-
-    def _start_task(self) -> None:
-        if self._closed:
-            for key in list(self._jobs):
-                self._drop(key)
-        elif not self._waiting_answers and self._task is None and self._prefixes:
-            self._task = asyncio.create_task(self._run())
-            self._task.add_done_callback(self._on_task_done)
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        if self._task is task:
-            self._task = None
-        if self._jobs and not task.cancelled():
-            self._start_task()
-
-    async def _cancel_task(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])  # not `await task`: its cancellation and ours must stay distinct
-
-    async def _run(self) -> None:
-        try:
-            while self._jobs:
-                key, job = next(reversed(self._jobs.items()))
-                await self._preload_one(job)
-                if self._jobs.get(key) is job:
-                    del self._jobs[key]
-            while not self._jobs and await self._copy_prefixes(list(self._prefixes.values())):
-                pass
-        except ModelError as error:
-            logger.debug("nothing is read in ahead of time: %s", error)
-            for key in list(self._jobs):
-                self._drop(key)
-
-    async def _preload_one(self, job: _PreloadJob) -> None:
-        try:
-            usage = await self._preload(job.request, list(self._prefixes.values()))
-        except ModelError as error:
-            if job.done is None or job.done.done():
-                raise
-            job.done.set_exception(error)
-        else:
-            if job.done is not None and not job.done.done():
-                job.done.set_result(usage)
-
-
-def _job_key(request: ModelRequest) -> tuple[str, str]:
-    """Return the key of which the queue holds one prompt: a conversation, or the prefix of an agent."""
-    return request.conversation_id, "" if request.conversation_id else request.shared_key
-
 
 _LOSS_SHARE = 0.5
 """Share of a slot's tokens: if fewer are read from the cache, the slot was emptied meanwhile."""
@@ -601,3 +277,328 @@ def _is_extension(request: ModelRequest, before: ModelRequest) -> bool:
         and request.conversation[: len(earlier)] == earlier
         and not (before.aside or before.now)
     )
+
+
+_CHARS_PER_TOKEN = 4
+
+
+@dataclass(slots=True)
+class _LlamaCppSlot:
+    prefix: str = ""
+    """Beginning of its prompt, as `prompt_prefix` names it. Empty: the slot is empty."""
+    conversation_id: str = ""
+    """Conversation that it holds. Empty: none."""
+    tokens: int = 0
+    """Tokens of the prompt and the answer."""
+    last_used: int = 0
+    """Number of its last acquisition. 0: never acquired."""
+    is_busy: bool = False
+
+
+def prompt_prefix(request: ModelRequest) -> str:
+    """Return a hash of the request's tools and first block. Empty if it has neither."""
+    if not request.blocks and not request.tools:
+        return ""
+    first = [block.text for block in request.blocks[:1]]
+    content = json.dumps([[(t.name, t.description, t.schema) for t in request.tools], first])
+    return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
+
+
+class LlamaCppSlots:
+    """State of a server's slots, as far as this client knows it."""
+
+    def __init__(self, total: int) -> None:
+        self._slots = [_LlamaCppSlot() for _ in range(total)]
+        self._count = 0
+
+    def acquire(self, request: ModelRequest) -> int | None:
+        """Choose a slot for a request and mark it busy. None: all slots are busy."""
+        prefix = prompt_prefix(request)
+        free = [number for number, slot in enumerate(self._slots) if not slot.is_busy]
+        if not free:
+            return None
+        prefix_tokens = sum(len(block.text) for block in request.blocks[:1]) / _CHARS_PER_TOKEN
+        number = min(
+            free, key=lambda number: self._rank(self._slots[number], request.conversation_id, prefix, prefix_tokens)
+        )
+        slot = self._slots[number]
+        if slot.conversation_id != request.conversation_id or not slot.conversation_id:
+            slot.tokens = 0
+        slot.conversation_id, slot.prefix, slot.is_busy = request.conversation_id, prefix, True
+        self._count += 1
+        slot.last_used = self._count
+        return number
+
+    def _rank(self, slot: _LlamaCppSlot, conversation_id: str, prefix: str, prefix_tokens: float) -> tuple[int, int]:
+        if conversation_id and slot.conversation_id == conversation_id:
+            return (0, 0)
+        if slot.prefix == prefix and not slot.conversation_id:
+            return (1, slot.last_used)
+        if slot.prefix == prefix and slot.tokens <= 2 * prefix_tokens:
+            return (2, slot.last_used)
+        if not slot.conversation_id:
+            return (3, slot.last_used)
+        return (4, slot.last_used)
+
+    def held_tokens(self, number: int) -> int:
+        """Return the number of tokens of its conversation in the slot. 0: the conversation is new there."""
+        return self._slots[number].tokens
+
+    def release(self, number: int, *, tokens: int | None) -> None:
+        """Mark a slot free, with this number of tokens in it. None: unknown."""
+        slot = self._slots[number]
+        slot.is_busy = False
+        slot.tokens = slot.tokens if tokens is None else tokens
+
+    def acquire_spare(self, known: frozenset[str], *, wanted: str = "") -> int | None:
+        """Choose a slot without a conversation whose prefix is not in `known`, and mark it busy.
+
+        With `wanted`, a prefix: a slot that has it already is preferred; if neither that nor another is left, one of
+        several with the same prefix is taken. The last slot with another agent's prefix is never taken.
+        """
+        free = {
+            number: slot.prefix
+            for number, slot in enumerate(self._slots)
+            if not slot.is_busy and not slot.conversation_id
+        }
+        alike = Counter(free.values())
+        for number in sorted(free, key=lambda number: (free[number] != wanted, free[number] in known)):
+            prefix = free[number]
+            if not prefix or prefix not in known or (wanted and (prefix == wanted or alike[prefix] > 1)):
+                self._slots[number].is_busy = True
+                return number
+        return None
+
+    def release_prepared(self, number: int, prefix: str) -> None:
+        """Mark a slot free, with this prefix in it. Empty: it was not evaluated that far."""
+        self._slots[number].is_busy = False
+        self._slots[number].prefix = prefix
+
+
+_MAX_WAITING = 64
+"""Prompts that wait to be evaluated; the oldest are dropped."""
+_MAX_AGENTS = 8
+"""Agents whose prefixes are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PreloadJob:
+    request: ModelRequest
+    done: asyncio.Future[Usage] | None
+    """Result for the caller that waits for it. None: nobody waits."""
+
+
+class PromptPreloader:
+    """Queue of prompts to evaluate ahead of time, and the task that evaluates them."""
+
+    def __init__(
+        self,
+        evaluate: Callable[[ModelRequest, list[ModelRequest]], Awaitable[Usage]],
+        prepare_slot: Callable[[list[ModelRequest]], Awaitable[bool]],
+    ) -> None:
+        """`evaluate`: evaluates one prompt without overwriting any of the agents' prefixes.
+
+        `prepare_slot`: prepares an empty slot with the last of the agents' prefixes. False: there is no empty slot.
+        """
+        self._preload = evaluate
+        self._copy_prefixes = prepare_slot
+        self._jobs: OrderedDict[tuple[str, str], _PreloadJob] = OrderedDict()
+        self._prefixes: OrderedDict[str, ModelRequest] = OrderedDict()
+        self._waiting_answers = 0
+        self._closed = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def preload(self, request: ModelRequest) -> Usage:
+        """Evaluate the prompt once no answer is awaited. Usage without tokens: it was dropped before that.
+
+        Raises a ModelError.
+        """
+        self.learn_prefix(request)
+        done: asyncio.Future[Usage] = asyncio.get_running_loop().create_future()
+        self._enqueue(request, done)
+        try:
+            return await done
+        finally:
+            if (job := self._jobs.get(_job_key(request))) is not None and job.done is done:
+                del self._jobs[_job_key(request)]  # cancelled: nobody waits any more
+
+    def schedule(self, request: ModelRequest) -> None:
+        """Queue the prompt, without waiting for it."""
+        self._enqueue(request, None)
+
+    def learn_prefix(self, request: ModelRequest) -> None:
+        """Update the prefix of an agent: the leading blocks that all its conversations had so far."""
+        before = self._prefixes.pop(request.shared_key, None)
+        blocks = tuple(block for block in request.blocks if block.ttl == "long")
+        if before is not None and before.tools == request.tools:
+            pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before.blocks, blocks, strict=False))
+            blocks = tuple(one for one, _ in pairs) or blocks
+        self._prefixes[request.shared_key] = replace(
+            request,
+            blocks=blocks,
+            conversation=(),
+            aside="",
+            now="",
+            breakpoints=(),
+            conversation_id="",
+            max_output_tokens=0,
+        )
+        if len(self._prefixes) > _MAX_AGENTS:
+            self._prefixes.popitem(last=False)
+
+    @asynccontextmanager
+    async def pause(self, conversation_id: str) -> AsyncGenerator[None]:
+        """Pause evaluation, and drop the queued prompt of this conversation."""
+        self._waiting_answers += 1
+        self._drop((conversation_id, ""))
+        try:
+            await self._cancel_task()
+            yield
+        finally:
+            self._waiting_answers -= 1
+            self._start_task()
+
+    async def aclose(self) -> None:
+        """Cancel the evaluation under way and drop the queue."""
+        self._closed = True
+        await self._cancel_task()
+        for key in list(self._jobs):
+            self._drop(key)
+
+    def _enqueue(self, request: ModelRequest, done: asyncio.Future[Usage] | None) -> None:
+        self._drop(_job_key(request))
+        self._jobs[_job_key(request)] = _PreloadJob(request=request, done=done)
+        if len(self._jobs) > _MAX_WAITING:
+            self._drop(next(iter(self._jobs)))
+        self._start_task()
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        job = self._jobs.pop(key, None)
+        if job is not None and job.done is not None and not job.done.done():
+            job.done.set_result(Usage())
+
+    def _start_task(self) -> None:
+        if self._closed:
+            for key in list(self._jobs):
+                self._drop(key)
+        elif not self._waiting_answers and self._task is None and self._prefixes:
+            self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        if self._task is task:
+            self._task = None
+        if self._jobs and not task.cancelled():
+            self._start_task()
+
+    async def _cancel_task(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])  # not `await task`: its cancellation and ours must stay distinct
+
+    async def _run(self) -> None:
+        try:
+            while self._jobs:
+                key, job = next(reversed(self._jobs.items()))
+                await self._preload_one(job)
+                if self._jobs.get(key) is job:
+                    del self._jobs[key]
+            while not self._jobs and await self._copy_prefixes(list(self._prefixes.values())):
+                pass
+        except ModelError as error:
+            logger.debug("nothing is read in ahead of time: %s", error)
+            for key in list(self._jobs):
+                self._drop(key)
+
+    async def _preload_one(self, job: _PreloadJob) -> None:
+        try:
+            usage = await self._preload(job.request, list(self._prefixes.values()))
+        except ModelError as error:
+            if job.done is None or job.done.done():
+                raise
+            job.done.set_exception(error)
+        else:
+            if job.done is not None and not job.done.done():
+                job.done.set_result(usage)
+
+
+def _job_key(request: ModelRequest) -> tuple[str, str]:
+    """Return the key of which the queue holds one prompt: a conversation, or the prefix of an agent."""
+    return request.conversation_id, "" if request.conversation_id else request.shared_key
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class _ServerProps(BaseModel):
+    total_slots: int = 0
+
+
+class _InputTokens(BaseModel):
+    input_tokens: int
+
+
+class _AppliedTemplate(BaseModel):
+    prompt: str
+
+
+class _TokenizedPrompt(BaseModel):
+    tokens: list[object]
+
+
+class LlamaCppService:
+    """Endpoints of the server other than chat completions."""
+
+    def __init__(self, *, base_url: str, api_key: str, timeout_s: float) -> None:
+        self._secret = "" if api_key.lower() == "none" else api_key
+        self._timeout_s = timeout_s
+        self._root = strip_version(base_url)
+        self._props = self._open_api("/props")
+        self._input_tokens = self._open_api("/v1/chat/completions/input_tokens")
+        self._template = self._open_api("/apply-template")
+        self._tokenize = self._open_api("/tokenize")
+
+    def _open_api(self, path: str) -> ModelHttpClient:
+        headers = {"authorization": f"Bearer {self._secret}"} if self._secret else {}
+        url = self._root + path
+        return ModelHttpClient(url=url, headers=headers, secret=self._secret, timeout_s=self._timeout_s, reuse=False)
+
+    async def count_slots(self) -> int:
+        """Return the number of slots. 0: the server does not report it. Raises a ModelError."""
+        return self._parse_answer(_ServerProps, await self._props.get()).total_slots
+
+    async def count_tokens(self, body: Mapping[str, object]) -> int:
+        """Return the tokens of a chat completion's prompt, by the server's own template and tokenizer.
+
+        Raises a ModelError; `ModelUnusable` if the server is too old to count.
+        """
+        query = {key: value for key, value in body.items() if not key.startswith("stream")}
+        try:
+            return self._parse_answer(_InputTokens, await self._input_tokens.post(query)).input_tokens
+        except ModelUnusable:  # builds without this endpoint answer 404
+            prompt = self._parse_answer(_AppliedTemplate, await self._template.post(query)).prompt
+        written = {"content": prompt, "add_special": True, "parse_special": True}
+        return len(self._parse_answer(_TokenizedPrompt, await self._tokenize.post(written)).tokens)
+
+    async def transfer_slot_file(self, slot: int, action: Literal["save", "restore"], name: str) -> None:
+        """Write the prompt of a slot to a file in the server's `--slot-save-path`, or read it from there.
+
+        Raises a ModelError; `ModelBusy` (501) if the server has no such path.
+        """
+        api = self._open_api(f"/slots/{slot}?action={action}")
+        try:
+            await api.post({"filename": name})
+        finally:
+            await api.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for api in (self._props, self._input_tokens, self._template, self._tokenize):
+            await api.aclose()
+
+    def _parse_answer(self, kind: type[M], answer: bytes) -> M:
+        try:
+            return kind.model_validate_json(answer)
+        except ValidationError:
+            raise ModelUnusable(f"{self._props.host} does not answer as llama.cpp does") from None

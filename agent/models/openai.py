@@ -17,8 +17,9 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from agent.models.anthropic_wire import find_tool_loop_start, parse_tool_input
+from agent.models.anthropic_wire import Json, find_tool_loop_start, parse_tool_input
 from agent.models.base import (
+    EMPTY_USER_TEXT,
     ModelBusy,
     ModelMessage,
     ModelRequest,
@@ -37,7 +38,8 @@ from agent.models.openai_stream import ChatCompletionChunk, ChatCompletionRespon
 from gateway.core.events import Usage
 from gateway.core.tool_spec import Image, ToolCall
 
-Json = dict[str, object]
+logger = logging.getLogger(__name__)
+
 RecallFields = Callable[[ModelMessage], Json | None]
 """Returns the thinking fields of an assistant's `ModelMessage` with calls. None: it has none."""
 
@@ -56,8 +58,6 @@ _UNSUPPORTED = re.compile(
 """Matches a refusal of a field, or a demand for another one."""
 _REQUIRED_FIELDS = frozenset({"model", "messages", "stream", "tools"})
 """Fields without which an answer is of no use."""
-_EMPTY_USER_TEXT = "(nothing yet)"
-"""Text of a user message where there would be none: templates of Qwen's answer 500 without one (vllm#36432)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ def _build_messages(request: ModelRequest, dialect: OpenAIDialect, recall: Recal
             head = head if not messages or messages[-1]["role"] != "user" else []
     if head or not messages or messages[-1]["role"] in {"assistant", "system"}:
         messages.append(
-            {"role": "user", "content": _to_content([*head, _join_after(head, _text_part(_EMPTY_USER_TEXT))], dialect)}
+            {"role": "user", "content": _to_content([*head, _join_after(head, _text_part(EMPTY_USER_TEXT))], dialect)}
         )
     return messages
 
@@ -249,7 +249,6 @@ def _echo_arguments(written: str) -> str:
     return json.dumps(read, ensure_ascii=False) if read == {"malformed_arguments": written} else written or "{}"
 
 
-logger = logging.getLogger(__name__)
 _MAX_ANSWERS = 256
 """Answers with thinking that are kept: a loop has tens at most, a gateway runs a few at a time."""
 _THINKS_UNMARKED = re.compile(r"deepseek-r1|\br1\b|qwq|thinking", re.IGNORECASE)

@@ -15,13 +15,15 @@ from gateway.context.schedule import ScheduleError, SpokenTime, parse_spoken_tim
 from gateway.core.clock import Clock
 from gateway.core.events import Address
 from gateway.core.facts import DmnDirective, is_inner
+from gateway.core.identity import ADMIN_ROLES
 from gateway.core.permissions import ALLOW_ANYBODY
 from gateway.core.tool import Tool, ToolContext, ToolOutput, run_in_thread
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry, Store
 
+logger = logging.getLogger("reverie.workspace")
+
 MAX_QUIET: Final = timedelta(days=1)
-TRUSTED_ROLES: Final = frozenset({"owner", "admin"})
 
 
 class RestTools:
@@ -70,14 +72,11 @@ class RestTools:
 
 def _require_trusted(context: ToolContext) -> None:
     """Allow the agent itself, owners and admins; refuse everybody else."""
-    trusted = context.requesters and all(asker.verified and asker.role in TRUSTED_ROLES for asker in context.requesters)
+    trusted = context.requesters and all(asker.verified and asker.role in ADMIN_ROLES for asker in context.requesters)
     if not is_inner(context.at.conversation) and not trusted:
         raise ToolCallRefused(
             "Only an owner or admin may ask for that. If you have nothing more to do, call yield_to_user."
         )
-
-
-logger = logging.getLogger("reverie.workspace")
 
 
 class SkillTools:

@@ -62,6 +62,8 @@ from gateway.tools.dispatch import ApprovalRequest
 from gateway.tools.grants import CallProvenance, ToolGrant, ToolGrants, digest_arguments
 from gateway.tools.mcp.review import ToolDefinitionReview
 
+logger = logging.getLogger("reverie.tools")
+
 _NO_SEQ: Final = Seq(0)
 ID_TRIES: Final = 8
 """Random ids of one length that are tried before they get longer."""
@@ -227,8 +229,6 @@ def approval_ended_key(name: str) -> str:
     """Return the key of the one entry with the verdict on it."""
     return f"{approval_key(name)}:ended"
 
-
-logger = logging.getLogger("reverie.tools")
 
 MAX_PENDING_PER_CONVERSATION: Final = 5
 """Limit of open approvals in one conversation: more would be approved without being read."""

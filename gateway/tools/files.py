@@ -1,6 +1,6 @@
 """Tools for the agent's own files: read, write, edit, list, search and view.
 
-The order of this file: images for a model, text in files, search, then the tools.
+The order of this file: the tools, images for a model, text in files, then search.
 
 Replacing text works on bytes: invalid UTF-8, byte order marks and line ends stay as they are. Searching blocks; it is
 bounded as listing is (`workspace_fs.SearchLimits`), and in the time that a pattern may take.
@@ -61,6 +61,145 @@ class ImageStore(Protocol):
 
     async def save_picture(self, data: bytes, found: ImageInfo, about: str) -> ToolImage:
         """Save an image. Raises OSError."""
+
+
+WRITE_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
+MAX_CONCURRENT_SEARCHES: Final = 2
+"""Searches of an agent at once: threads are few, and others (host names, images) need them, too."""
+
+
+class FileTools:
+    """File tools of one agent.
+
+    Content of a file is untrusted text from outside, unless the agent itself wrote it (`AuthoredFiles`).
+    """
+
+    def __init__(self, root: WorkspaceRoot, pictures: ImageStore, authored: "AuthoredFiles | None" = None) -> None:
+        """`authored` None: it is not known what the agent wrote, so any file may hold anybody's words."""
+        self._root = root
+        self._images = pictures
+        self._authored = authored
+        self._search_slots = asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return (
+            Tool.create(READ_FILE, ReadFileArgs, self._read, ALLOW_MEMBERS),
+            Tool.create(WRITE_FILE, WriteFileArgs, self._write, WRITE_PERMIT),
+            Tool.create(EDIT_FILE, EditFileArgs, self._edit, WRITE_PERMIT),
+            Tool.create(GLOB, GlobArgs, self._glob, ALLOW_MEMBERS, cost="cheap"),
+            Tool.create(GREP, GrepArgs, self._grep, ALLOW_MEMBERS, cost="cheap"),
+            Tool.create(VIEW_IMAGE, ViewImageArgs, self._view, ALLOW_MEMBERS),
+        )
+
+    async def _read(self, args: ReadFileArgs, context: ToolContext) -> ToolOutput:
+        name = display_path(parse_file_path(args.path))
+
+        def read() -> tuple[bytes, str, int]:
+            data = self._root.read_bytes(args.path)
+            if what := describe_binary(data):
+                raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
+            return data, *render_lines(name, decode_text(data), args.offset, args.limit)
+
+        data, text, last = await run_in_thread(lambda _: read())
+        origin = f"{name}, lines {args.offset}-{last}" if last else name
+        return ToolOutput(text=text, origin=origin, is_untrusted=True, is_foreign=not await self._is_own(data, context))
+
+    async def _write(self, args: WriteFileArgs, context: ToolContext) -> str:
+        data = encode_text(args.text)
+        done = await run_in_thread(lambda _: self._root.write(args.path, data))
+        if self._authored is not None:
+            await self._authored.record(data, context)
+        what = "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
+        return (
+            f"{what} {display_path(parse_file_path(args.path))}: {done.size_bytes:,} bytes, "
+            f"{args.text.count(chr(10)):,} line ends."
+        )
+
+    async def _edit(self, args: EditFileArgs, context: ToolContext) -> ToolOutput:
+        name = display_path(parse_file_path(args.path))
+        edits, before = list[TextEdit](), list[bytes]()
+
+        def change(data: bytes) -> bytes:
+            if what := describe_binary(data):
+                raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
+            max_bytes = self._root.max_bytes
+            before.append(data)
+            edits.append(replace_text(name, data, args.old, args.new, everywhere=args.all, max_bytes=max_bytes))
+            return edits[0].data
+
+        def edit() -> str:
+            self._root.edit(args.path, change)
+            return render_edit(name, edits[0])
+
+        text = await run_in_thread(lambda _: edit())
+        is_own = await self._is_own(before[0], context)
+        if is_own and self._authored is not None:
+            await self._authored.record(edits[0].data, context)
+        return ToolOutput(text=text, origin=name, is_untrusted=True, is_foreign=not is_own)
+
+    async def _is_own(self, data: bytes, context: ToolContext) -> bool:
+        return self._authored is not None and await self._authored.is_known(data, context)
+
+    async def _glob(self, args: GlobArgs, context: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
+        async with self._search_slots:
+            text = await run_in_thread(lambda stopped: glob(self._root, args.pattern, SearchLimits(stopped)))
+        return ToolOutput(
+            text=text, origin=f"names of files, {display_path(args.pattern)}", is_untrusted=True, is_foreign=True
+        )
+
+    async def _grep(self, args: GrepArgs, context: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
+        def search(stopped: Callable[[], bool]) -> str:
+            return grep(
+                self._root,
+                args.pattern,
+                SearchLimits(stopped),
+                path=args.path,
+                files=args.glob,
+                ignore_case=args.ignore_case,
+                context_lines=args.context,
+            )
+
+        async with self._search_slots:
+            text = await run_in_thread(search)
+        return ToolOutput(
+            text=text, origin=f"lines of files, {display_path(args.pattern)}", is_untrusted=True, is_foreign=True
+        )
+
+    async def _view(self, args: ViewImageArgs, context: ToolContext) -> ToolOutput:
+        data = await run_in_thread(lambda _: self._root.read_bytes(args.path))
+        name = display_path(parse_file_path(args.path))
+        image, is_own = await prepare_image(self._images, data, name), await self._is_own(data, context)
+        text = f"{image[0].about} is shown below."
+        return ToolOutput(text=text, origin=name, is_untrusted=True, is_foreign=not is_own, images=(image,))
+
+
+class AuthoredFiles:
+    """Content that an agent wrote into files while its requests held only words of owners and admins.
+
+    It is recognised by its hash: so it stays the agent's own in any file, and a file with any other change is not.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def record(self, data: bytes, context: ToolContext) -> None:
+        """Record that these bytes were just written. Raises StoreError."""
+        label = context.trust.label
+        if label.foreign or role_rank(label.role) < role_rank("admin"):
+            return
+        fact = FileWritten(turn=context.turn, agent=context.agent, sha256=hashlib.sha256(data).hexdigest())
+        place, key = context.at.conversation, _authored_key(context.agent, data)
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place, key=key)])
+
+    async def is_known(self, data: bytes, context: ToolContext) -> bool:
+        """Return True if the agent of that turn wrote these bytes. Raises StoreError."""
+        return not data or await self._store.entry_by_key(_authored_key(context.agent, data)) is not None
+
+
+def _authored_key(agent: str, data: bytes) -> str:
+    return f"file:{agent}:{hashlib.sha256(data).hexdigest()}"
 
 
 async def prepare_image(keeps: ImageStore, data: bytes, name: str) -> tuple[ToolImage, Image]:
@@ -505,142 +644,3 @@ def _clip_line(line: str, span: tuple[int, int]) -> str:
 
 def _format_count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-WRITE_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
-MAX_CONCURRENT_SEARCHES: Final = 2
-"""Searches of an agent at once: threads are few, and others (host names, images) need them, too."""
-
-
-class FileTools:
-    """File tools of one agent.
-
-    Content of a file is untrusted text from outside, unless the agent itself wrote it (`AuthoredFiles`).
-    """
-
-    def __init__(self, root: WorkspaceRoot, pictures: ImageStore, authored: "AuthoredFiles | None" = None) -> None:
-        """`authored` None: it is not known what the agent wrote, so any file may hold anybody's words."""
-        self._root = root
-        self._images = pictures
-        self._authored = authored
-        self._search_slots = asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
-
-    @property
-    def tools(self) -> Sequence[Tool]:
-        return (
-            Tool.create(READ_FILE, ReadFileArgs, self._read, ALLOW_MEMBERS),
-            Tool.create(WRITE_FILE, WriteFileArgs, self._write, WRITE_PERMIT),
-            Tool.create(EDIT_FILE, EditFileArgs, self._edit, WRITE_PERMIT),
-            Tool.create(GLOB, GlobArgs, self._glob, ALLOW_MEMBERS, cost="cheap"),
-            Tool.create(GREP, GrepArgs, self._grep, ALLOW_MEMBERS, cost="cheap"),
-            Tool.create(VIEW_IMAGE, ViewImageArgs, self._view, ALLOW_MEMBERS),
-        )
-
-    async def _read(self, args: ReadFileArgs, context: ToolContext) -> ToolOutput:
-        name = display_path(parse_file_path(args.path))
-
-        def read() -> tuple[bytes, str, int]:
-            data = self._root.read_bytes(args.path)
-            if what := describe_binary(data):
-                raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
-            return data, *render_lines(name, decode_text(data), args.offset, args.limit)
-
-        data, text, last = await run_in_thread(lambda _: read())
-        origin = f"{name}, lines {args.offset}-{last}" if last else name
-        return ToolOutput(text=text, origin=origin, is_untrusted=True, is_foreign=not await self._is_own(data, context))
-
-    async def _write(self, args: WriteFileArgs, context: ToolContext) -> str:
-        data = encode_text(args.text)
-        done = await run_in_thread(lambda _: self._root.write(args.path, data))
-        if self._authored is not None:
-            await self._authored.record(data, context)
-        what = "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
-        return (
-            f"{what} {display_path(parse_file_path(args.path))}: {done.size_bytes:,} bytes, "
-            f"{args.text.count(chr(10)):,} line ends."
-        )
-
-    async def _edit(self, args: EditFileArgs, context: ToolContext) -> ToolOutput:
-        name = display_path(parse_file_path(args.path))
-        edits, before = list[TextEdit](), list[bytes]()
-
-        def change(data: bytes) -> bytes:
-            if what := describe_binary(data):
-                raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
-            max_bytes = self._root.max_bytes
-            before.append(data)
-            edits.append(replace_text(name, data, args.old, args.new, everywhere=args.all, max_bytes=max_bytes))
-            return edits[0].data
-
-        def edit() -> str:
-            self._root.edit(args.path, change)
-            return render_edit(name, edits[0])
-
-        text = await run_in_thread(lambda _: edit())
-        is_own = await self._is_own(before[0], context)
-        if is_own and self._authored is not None:
-            await self._authored.record(edits[0].data, context)
-        return ToolOutput(text=text, origin=name, is_untrusted=True, is_foreign=not is_own)
-
-    async def _is_own(self, data: bytes, context: ToolContext) -> bool:
-        return self._authored is not None and await self._authored.is_known(data, context)
-
-    async def _glob(self, args: GlobArgs, context: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
-        async with self._search_slots:
-            text = await run_in_thread(lambda stopped: glob(self._root, args.pattern, SearchLimits(stopped)))
-        return ToolOutput(
-            text=text, origin=f"names of files, {display_path(args.pattern)}", is_untrusted=True, is_foreign=True
-        )
-
-    async def _grep(self, args: GrepArgs, context: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
-        def search(stopped: Callable[[], bool]) -> str:
-            return grep(
-                self._root,
-                args.pattern,
-                SearchLimits(stopped),
-                path=args.path,
-                files=args.glob,
-                ignore_case=args.ignore_case,
-                context_lines=args.context,
-            )
-
-        async with self._search_slots:
-            text = await run_in_thread(search)
-        return ToolOutput(
-            text=text, origin=f"lines of files, {display_path(args.pattern)}", is_untrusted=True, is_foreign=True
-        )
-
-    async def _view(self, args: ViewImageArgs, context: ToolContext) -> ToolOutput:
-        data = await run_in_thread(lambda _: self._root.read_bytes(args.path))
-        name = display_path(parse_file_path(args.path))
-        image, is_own = await prepare_image(self._images, data, name), await self._is_own(data, context)
-        text = f"{image[0].about} is shown below."
-        return ToolOutput(text=text, origin=name, is_untrusted=True, is_foreign=not is_own, images=(image,))
-
-
-class AuthoredFiles:
-    """Content that an agent wrote into files while its requests held only words of owners and admins.
-
-    It is recognised by its hash: so it stays the agent's own in any file, and a file with any other change is not.
-    """
-
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-
-    async def record(self, data: bytes, context: ToolContext) -> None:
-        """Record that these bytes were just written. Raises StoreError."""
-        label = context.trust.label
-        if label.foreign or role_rank(label.role) < role_rank("admin"):
-            return
-        fact = FileWritten(turn=context.turn, agent=context.agent, sha256=hashlib.sha256(data).hexdigest())
-        place, key = context.at.conversation, _authored_key(context.agent, data)
-        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place, key=key)])
-
-    async def is_known(self, data: bytes, context: ToolContext) -> bool:
-        """Return True if the agent of that turn wrote these bytes. Raises StoreError."""
-        return not data or await self._store.entry_by_key(_authored_key(context.agent, data)) is not None
-
-
-def _authored_key(agent: str, data: bytes) -> str:
-    return f"file:{agent}:{hashlib.sha256(data).hexdigest()}"

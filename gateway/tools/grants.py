@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from gateway.core.events import ConversationId
 from gateway.core.facts import ApprovalEnded, Seq
-from gateway.core.identity import ROLE_ORDER
+from gateway.core.trust import role_rank
 from gateway.store import Store
 
 GRANTED_ALWAYS: Final = "for good"
@@ -43,17 +43,13 @@ def covers(granted: CallProvenance, call: CallProvenance, required_role: str) ->
     with text from outside, it covers only the same call. If the origin is unknown, it covers only calls by owners'
     words.
     """
-    least = _role_rank(call.least_role)
-    if least < (_role_rank(granted.least_role) if granted.least_role else _role_rank("owner")):
+    least = role_rank(call.least_role)
+    if least < (role_rank(granted.least_role) if granted.least_role else role_rank("owner")):
         return False
-    if least >= _role_rank(required_role) and not call.foreign:
+    if least >= role_rank(required_role) and not call.foreign:
         return True
     same = bool(granted.arguments) and granted.arguments == call.arguments
     return same and (granted.foreign or not call.foreign)
-
-
-def _role_rank(role: str) -> int:
-    return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1  # unknown roles are below all others
 
 
 class ToolGrants:

@@ -11,7 +11,7 @@ from gateway.store import AppendResult, NewEntry
 ToolOutcome = Literal["ok", "error", "refused", "timeout", "unknown"]
 """ok: done; error: failed; refused: not carried out; timeout: took too long; unknown: there is no such tool."""
 DURATION_BUCKETS_S: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 20.0, 60.0, 300.0)
-MAX_TOOLS: Final = 200
+MAX_LABELLED_TOOLS: Final = 200
 """Tools with labels of their own; models make up names, and so do servers."""
 OTHER_TOOL: Final = "other"
 
@@ -82,7 +82,7 @@ class ToolStats:
         )
 
     def _find_label(self, tool: str) -> str:
-        if tool not in self._known and len(self._known) >= MAX_TOOLS:
+        if tool not in self._known and len(self._known) >= MAX_LABELLED_TOOLS:
             return OTHER_TOOL
         self._known.add(tool)
         return tool

@@ -53,6 +53,8 @@ from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.read_room import AttachmentDescriber, MessageFinder, MessageTarget, RoomReader
 
+logger = logging.getLogger("reverie.tools")
+
 MAX_PLACES = 20
 """Places that are listed by name."""
 
@@ -355,8 +357,6 @@ class FileSender:
             ) from None
         self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
 
-
-logger = logging.getLogger("reverie.tools")
 
 MAX_REASON_CHARS: Final = 300
 SEND_FILE_PERMIT: Final = ToolPermit(role="member", approval="untrusted")

@@ -51,6 +51,8 @@ from gateway.tools.shell import BackgroundJob, ShellTools
 from gateway.tools.web import WebTools
 from gateway.tools.workspace_fs import WorkspaceRoot
 
+logger = logging.getLogger("reverie.tooling")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolServices:
@@ -77,8 +79,6 @@ class ToolServices:
     on_tool_use: ToolUseListener = lambda _turn, _tool: None
     """Called when a call begins and when it has ended."""
 
-
-logger = logging.getLogger("reverie.tooling")
 
 SERVER_SETTLE_S = 5.0
 """Longest wait of an agent's first turn for MCP servers that are starting."""

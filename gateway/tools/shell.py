@@ -60,6 +60,8 @@ from gateway.tools.sandbox import (
 )
 from gateway.tools.seccomp import LIBRARY, filter_file
 
+logger = logging.getLogger("reverie.tools.shell")
+
 _SEQUENCE: Final = re.compile(
     r"\x1b(?:"
     r"\[[0-?]{0,64}[ -/]{0,8}[@-~]"
@@ -244,8 +246,6 @@ async def _kill_all(child: ChildProcess, mark: str) -> None:
             kill_marked(mark)
     await child.wait()
 
-
-logger = logging.getLogger("reverie.tools.shell")
 
 MAX_ENDED_JOBS: Final = 8
 """Jobs that have ended and can still be read."""

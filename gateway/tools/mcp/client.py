@@ -18,7 +18,7 @@ from gateway.core.permissions import ToolPermit
 from gateway.core.tool import Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import Image, ToolCallRefused, ToolSpec
 from gateway.tools.mcp.convert import (
-    MAX_TOOLS,
+    MAX_SERVER_TOOLS,
     McpResult,
     McpSecretFilter,
     McpToolOffer,
@@ -179,7 +179,7 @@ class McpServerClient:
                 why = connection.failure_reason(run_task.exception() if run_task.done() else None)  # its end changes it
         finally:
             self._drop_connection(connection)
-            await _cancel_and_wait(up_task, run_task)
+            await _stop_tasks(up_task, run_task)
         if since is None:
             self._mode = "legacy" if self._mode == "auto" else "auto"
         self._log_down(why)
@@ -205,7 +205,9 @@ class McpServerClient:
     def _on_tools_listed(self, offered: Sequence[McpToolOffer]) -> None:
         self._offered_tools, left = select_tools(self.name, offered, self.config.tools, self._servers)
         if left != self._omitted and left:
-            logger.warning("MCP server %s: %d tools are left out, at most %d are taken", self.name, left, MAX_TOOLS)
+            logger.warning(
+                "MCP server %s: %d tools are left out, at most %d are taken", self.name, left, MAX_SERVER_TOOLS
+            )
         self._omitted = left
         self.update_admitted()
 
@@ -223,8 +225,8 @@ class McpServerClient:
             self._on_changed(self.name, came, went)
 
 
-async def _cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel the tasks and wait for their end, a few seconds at most, even if cancelled meanwhile."""
+async def _stop_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel the tasks and wait for their end, also if this is cancelled meanwhile (unlike `cancel_and_wait`)."""
     again = False
     for task in tasks:
         task.cancel()

@@ -34,6 +34,8 @@ from gateway.tools.mcp.transports import (
     stdio_transport,
 )
 
+logger = logging.getLogger("reverie.mcp")
+
 INPUT_REQUIRED: Final = "(It wants to know more before it goes on, and nobody here can tell it.)"
 
 
@@ -80,8 +82,6 @@ def _convert_bytes(what: str, media_type: str, data: str) -> McpText | McpBinary
     except (binascii.Error, ValueError):
         return McpText(text=f"[{what} that cannot be read]")
 
-
-logger = logging.getLogger("reverie.mcp")
 
 HandshakeMode = Literal["auto", "legacy"]
 """First message: a request for the version (2026-07-28), or the handshake used before. Some servers end at the request.

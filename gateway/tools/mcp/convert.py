@@ -23,93 +23,54 @@ from agent.workspace.character_card import normalize_text
 from gateway.core.media_types import identify_image
 from gateway.core.tool_spec import ToolSpec, canonical_json
 
-MAX_RESULT_BLOCKS: Final = 1_000
-MAX_IMAGES: Final = 4
-"""Images of one result; more are described in words."""
-FAILED: Final = "It did not work. The server says:"
-NO_OUTPUT: Final = "It was done; the server says nothing about it."
+MAX_SERVER_TOOLS: Final = 64
+"""Tools of one server: each costs tokens in every prompt."""
+MAX_DESCRIPTION_CHARS: Final = 1_000
+MAX_OWN_NAME_CHARS: Final = 128
+"""Characters of a tool's own name, as in the specification (2025-11-25, server/tools, tool names)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpText:
-    """Text of a result."""
+class McpToolOffer:
+    """Tool as its server describes it: untrusted."""
 
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpBinary:
-    """Binary part of a result."""
-
-    kind: str
-    """`image`, `sound` or `file`."""
-    media_type: str
-    """As the server states it: untrusted."""
-    data: bytes
+    name: str
+    title: str
+    description: str
+    schema: Mapping[str, object]
+    """Of its arguments."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpResult:
-    """Result of one call."""
+class SelectedTools(NamedTuple):
+    """Tools of a server that are used."""
 
-    blocks: Sequence[McpText | McpBinary]
-    structured: object = None
-    """JSON of any shape. None: there is none."""
-    error: bool = False
-    """True: the server reports a failure."""
+    tools: dict[str, tuple[str, ToolSpec]]
+    """By our name, in its order: the server's own name, and the spec for the model."""
+    omitted: int
+    """Number of wanted tools that were left out, because of their number or their names."""
 
 
-def find_images(answer: McpResult) -> list[McpBinary]:
-    """Return the images that a model can be shown, by their content and not by the declared type."""
-    found = [one for one in answer.blocks if isinstance(one, McpBinary) and identify_image(one.data) is not None]
-    return found[:MAX_IMAGES]
+def select_tools(
+    server: str, offered: Iterable[McpToolOffer], globs: Sequence[str], servers: Collection[str]
+) -> SelectedTools:
+    """Return the tools that match one of `globs`. Of two with the same name the first counts."""
+    wanted = [one for one in offered if any(fnmatchcase(one.name, glob) for glob in globs)]
+    tools: dict[str, tuple[str, ToolSpec]] = {}
+    for one in sorted(wanted, key=lambda one: one.name):  # so that the same ones are left out each time
+        name = build_tool_name(server, one.name, servers)
+        if len(tools) < MAX_SERVER_TOOLS and name not in tools and 0 < len(one.name) <= MAX_OWN_NAME_CHARS:
+            tools[name] = one.name, _build_spec(name, server, one)
+    return SelectedTools(dict(sorted(tools.items())), len(wanted) - len(tools))
 
 
-def render_result(answer: McpResult, shown: Sequence[McpBinary]) -> str:
-    """Render the whole result as text; parts in `shown` are described as shown."""
-    parts = [_render_block(one, shown) for one in answer.blocks[:MAX_RESULT_BLOCKS]]
-    if answer.structured is not None and not _is_repeated_in_text(answer.structured, answer.blocks):
-        parts.append(json.dumps(answer.structured, ensure_ascii=False, sort_keys=True))
-    if (more := len(answer.blocks) - MAX_RESULT_BLOCKS) > 0:
-        parts.append(f"[{more} more parts are left out]")
-    text = "\n".join(one for one in parts if one)
-    if answer.error:
-        return f"{FAILED}\n{text or '(nothing)'}"
-    return text or NO_OUTPUT
-
-
-def _render_block(block: McpText | McpBinary, shown: Sequence[McpBinary]) -> str:
-    if isinstance(block, McpText):
-        return block.text
-    kind = " ".join(block.media_type.split())[:64]
-    size = f"{len(block.data):,} bytes"
-    if any(block is one for one in shown):
-        return f"[{block.kind}, {kind}, {size}: shown]"
-    return f"[{block.kind}, {kind}, {size}: it cannot be shown here]"
-
-
-def _is_repeated_in_text(structured: object, blocks: Sequence[McpText | McpBinary]) -> bool:
-    """Return True if the text repeats the structured content (2025-11-25, server/tools, structured content).
-
-    Servers made with the Python library wrap other values than objects as `{"result": ...}`, and list items one by one.
-    """
-    values = [structured]
-    if isinstance(structured, dict) and structured.keys() == {"result"}:
-        values.append(structured["result"])
-    texts = [one.text for one in blocks if isinstance(one, McpText)]
-    for value in values:
-        if any(_is_same_value(text, value) for text in texts):
-            return True
-        if isinstance(value, list) and len(texts) == len(value) and all(map(_is_same_value, texts, value)):
-            return True
-    return False
-
-
-def _is_same_value(text: str, value: object) -> bool:
-    try:
-        return text == value or bool(json.loads(text) == value)
-    except (ValueError, RecursionError):
-        return False
+def _build_spec(name: str, server: str, offered: McpToolOffer) -> ToolSpec:
+    schema, note = simplify_schema(offered.schema)
+    description = sanitize_text(offered.description or offered.title, MAX_DESCRIPTION_CHARS - len(note) - 1)
+    description = description or f"A tool of the MCP server {server}."
+    # Results may differ each time, and only the server knows whether the tool changes anything.
+    return ToolSpec(
+        name=name, description=f"{description} {note}".strip(), schema=schema, is_task=True, is_polling=True
+    )
 
 
 MAX_TOOL_NAME_CHARS: Final = 64
@@ -132,32 +93,6 @@ def build_tool_name(server: str, tool: str, servers: Collection[str]) -> str:
         return name
     digest = hashlib.sha256(tool.encode("utf-8", "backslashreplace")).hexdigest()[:_DIGEST_CHARS]
     return f"{name[: MAX_TOOL_NAME_CHARS - _DIGEST_CHARS - 1]}_{digest}"
-
-
-REDACTED: Final = "[secret]"
-_MIN_SECRET_CHARS: Final = 6
-"""Shorter secrets are not removed: they would match in ordinary words."""
-
-
-class McpSecretFilter:
-    """Removes secrets from texts."""
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        """Each secret is removed whole, and so is each of its words: a header's value may be `Bearer ...`."""
-        words = {word for secret in secrets for word in (secret, *secret.split()) if len(word) >= _MIN_SECRET_CHARS}
-        self._words = sorted(words, key=lambda word: (-len(word), word))
-
-    def redact(self, text: str) -> str:
-        for word in self._words:
-            text = text.replace(word, REDACTED)
-        return text
-
-
-def sanitize_text(text: str, max_chars: int) -> str:
-    """Normalise the text, remove invisible and bidirectional control characters, and cut it at `max_chars`."""
-    lines = normalize_text(text[: 4 * max_chars])
-    visible = normalize_text("".join(char for char in lines if char in "\n\t" or unicodedata.category(char)[0] != "C"))
-    return visible if len(visible) <= max_chars else f"{visible[: max_chars - 1].rstrip()}…"
 
 
 MAX_SCHEMA_BYTES: Final = 8_192
@@ -307,51 +242,116 @@ _KEYWORD_FILTERS: Final[Mapping[str, Any]] = {
 """For each keyword whose value is not a schema: what remains of the value. None: nothing."""
 
 
-MAX_TOOLS: Final = 64
-"""Tools of one server: each costs tokens in every prompt."""
-MAX_DESCRIPTION_CHARS: Final = 1_000
-MAX_OWN_NAME_CHARS: Final = 128
-"""Characters of a tool's own name, as in the specification (2025-11-25, server/tools, tool names)."""
+MAX_RESULT_BLOCKS: Final = 1_000
+MAX_RESULT_IMAGES: Final = 4
+"""Images of one result; more are described in words."""
+FAILED: Final = "It did not work. The server says:"
+NO_OUTPUT: Final = "It was done; the server says nothing about it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpToolOffer:
-    """Tool as its server describes it: untrusted."""
+class McpText:
+    """Text of a result."""
 
-    name: str
-    title: str
-    description: str
-    schema: Mapping[str, object]
-    """Of its arguments."""
+    text: str
 
 
-class SelectedTools(NamedTuple):
-    """Tools of a server that are used."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpBinary:
+    """Binary part of a result."""
 
-    tools: dict[str, tuple[str, ToolSpec]]
-    """By our name, in its order: the server's own name, and the spec for the model."""
-    omitted: int
-    """Number of wanted tools that were left out, because of their number or their names."""
-
-
-def select_tools(
-    server: str, offered: Iterable[McpToolOffer], globs: Sequence[str], servers: Collection[str]
-) -> SelectedTools:
-    """Return the tools that match one of `globs`. Of two with the same name the first counts."""
-    wanted = [one for one in offered if any(fnmatchcase(one.name, glob) for glob in globs)]
-    tools: dict[str, tuple[str, ToolSpec]] = {}
-    for one in sorted(wanted, key=lambda one: one.name):  # so that the same ones are left out each time
-        name = build_tool_name(server, one.name, servers)
-        if len(tools) < MAX_TOOLS and name not in tools and 0 < len(one.name) <= MAX_OWN_NAME_CHARS:
-            tools[name] = one.name, _build_spec(name, server, one)
-    return SelectedTools(dict(sorted(tools.items())), len(wanted) - len(tools))
+    kind: str
+    """`image`, `sound` or `file`."""
+    media_type: str
+    """As the server states it: untrusted."""
+    data: bytes
 
 
-def _build_spec(name: str, server: str, offered: McpToolOffer) -> ToolSpec:
-    schema, note = simplify_schema(offered.schema)
-    description = sanitize_text(offered.description or offered.title, MAX_DESCRIPTION_CHARS - len(note) - 1)
-    description = description or f"A tool of the MCP server {server}."
-    # Results may differ each time, and only the server knows whether the tool changes anything.
-    return ToolSpec(
-        name=name, description=f"{description} {note}".strip(), schema=schema, is_task=True, is_polling=True
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpResult:
+    """Result of one call."""
+
+    blocks: Sequence[McpText | McpBinary]
+    structured: object = None
+    """JSON of any shape. None: there is none."""
+    error: bool = False
+    """True: the server reports a failure."""
+
+
+def find_images(answer: McpResult) -> list[McpBinary]:
+    """Return the images that a model can be shown, by their content and not by the declared type."""
+    found = [one for one in answer.blocks if isinstance(one, McpBinary) and identify_image(one.data) is not None]
+    return found[:MAX_RESULT_IMAGES]
+
+
+def render_result(answer: McpResult, shown: Sequence[McpBinary]) -> str:
+    """Render the whole result as text; parts in `shown` are described as shown."""
+    parts = [_render_block(one, shown) for one in answer.blocks[:MAX_RESULT_BLOCKS]]
+    if answer.structured is not None and not _is_repeated_in_text(answer.structured, answer.blocks):
+        parts.append(json.dumps(answer.structured, ensure_ascii=False, sort_keys=True))
+    if (more := len(answer.blocks) - MAX_RESULT_BLOCKS) > 0:
+        parts.append(f"[{more} more parts are left out]")
+    text = "\n".join(one for one in parts if one)
+    if answer.error:
+        return f"{FAILED}\n{text or '(nothing)'}"
+    return text or NO_OUTPUT
+
+
+def _render_block(block: McpText | McpBinary, shown: Sequence[McpBinary]) -> str:
+    if isinstance(block, McpText):
+        return block.text
+    kind = " ".join(block.media_type.split())[:64]
+    size = f"{len(block.data):,} bytes"
+    if any(block is one for one in shown):
+        return f"[{block.kind}, {kind}, {size}: shown]"
+    return f"[{block.kind}, {kind}, {size}: it cannot be shown here]"
+
+
+def _is_repeated_in_text(structured: object, blocks: Sequence[McpText | McpBinary]) -> bool:
+    """Return True if the text repeats the structured content (2025-11-25, server/tools, structured content).
+
+    Servers made with the Python library wrap other values than objects as `{"result": ...}`, and list items one by one.
+    """
+    values = [structured]
+    if isinstance(structured, dict) and structured.keys() == {"result"}:
+        values.append(structured["result"])
+    texts = [one.text for one in blocks if isinstance(one, McpText)]
+    for value in values:
+        if any(_is_same_value(text, value) for text in texts):
+            return True
+        if isinstance(value, list) and len(texts) == len(value) and all(map(_is_same_value, texts, value)):
+            return True
+    return False
+
+
+def _is_same_value(text: str, value: object) -> bool:
+    try:
+        return text == value or bool(json.loads(text) == value)
+    except (ValueError, RecursionError):
+        return False
+
+
+REDACTED: Final = "[secret]"
+_MIN_SECRET_CHARS: Final = 6
+"""Shorter secrets are not removed: they would match in ordinary words."""
+
+
+class McpSecretFilter:
+    """Removes secrets from texts."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        """Each secret is removed whole, and so is each of its words: a header's value may be `Bearer ...`."""
+        words = {word for secret in secrets for word in (secret, *secret.split()) if len(word) >= _MIN_SECRET_CHARS}
+        self._words = sorted(words, key=lambda word: (-len(word), word))
+
+    def redact(self, text: str) -> str:
+        for word in self._words:
+            text = text.replace(word, REDACTED)
+        return text
+
+
+def sanitize_text(text: str, max_chars: int) -> str:
+    """Normalise the text, remove invisible and bidirectional control characters, and cut it at `max_chars`."""
+    lines = normalize_text(text[: 4 * max_chars])
+    visible = normalize_text("".join(char for char in lines if char in "\n\t" or unicodedata.category(char)[0] != "C"))
+    return visible if len(visible) <= max_chars else f"{visible[: max_chars - 1].rstrip()}…"

@@ -17,6 +17,7 @@ from typing import Final
 from gateway.access.approval_texts import Approver, escape_invisible
 from gateway.core.clock import Clock
 from gateway.core.facts import McpToolApproved
+from gateway.core.identity import ADMIN_ROLES
 from gateway.core.tool_spec import ToolSpec
 from gateway.store import AppendResult, NewEntry, Store
 from gateway.store.effects import CommandEffect, EffectFact
@@ -25,7 +26,6 @@ logger = logging.getLogger("reverie.mcp")
 
 CODE_CHARS: Final = 8
 """Digits of a definition's digest that an admin types to approve it."""
-ADMINS: Final = ("admin", "owner")
 
 ReviewedTools = Mapping[str, tuple[str, ToolSpec]]
 """By our name: the server's own name, and the spec for the model."""
@@ -131,7 +131,7 @@ class ToolDefinitionReview:
         found = next((one for one in self._pending.values() if one.code == code), None)
         if found is None:
             return None
-        if approver.global_role not in ADMINS:
+        if approver.global_role not in ADMIN_ROLES:
             return CommandEffect(
                 answer="A tool of an MCP server is used everywhere: an admin everywhere has to approve it."
             )

@@ -10,7 +10,7 @@ from gateway.core.facts import ApprovalEnded, ToolRefused, TurnId
 from gateway.core.metrics import GatewayStats
 from gateway.ops.server import build_pages
 from gateway.store import NewEntry
-from gateway.tools.metrics import MAX_TOOLS, ToolStats
+from gateway.tools.metrics import MAX_LABELLED_TOOLS, ToolStats
 from tests.kits.store import NOW, opened, run
 
 NAMES = {
@@ -63,10 +63,10 @@ def test_calls_are_counted_by_how_they_ended_and_timed_if_they_were_carried_out(
 
 def test_names_are_bounded() -> None:
     stats = ToolStats()
-    for number in range(MAX_TOOLS + 10):
+    for number in range(MAX_LABELLED_TOOLS + 10):
         stats.count_call(f"mcp_{number}", "ok", 0.0)
     _, samples = scraped(stats)
-    assert sum("calls" in name for name in samples) == MAX_TOOLS + 1
+    assert sum("calls" in name for name in samples) == MAX_LABELLED_TOOLS + 1
     assert samples['reverie_tool_calls_total{tool="other",outcome="ok"}'] == 10
 
 

@@ -15,7 +15,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import ToolImage
 from gateway.core.tool_spec import Image
 from gateway.tools.mcp.client import McpServers
-from gateway.tools.mcp.convert import MAX_TOOLS
+from gateway.tools.mcp.convert import MAX_SERVER_TOOLS
 from tests.kits.mcp import OWN, RAW, ROOT, Listening, listening_own, logged, marked, raw, town
 from tests.kits.stopwatch import Stopwatch
 
@@ -223,7 +223,7 @@ def test_a_call_does_not_wait_for_ever_for_a_server_that_is_down(tmp_path: Path)
 def test_thousands_of_tools_on_hundreds_of_pages(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with town({"raw": raw(count=20_000, page=50)}) as at:
-            assert len(at.servers.tools) == MAX_TOOLS
+            assert len(at.servers.tools) == MAX_SERVER_TOOLS
 
     asyncio.run(story())
     (told,) = logged(caplog, logging.WARNING)

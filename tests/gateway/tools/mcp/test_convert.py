@@ -12,7 +12,7 @@ from gateway.tools.mcp.convert import (
     ANY_OBJECT_SCHEMA,
     MAX_DESCRIPTION_CHARS,
     MAX_SCHEMA_BYTES,
-    MAX_TOOLS,
+    MAX_SERVER_TOOLS,
     McpBinary,
     McpResult,
     McpSecretFilter,
@@ -176,7 +176,7 @@ def test_tools_are_chosen_by_globs_and_sorted() -> None:
 def test_of_thousands_of_tools_the_same_few_are_taken() -> None:
     offered = [offer(f"tool{number:04}") for number in range(3000)]
     tools, left = select_tools("s", reversed(offered), ("*",), ("s",))
-    assert (len(tools), left) == (MAX_TOOLS, 3000 - MAX_TOOLS)
+    assert (len(tools), left) == (MAX_SERVER_TOOLS, 3000 - MAX_SERVER_TOOLS)
     assert tools == select_tools("s", offered, ("*",), ("s",)).tools
 
 
