@@ -93,20 +93,20 @@ class CutsTopics(Twin):
 
 class ListsUs(Twin):
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
-        told: RoomMembers = await self._real.people(at, most=most)  # type: ignore[attr-defined] # the same
+        told: RoomMembers = await self._real.list_members(at, most=most)  # type: ignore[attr-defined] # the same
         return replace(told, members=(*told.members, Sender(id=SenderId("me"), name="reverie"))[:most])
 
 
 class ListsAll(Twin):
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         del most
-        told: RoomMembers = await self._real.people(at, most=50)  # type: ignore[attr-defined] # the same
+        told: RoomMembers = await self._real.list_members(at, most=50)  # type: ignore[attr-defined] # the same
         return told
 
 
 class ListsOthers(Twin):
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
-        told: RoomMembers = await self._real.people(at, most=most)  # type: ignore[attr-defined] # the same
+        told: RoomMembers = await self._real.list_members(at, most=most)  # type: ignore[attr-defined] # the same
         return replace(told, members=tuple(replace(one, id=SenderId(one.name)) for one in told.members))
 
 

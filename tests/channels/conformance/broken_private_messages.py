@@ -27,7 +27,7 @@ class ChangesWhatIsTyped(Twin):
         async def asked(typed: CommandCompletion) -> Sequence[str]:
             return await suggest(self.changed(typed))
 
-        self._real.completing(asked)  # type: ignore[attr-defined] # it can, or has no twin
+        self._real.set_completer(asked)  # type: ignore[attr-defined] # it can, or has no twin
 
 
 class ForgetsWhatIsBegun(ChangesWhatIsTyped):
@@ -61,7 +61,7 @@ class GivesUpAfterTrouble(Twin):
                 broken = True
                 raise
 
-        self._real.completing(asked)  # type: ignore[attr-defined] # the same
+        self._real.set_completer(asked)  # type: ignore[attr-defined] # the same
 
 
 class OffersNothing(Twin):
@@ -71,7 +71,7 @@ class OffersNothing(Twin):
 
 class OffersAllToEverybody(Twin):
     async def set_command_menus(self, to: Offered) -> None:
-        await self._real.offer([(sender, "owner") for sender, _ in to])  # type: ignore[attr-defined] # the same
+        await self._real.set_command_menus([(sender, "owner") for sender, _ in to])  # type: ignore[attr-defined] # the same
 
 
 class NeverTakesBack(Twin):
@@ -79,7 +79,7 @@ class NeverTakesBack(Twin):
 
     async def set_command_menus(self, to: Offered) -> None:
         self._offered = [*to, *self._offered]
-        await self._real.offer(self._offered)  # type: ignore[attr-defined] # the same
+        await self._real.set_command_menus(self._offered)  # type: ignore[attr-defined] # the same
 
 
 class WhispersAloud(Twin):

@@ -60,7 +60,7 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> list[GatewaySocket]:
         opened.append(await connect(*args, **more))  # type: ignore[arg-type] # whatever it takes
         return opened[-1]
 
-    monkeypatch.setattr(gateway, "connect", noted)
+    monkeypatch.setattr(gateway, "open_socket", noted)
     return opened
 
 
