@@ -1,6 +1,6 @@
-"""What we do to messages and places besides sending: reactions, edits, topics, and looking who is there.
+"""Actions other than sending: reactions, edits, deletion, topics and members.
 
-All of it may be repeated, so discord.py may do that after a 5xx, and a cut leaves nothing worse than not knowing.
+All of them are repeatable, so discord.py may repeat them after a 5xx, and an interrupted one is at worst uncertain.
 """
 
 import re
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 _TOPIC_CHARS, _NAME_CHARS = 1024, 100
-"""https://discord.com/developers/docs/resources/channel#modify-channel"""
+"""https://discord.com/developers/docs/resources/channel#modify-channel."""
 _UNKNOWN_EMOJI, _WRONG_CHANNEL_TYPE = 10014, 50003
-"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#json"""
+"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#json."""
 _EMOJI_CHARS = 32
 _MAX_MEMBERS, _MAX_THREAD_MEMBERS, _MAX_MESSAGES = 1000, 100, 100
 _CUSTOM_EMOJI = re.compile(r"<?a?:?(\w{2,32}):(\d{15,20})>?")
 _NAMED_EMOJI = re.compile(r":(\w{2,32}):")
 _EMOJI_SELECTOR = "\ufe0f"
-"""Asks for the picture of a character that has a plain form, too. Discord knows each emoji in one of both spellings."""
+"""Requests the picture of a character that also has a plain form. Discord knows each emoji in one of both spellings."""
 _CANNOT_LEAVE = (
     "a bot is in all channels of a server that it can see: take its right to see this one in the channel's settings, "
     "or close the room to it with `room revoke`"
@@ -41,18 +41,17 @@ _SPEAKERS_NOTE = "Discord tells this bot no list of members; these are people wh
 
 
 class DiscordActions:
-    """Of one run."""
+    """Actions of one session."""
 
-    def __init__(self, life: "DiscordSession", directory: DiscordDirectory, flags: int) -> None:
-        """`flags`: of our messages."""
-        self._session, self._directory, self._flags = life, directory, flags
+    def __init__(self, session: "DiscordSession", directory: DiscordDirectory, flags: int) -> None:
+        """Act in `session`; `flags` are those of our messages."""
+        self._session, self._directory, self._flags = session, directory, flags
 
     @property
     def _api(self) -> "DiscordRestClient":
         return self._session.api
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        """As `CanReact`."""
         channel, number = parse_channel_id(at), parse_message_id(message)
         emoji = await self._resolve_emoji(channel, single_line(reaction, len(reaction)))
         path, method = MESSAGE_PATH + "/reactions/{emoji}/@me", "PUT" if add else "DELETE"
@@ -62,30 +61,29 @@ class DiscordActions:
             try:
                 await self._api.call(method, path, channel_id=channel, message_id=number, emoji=spelling)
                 return
-            except DiscordRefused as refused:
-                if refused.status == HTTPStatus.NOT_FOUND and not add:
+            except DiscordRefused as error:
+                if error.status == HTTPStatus.NOT_FOUND and not add:
                     continue
-                if refused.code != _UNKNOWN_EMOJI:
+                if error.code != _UNKNOWN_EMOJI:
                     raise
         if add:
             raise Rejected("Discord does not know this emoji here: write one character, or `:name:` of one that it has")
 
-    async def _resolve_emoji(self, channel: str, asked: str) -> str:
-        """As requests name it."""
-        if custom := _CUSTOM_EMOJI.fullmatch(asked):
+    async def _resolve_emoji(self, channel: str, text: str) -> str:
+        """Return the emoji in the form of requests."""
+        if custom := _CUSTOM_EMOJI.fullmatch(text):
             return f"{custom[1]}:{custom[2]}"
-        named = _NAMED_EMOJI.fullmatch(asked)
+        named = _NAMED_EMOJI.fullmatch(text)
         if named and (guild := self._directory.guild_of(channel)):
-            told = {"told": await self._api.call("GET", "/guilds/{guild_id}/emojis", guild_id=guild)}
-            for one in get_objects(told, "told"):
-                if get_str(one, "name") == named[1] and (number := get_snowflake(one, "id")):
+            answer = {"result": await self._api.call("GET", "/guilds/{guild_id}/emojis", guild_id=guild)}
+            for emoji in get_objects(answer, "result"):
+                if get_str(emoji, "name") == named[1] and (number := get_snowflake(emoji, "id")):
                     return f"{named[1]}:{number}"
-        if not asked or asked.isascii() or len(asked) > _EMOJI_CHARS:
+        if not text or text.isascii() or len(text) > _EMOJI_CHARS:
             raise Rejected("a reaction is an emoji: one character, or `:name:` of one that this server has")
-        return asked
+        return text
 
     async def edit(self, at: Address, message: MessageId, text: str) -> None:
-        """As `CanEdit`."""
         (new, *more) = render_bodies(text) or ("",)
         if not new or more:
             raise Rejected("the text is too long for one message" if more else "a message needs text")
@@ -94,121 +92,126 @@ class DiscordActions:
         await self._api.call("PATCH", MESSAGE_PATH, json=content, channel_id=channel, message_id=number)
 
     async def delete(self, at: Address, message: MessageId) -> None:
-        """As `CanDelete`. Looks first whose it is: with the right for it, a bot deletes what others wrote."""
+        """Delete our message.
+
+        Checks its author first: with the right permission, a bot can delete other people's messages.
+        """
         channel, number = parse_channel_id(at), parse_message_id(message)
         try:
-            told = await self._api.call("GET", MESSAGE_PATH, channel_id=channel, message_id=number)
-            if get_snowflake(get_object({"told": told}, "told").get("author"), "id") != self._directory.own_id:
+            answer = await self._api.call("GET", MESSAGE_PATH, channel_id=channel, message_id=number)
+            if get_snowflake(get_object({"result": answer}, "result").get("author"), "id") != self._directory.own_id:
                 raise Rejected("that is not a message of ours")
             await self.delete_own(channel, number)
-        except DiscordRefused as refused:
-            if refused.status != HTTPStatus.NOT_FOUND:
+        except DiscordRefused as error:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
 
     async def delete_own(self, channel: str, message: str) -> None:
-        """Delete it, and hear nothing of that. Raises `SendError`."""
-        gone = self._session.pipeline.deleted_ids
-        gone.add(message)
+        """Delete our message without an event for it. Raises `SendError`."""
+        deleted_ids = self._session.pipeline.deleted_ids
+        deleted_ids.add(message)
         try:
             await self._api.call("DELETE", MESSAGE_PATH, channel_id=channel, message_id=message)
         except (Rejected, RateLimited, Unreachable):
-            gone.discard(message)
+            deleted_ids.discard(message)
             raise
 
     async def set_topic(self, at: Address, topic: str) -> None:
-        """As `CanSetTopic`: the topic of a channel, the name of a thread."""
+        """Set the topic of a channel, or the name of a thread."""
         new, key = single_line(topic, len(topic)), "topic" if at.thread is None else "name"
-        most = _TOPIC_CHARS if at.thread is None else _NAME_CHARS
-        if utf16_length(new) > most:
-            raise Rejected(f"it may have {most} characters there, and has {utf16_length(new)}")
+        max_chars = _TOPIC_CHARS if at.thread is None else _NAME_CHARS
+        if utf16_length(new) > max_chars:
+            raise Rejected(f"it may have {max_chars} characters there, and has {utf16_length(new)}")
         if at.thread is not None and not new:
             raise Rejected("a thread needs a name")
         try:
             await self._api.call("PATCH", "/channels/{channel_id}", json={key: new}, channel_id=parse_channel_id(at))
-        except DiscordRefused as refused:
-            if refused.code == _WRONG_CHANNEL_TYPE:
+        except DiscordRefused as error:
+            if error.code == _WRONG_CHANNEL_TYPE:
                 raise Rejected("a direct chat has no topic") from None
             raise
 
     async def leave(self, at: Address) -> None:
-        """As `CanLeave`; https://discord.com/developers/docs/resources/channel#leave-thread is all that there is."""
+        """Leave a thread; a bot can leave nothing else.
+
+        https://discord.com/developers/docs/resources/channel#leave-thread
+        """
         if at.thread is None:
             raise Rejected(_CANNOT_LEAVE if self._directory.guild_of(at.room) else "bots leave nothing but threads")
         try:
             await self._api.call("DELETE", "/channels/{channel_id}/thread-members/@me", channel_id=parse_channel_id(at))
-        except DiscordRefused as refused:
-            if refused.status != HTTPStatus.NOT_FOUND:
+        except DiscordRefused as error:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
 
-    async def list_members(self, at: Address, most: int) -> RoomMembers:
-        """As `CanList`."""
-        channel, most = parse_channel_id(at), max(0, min(most, _MAX_MEMBERS - 1))
+    async def list_members(self, at: Address, limit: int) -> RoomMembers:
+        channel, limit = parse_channel_id(at), max(0, min(limit, _MAX_MEMBERS - 1))
         try:
             if guild := self._directory.guild_of(channel):
-                return await self._guild_members(guild, at, most)
-            return await self._chat_members(channel, at, most)
+                return await self._guild_members(guild, at, limit)
+            return await self._chat_members(channel, at, limit)
         except (Rejected, RateLimited):
             raise
         except SendError as error:
             raise Unreachable(error.reason) from None  # nothing was to be changed, so nothing is uncertain
 
-    async def _chat_members(self, channel: str, at: Address, most: int) -> RoomMembers:
-        told = await self._api.call("GET", "/channels/{channel_id}", channel_id=channel)
-        if guild := get_snowflake(told, "guild_id"):  # we have just come in, and were not told of it yet
-            return await self._guild_members(guild, at, most)
-        others = get_objects(told, "recipients")
-        return RoomMembers(members=self._to_senders([(user, {}) for user in others], most), total=len(others) + 1)
+    async def _chat_members(self, channel: str, at: Address, limit: int) -> RoomMembers:
+        channel_data = await self._api.call("GET", "/channels/{channel_id}", channel_id=channel)
+        if guild := get_snowflake(channel_data, "guild_id"):  # we have just joined, and its event has not arrived yet
+            return await self._guild_members(guild, at, limit)
+        others = get_objects(channel_data, "recipients")
+        return RoomMembers(members=self._to_senders([(user, {}) for user in others], limit), total=len(others) + 1)
 
-    async def _guild_members(self, guild: str, at: Address, most: int) -> RoomMembers:
+    async def _guild_members(self, guild: str, at: Address, limit: int) -> RoomMembers:
         total = await self._member_count(guild) if at.thread is None else None
         try:
-            told = {"told": await self._fetch_members(guild, at, most + 1)}
-        except DiscordRefused as refused:
-            if refused.status != HTTPStatus.FORBIDDEN:  # it is for bots with the intent GUILD_MEMBERS only
+            answer = {"result": await self._fetch_members(guild, at, limit + 1)}
+        except DiscordRefused as error:
+            if error.status != HTTPStatus.FORBIDDEN:  # it is for bots with the intent GUILD_MEMBERS only
                 raise
-            spoke = self._to_senders(await self._recent_speakers(parse_channel_id(at)), most)
-            return RoomMembers(members=spoke, total=total, note=_SPEAKERS_NOTE)
-        members = [get_object(one, "member") or one for one in get_objects(told, "told")]
-        found = self._to_senders([(get_object(one, "user"), one) for one in members], most)
-        return RoomMembers(members=found, total=total, note=_MEMBERS_NOTE if at.thread is None else "")
+            speakers = self._to_senders(await self._recent_speakers(parse_channel_id(at)), limit)
+            return RoomMembers(members=speakers, total=total, note=_SPEAKERS_NOTE)
+        members = [get_object(entry, "member") or entry for entry in get_objects(answer, "result")]
+        senders = self._to_senders([(get_object(entry, "user"), entry) for entry in members], limit)
+        return RoomMembers(members=senders, total=total, note=_MEMBERS_NOTE if at.thread is None else "")
 
-    async def _fetch_members(self, guild: str, at: Address, most: int) -> object:
+    async def _fetch_members(self, guild: str, at: Address, limit: int) -> object:
         if at.thread is None:
-            return await self._api.call("GET", "/guilds/{guild_id}/members", params={"limit": most}, guild_id=guild)
-        path, query = "/channels/{channel_id}/thread-members", {"limit": min(most, _MAX_THREAD_MEMBERS)}
+            return await self._api.call("GET", "/guilds/{guild_id}/members", params={"limit": limit}, guild_id=guild)
+        path, query = "/channels/{channel_id}/thread-members", {"limit": min(limit, _MAX_THREAD_MEMBERS)}
         return await self._api.call(
             "GET", path, params=query | {"with_member": "true"}, channel_id=parse_channel_id(at)
         )
 
     async def _member_count(self, guild: str) -> int | None:
         try:
-            told = await self._api.call("GET", "/guilds/{guild_id}", params={"with_counts": "true"}, guild_id=guild)
+            answer = await self._api.call("GET", "/guilds/{guild_id}", params={"with_counts": "true"}, guild_id=guild)
         except DiscordRefused:
             return None
-        return get_int(told, "approximate_member_count")
+        return get_int(answer, "approximate_member_count")
 
     async def _recent_speakers(self, channel: str) -> list[tuple[Json, Json]]:
         try:
-            told = await self._api.call("GET", MESSAGES_PATH, params={"limit": _MAX_MESSAGES}, channel_id=channel)
+            answer = await self._api.call("GET", MESSAGES_PATH, params={"limit": _MAX_MESSAGES}, channel_id=channel)
         except DiscordRefused:
             return []
-        said = get_objects({"told": told}, "told")
+        messages = get_objects({"result": answer}, "result")
         return [
-            (get_object(one, "author"), get_object(one, "member"))
-            for one in said
-            if not get_snowflake(one, "webhook_id")
+            (get_object(message, "author"), get_object(message, "member"))
+            for message in messages
+            if not get_snowflake(message, "webhook_id")
         ]
 
-    def _to_senders(self, found: list[tuple[Json, Json]], most: int) -> tuple[Sender, ...]:
-        """Users, each with what they are as a member; each once, and not us."""
+    def _to_senders(self, users: list[tuple[Json, Json]], limit: int) -> tuple[Sender, ...]:
+        """Return the users with their data as members; each once, and not us."""
         known: dict[str, Sender] = {}
-        for user, member in found:
-            who = get_snowflake(user, "id")
-            if who and who != self._directory.own_id and who not in known:
-                known[who] = Sender(
-                    id=SenderId(who),
-                    name=display_name(user, member) or who,
+        for user, member in users:
+            user_id = get_snowflake(user, "id")
+            if user_id and user_id != self._directory.own_id and user_id not in known:
+                known[user_id] = Sender(
+                    id=SenderId(user_id),
+                    name=display_name(user, member) or user_id,
                     is_bot=get_bool(user, "bot"),
                     verified=True,
                 )
-        return tuple(known.values())[:most]
+        return tuple(known.values())[:limit]

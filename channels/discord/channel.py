@@ -1,4 +1,4 @@
-"""The Discord channel: what the gateway sees of it. What happens behind it is `life.py`."""
+"""Discord channel: the methods that the gateway calls. `session` holds what runs behind it."""
 
 import contextlib
 import random as _random
@@ -49,16 +49,16 @@ _FORMATTING = (
     "links. Mentions ping nobody. A message holds 2,000 characters; longer ones are split."
 )
 _RESEND_WINDOW_S = 120.0
-"""https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique `in the past
-few minutes`; two are the fewest that one may call so."""
+"""https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique `in the past few
+minutes`; that is at least two."""
 _PREVIEW_TRIES = 3
 
 
 class DiscordChannel:
-    """One bot account on Discord; a `channels.base.Channel`. Made with `preview: all`, use `DiscordPreviewChannel`."""
+    """One bot account on Discord; a `channels.base.Channel`. With `preview: all`, use `DiscordPreviewChannel`."""
 
     typing_interval_s = 8.0
-    """Discord shows it for ten seconds."""
+    """Discord shows the indicator for ten seconds."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class DiscordChannel:
         self._session: DiscordSession | None = None
         """Set while `run` runs."""
         self._state: DiscordAccountState | None = None
-        """Set since it ran first."""
+        """Set since the first `run`."""
         self._completer: CommandCompleter | None = None
 
     @property
@@ -96,7 +96,7 @@ class DiscordChannel:
         )
 
     def space(self, room: RoomId) -> RoomId | None:
-        """The guild that a room is in; None: none, or not known (then it is opened by its own id only)."""
+        """Return the guild of a room; None: none, or unknown (then only the room's own id opens it)."""
         guild = self._directory.guild_of(room)
         return RoomId(guild) if guild else None
 
@@ -112,12 +112,19 @@ class DiscordChannel:
             self._session.autocomplete.completer = suggest
 
     def take_over(self, before: "DiscordChannel") -> None:
-        """Go on where that one has ended, if it was the same bot: with what it heard and nobody took. Before `run`.
+        """Continue where `before` ended, if it was the same bot, including its events not emitted yet.
 
-        Also with its pace: https://discord.com/developers/docs/events/gateway#rate-limiting counts all its sessions.
+        Call it before `run`.
+
+        Also with its IDENTIFY budget: https://discord.com/developers/docs/events/gateway#rate-limiting counts all
+        sessions of a bot.
         """
-        mine, theirs = self._config, before._config  # noqa: SLF001 - its own kind
-        if (mine.token, mine.api_url, mine.gateway_url) == (theirs.token, theirs.api_url, theirs.gateway_url):
+        config, old_config = self._config, before._config  # noqa: SLF001 - its own kind
+        if (config.token, config.api_url, config.gateway_url) == (
+            old_config.token,
+            old_config.api_url,
+            old_config.gateway_url,
+        ):
             self._state = before._state  # noqa: SLF001 - the same
 
     async def run(self, emit: Emit) -> None:
@@ -129,7 +136,7 @@ class DiscordChannel:
             self._session = None
 
     def create_session(self) -> "DiscordSession":
-        """Everything that lives as long as `run`."""
+        """Return the objects that live as long as `run`."""
         # Here and not above: importing discord.py takes 0.2 s and 18 MB, and check-config does not need it.
         from channels.discord.session import DiscordAccountState, DiscordSession  # noqa: PLC0415
 
@@ -140,24 +147,26 @@ class DiscordChannel:
             self._clock,
             random=self._random,
             directory=self._directory,
-            kept=self._state,
+            state=self._state,
         )
 
     def split(self, post: Post) -> tuple[str, ...]:
-        return render_bodies(post.text) or ("\u2026",)  # only empty fences: there is nothing to show, and that is shown
+        return render_bodies(post.text) or ("\u2026",)  # only empty fences: show a placeholder
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
-        life = self._require_session()
-        return await self._outgoing.send(life.api, life.interactions, part, going)
+        session = self._require_session()
+        return await self._outgoing.send(session.api, session.interactions, part, before_send)
 
     async def typing(self, at: Address, *, active: bool) -> None:
-        life = self._session
-        if not active or life is None or not self._config.typing:
-            return  # it ends by itself, or with the message
+        session = self._session
+        if not active or session is None or not self._config.typing:
+            return  # the indicator expires, or ends with the message
         with contextlib.suppress(SendError):
-            await life.api.call("POST", "/channels/{channel_id}/typing", again=False, channel_id=parse_channel_id(at))
+            await session.api.call(
+                "POST", "/channels/{channel_id}/typing", again=False, channel_id=parse_channel_id(at)
+            )
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         await self._actions.react(at, message, reaction, add=add)
@@ -192,7 +201,7 @@ class DiscordChannel:
     async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
         from channels.discord.rest import download_attachment  # noqa: PLC0415 - with the library, as above
 
-        del at  # the id says where it was
+        del at  # the attachment's id contains its channel
         return await download_attachment(
             self._require_session().api, self._config.api_url, attachment.id, limit_bytes, self._config.request_timeout
         )
@@ -204,10 +213,10 @@ class DiscordChannel:
 
 
 class DiscordPreviewChannel(DiscordChannel):
-    """A `DiscordChannel` that shows an answer while it grows, in a message that is edited."""
+    """A `DiscordChannel` that shows an answer while it is generated, in a message that is edited."""
 
     preview_interval_s = 1.5
-    """Five edits in five seconds are allowed per channel; others may be at work there."""
+    """Discord allows five edits in five seconds per channel; other answers may need some of them."""
 
     async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
         api, first = self._require_session().api, next(iter(render_bodies(text)), "")
@@ -219,7 +228,7 @@ class DiscordPreviewChannel(DiscordChannel):
                 "PATCH", MESSAGE_PATH, json=content, channel_id=parse_channel_id(at), message_id=parse_message_id(shown)
             )
             return shown
-        # Nobody is to be called for something unfinished. What may stand there is to be taken away, so we need its id.
+        # An unfinished message must notify nobody. It must be deleted later, so we need its id.
         key = message_nonce(new_id(self._clock.now()))
         content |= {"flags": SUPPRESS_EMBEDS | SUPPRESS_NOTIFICATIONS, "nonce": key, "enforce_nonce": True}
 
@@ -235,8 +244,8 @@ class DiscordPreviewChannel(DiscordChannel):
     async def delete_preview(self, at: Address, shown: MessageId) -> None:
         try:
             await self._actions.delete_own(parse_channel_id(at), parse_message_id(shown))
-        except DiscordRefused as refused:
-            if refused.status != HTTPStatus.NOT_FOUND:
+        except DiscordRefused as error:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
 
 
@@ -248,6 +257,6 @@ def create_channel(
     cursor: str | None = None,
     commands: Sequence[CommandSpec] = (),
 ) -> DiscordChannel:
-    """The channel that this configuration asks for: abilities are told by the class."""
+    """Return a channel of the class with the configured abilities."""
     kind = DiscordChannel if config.preview == "off" else DiscordPreviewChannel
     return kind(name, config, clock, cursor=cursor, commands=commands)

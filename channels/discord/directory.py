@@ -1,13 +1,8 @@
-"""What we know of guilds, channels, threads and roles, from what the gateway told us. Pure.
+"""Known guilds, channels, threads and roles of Discord, and the text and senders of its events. Pure.
 
-In place of the library's cache: that keeps whole objects, and needs them to be well-formed.
-
-From a message's content and what hangs on it to our Markdown. Pure.
-
-Discord's markup is Markdown with references in angle brackets:
-https://discord.com/developers/docs/reference#message-formatting. Inside code they are plain text.
-
-Who does something on Discord, as its events say. Pure.
+`DiscordDirectory` replaces the library's cache, which keeps whole objects and needs them to be well-formed. Discord's
+markup is Markdown with references in angle brackets (https://discord.com/developers/docs/reference#message-formatting);
+inside code they are plain text.
 """
 
 import re
@@ -23,10 +18,10 @@ THREAD_TYPES = frozenset({10, 11, 12})
 DIRECT_TYPES = frozenset({1, 3})
 _PRIVATE_THREAD_TYPE = 12
 _VIEW_CHANNEL = 1 << 10
-"""VIEW_CHANNEL: https://discord.com/developers/docs/topics/permissions#permissions-bitwise-permission-flags."""
+"""https://discord.com/developers/docs/topics/permissions#permissions-bitwise-permission-flags."""
 _MAX_DIGITS = 40
 _SILENT_TYPES = frozenset({4, 14, 15, 16})
-"""Categories, directories, forums: nothing is said in them, only in their threads."""
+"""Categories, directories, forums: only their threads have messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,22 +33,22 @@ class DiscordPlace:
     """Empty: a direct chat."""
     name: str
     parent: str
-    """Of a thread: the channel it hangs on. Else empty."""
+    """Channel of a thread; empty for a channel."""
     is_direct: bool
     last_message: str
-    """The newest message there when we were told; empty: not told, or none."""
+    """Newest message at the time of the event; empty: unknown, or none."""
     has_messages: bool = True
-    """Messages can be in it."""
+    """The place can have messages."""
     topic: str | None = None
-    """None: not told."""
+    """None: unknown."""
     is_private: bool = False
-    """A private thread: only who was added to it, and who moderates, can read it."""
+    """Private thread: only added people and moderators can read it."""
     overwrites: tuple[tuple[str, int, int], ...] | None = None
-    """Who, what they are allowed, and what they are denied beside what their roles allow. None: not told."""
+    """Role or person, and the permissions they are allowed and denied in addition to their roles. None: unknown."""
 
 
 class DiscordDirectory:
-    """Grows and shrinks with what `learn` is fed."""
+    """Known places of one account; fed with events by `apply_event`."""
 
     def __init__(self, channel: ChannelName) -> None:
         self._channel = channel
@@ -62,37 +57,40 @@ class DiscordDirectory:
         self._handle = ""
         """Our user name; empty until READY."""
         self._nicks: dict[str, str] = {}
-        """Guild -> what we are called there, where that is another name."""
+        """Guild -> our nick there, if it has one."""
         self._guilds: dict[str, str] = {}
-        self._awaited_guilds: set[str] | None = None
-        """Guilds of which Discord is still to tell. None: it has not said in which we are."""
         """Guild -> its name."""
+        self._awaited_guilds: set[str] | None = None
+        """Guilds without GUILD_CREATE so far. None: READY has not arrived."""
         self.places: dict[str, DiscordPlace] = {}
         self._roles: dict[str, tuple[str, str]] = {}
         """Role -> guild and name."""
         self._everyone_permissions: dict[str, int] = {}
-        """Guild -> what all of its members are allowed."""
+        """Guild -> permissions of all its members."""
         self._own_roles: set[str] = set()
 
     def address(self, channel: str) -> Address:
-        """Where that is. A channel that we know nothing of is a room of its own, in no guild: closed unless opened."""
+        """Return the place of a channel.
+
+        An unknown channel is a room of its own, in no guild: closed unless opened by its id.
+        """
         place = self.places.get(channel)
         if place is not None and place.parent:
             return Address(channel=self._channel, room=RoomId(place.parent), thread=ThreadId(channel))
         return Address(channel=self._channel, room=RoomId(channel))
 
     def guild_of(self, channel: str) -> str:
-        """The guild of a channel; empty: none, or not known."""
+        """Return the guild of a channel; empty: none, or unknown."""
         place = self.places.get(channel)
         return place.guild if place else ""
 
     def is_direct(self, channel: str) -> bool:
-        """Whether it is a chat outside of guilds; so is what we know nothing of."""
+        """Return whether it is a chat outside of guilds; True for unknown channels."""
         place = self.places.get(channel)
         return place is None or place.is_direct
 
     def audience(self, at: Address) -> Audience | None:
-        """Who can read what is said there: https://discord.com/developers/docs/topics/permissions."""
+        """Return the audience of a place: https://discord.com/developers/docs/topics/permissions."""
         place, room = self.places.get(at.thread or at.room), self.places.get(at.room)
         if place is None or room is None or not place.guild:
             return None
@@ -101,25 +99,25 @@ class DiscordDirectory:
         everyone = self._everyone_permissions.get(room.guild)
         if everyone is None or room.overwrites is None:
             return None
-        for who, allowed, denied in room.overwrites:
+        for target, allowed, denied in room.overwrites:
             if denied & _VIEW_CHANNEL:
-                return "room"  # not all of the server, whoever it is that cannot
-            if who == room.guild:
+                return "room"  # some members of the server cannot read it
+            if target == room.guild:
                 everyone |= allowed
         return "space" if everyone & _VIEW_CHANNEL else "room"
 
     def channel_name(self, channel: str) -> str:
-        """For display; empty if not known."""
+        """Return the name for display; empty if unknown."""
         place = self.places.get(channel)
         return place.name if place else ""
 
     def place_names(self, at: Address) -> PlaceNames | None:
-        """What people call it, as far as we were told."""
+        """Return the names of a place, as far as known."""
         room = self.places.get(at.room)
         thread = self.places.get(at.thread) if at.thread is not None else None
         known = thread or room
         me = f"@{self._handle}" if self._handle else None
-        if known is None:  # a whole guild may be opened like a room
+        if known is None:  # the room may be a whole guild
             return PlaceNames(room=self._guilds[at.room], topic="", me=me) if at.room in self._guilds else None
         if known.is_direct:
             return PlaceNames(me=me)
@@ -133,24 +131,24 @@ class DiscordDirectory:
         )
 
     def is_visible(self, room: str) -> bool:
-        """Whether Discord has told us of that channel, or of anything in that guild."""
+        """Return whether Discord has sent that channel, or any channel of that guild."""
         return room in self.places or any(place.guild == room for place in self.places.values())
 
     @property
     def is_complete(self) -> bool:
-        """Whether Discord has told of each guild that it named when we came: until then what is missing may come."""
+        """True if every guild named in READY has arrived: until then a missing place may still appear."""
         return self._awaited_guilds is not None and not self._awaited_guilds
 
     def role_name(self, role: str) -> str:
-        """For display; empty if not known."""
+        """Return the name for display; empty if unknown."""
         return self._roles.get(role, ("", ""))[1]
 
     def is_own_role(self, role: str) -> bool:
-        """Whether it is the role that Discord made for this bot: a mention of it means the bot."""
+        """Return whether it is the role that Discord created for this bot: its mention addresses the bot."""
         return role in self._own_roles
 
     def apply_event(self, event: str, data: Json) -> None:  # noqa: C901 - one case per event
-        """Take in one event of the gateway; those that tell nothing of places change nothing."""
+        """Process one event of the gateway; events without places change nothing."""
         match event:
             case "READY":
                 self.own_id = get_snowflake(get_object(data, "user"), "id") or self.own_id
@@ -166,7 +164,7 @@ class DiscordDirectory:
             case "THREAD_UPDATE" if get_bool(get_object(data, "thread_metadata"), "archived"):
                 self.places.pop(
                     get_snowflake(data, "id"), None
-                )  # there is no end of them; one that is used is told again
+                )  # unlimited in number; Discord sends one again when it is used
             case "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "THREAD_CREATE" | "THREAD_UPDATE":
                 self.add_channel(data, get_snowflake(data, "guild_id"))
             case "CHANNEL_DELETE" | "THREAD_DELETE":
@@ -180,7 +178,7 @@ class DiscordDirectory:
                 pass
 
     def add_channel(self, data: Json, guild: str) -> DiscordPlace | None:
-        """Take in one channel object; None if it is none."""
+        """Add one channel object; return None if it is invalid."""
         channel, kind = get_snowflake(data, "id"), get_int(data, "type")
         if not channel or kind is None:
             return None
@@ -198,12 +196,12 @@ class DiscordDirectory:
         )
         self.places[channel] = place
         if place.parent and place.parent not in self.places:
-            # A thread may be told of before its guild is: the room that it hangs on is in the same one.
+            # A thread may arrive before its guild; its parent channel is in the same guild.
             self.add_channel({"id": place.parent, "type": 0}, guild)
         return place
 
     def guild_places(self, guild: str) -> list[DiscordPlace]:
-        """Its channels and threads, oldest first."""
+        """Return the guild's channels and threads, oldest first."""
         return sorted((p for p in self.places.values() if p.guild == guild), key=lambda place: int(place.id))
 
     def _add_guild(self, data: Json) -> None:
@@ -228,7 +226,7 @@ class DiscordDirectory:
             self._add_role(role, guild)
 
     def _roles_of(self, guild: str) -> set[str]:
-        return {role for role, (of, _) in self._roles.items() if of == guild}
+        return {role for role, (owner, _) in self._roles.items() if owner == guild}
 
     def _add_role(self, data: Json, guild: str) -> None:
         role = get_snowflake(data, "id")
@@ -253,16 +251,17 @@ class DiscordDirectory:
 def _parse_overwrites(data: Json) -> tuple[tuple[str, int, int], ...] | None:
     if not isinstance(data.get("permission_overwrites"), list):
         return None
-    told = get_objects(data, "permission_overwrites")
+    overwrites = get_objects(data, "permission_overwrites")
     return tuple(
-        (get_snowflake(one, "id"), _parse_permissions(one, "allow"), _parse_permissions(one, "deny")) for one in told
+        (get_snowflake(item, "id"), _parse_permissions(item, "allow"), _parse_permissions(item, "deny"))
+        for item in overwrites
     )
 
 
 def _parse_permissions(data: Json, key: str) -> int:
-    """Permissions: a number, written as text. What cannot be read allows nothing."""
-    told = get_str(data, key)
-    return int(told) if told.isascii() and told.isdigit() and len(told) <= _MAX_DIGITS else 0
+    """Return permissions, a number written as text. Invalid text allows nothing."""
+    text = get_str(data, key)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else 0
 
 
 _REFERENCE = re.compile(
@@ -277,12 +276,12 @@ _MAX_OPTIONS = 10
 
 
 def mentions_us(content: str, me: str) -> bool:
-    """Whether our mention stands in the text itself, outside of code."""
+    """Return whether our mention is in the text itself, outside of code."""
     return any(found["user"] == me for found in _REFERENCE.finditer(content)) if me else False
 
 
 def resolve_references(content: str, people: dict[str, str], directory: DiscordDirectory) -> str:
-    """`content` with names in place of ids. `people`: user id to name."""
+    """Return `content` with names in place of ids. `people`: user id to name."""
 
     def name(found: re.Match[str]) -> str:
         if found["user"]:
@@ -299,7 +298,7 @@ def resolve_references(content: str, people: dict[str, str], directory: DiscordD
 
 
 def mentioned_names(message: Json) -> dict[str, str]:
-    """The names of those that a message mentions."""
+    """Return the names of the people that a message mentions."""
     return {
         get_snowflake(user, "id"): display_name(user, get_object(user, "member"))
         for user in get_objects(message, "mentions")
@@ -307,18 +306,18 @@ def mentioned_names(message: Json) -> dict[str, str]:
 
 
 def display_name(user: Json, member: Json) -> str:
-    """As people see it; anybody can take any. Empty if there is none."""
+    """Return the displayed name, which anybody can choose freely. Empty if there is none."""
     return clean_name(get_str(member, "nick") or get_str(user, "global_name") or get_str(user, "username"))
 
 
 def extra_lines(message: Json, directory: DiscordDirectory, *, embeds: bool) -> list[str]:
-    """What stands beside the text, as lines of text. `embeds`: the author may make some (people cannot)."""
+    """Return content besides the text, as lines of text. `embeds`: include embeds, which only bots can write."""
     lines = []
     for snapshot in get_objects(message, "message_snapshots")[:_MAX_EMBEDS]:
         inner = get_object(snapshot, "message")
-        shown = resolve_references(get_str(inner, "content"), mentioned_names(inner), directory)
+        text = resolve_references(get_str(inner, "content"), mentioned_names(inner), directory)
         files = [f"[attachment: {get_str(file, 'filename')}]" for file in get_objects(inner, "attachments")]
-        lines.append(" ".join(["[forwarded]", *([shown] if shown else []), *files]))
+        lines.append(" ".join(["[forwarded]", *([text] if text else []), *files]))
     kinds = ("sticker_items", "stickers")
     stickers = next((found for kind in kinds if (found := get_objects(message, kind))), [])
     lines += [f"[sticker: {get_str(sticker, 'name')}]" for sticker in stickers]
@@ -333,41 +332,43 @@ def extra_lines(message: Json, directory: DiscordDirectory, *, embeds: bool) -> 
 
 
 def _embed_text(embed: Json) -> str:
-    if get_str(embed, "type") not in {"", "rich"}:  # the others are previews of links that stand in the text
+    if get_str(embed, "type") not in {"", "rich"}:  # the others are previews of links in the text
         return ""
     fields = [
         f"{get_str(field, 'name')}: {get_str(field, 'value')}" for field in get_objects(embed, "fields")[:_MAX_OPTIONS]
     ]
-    shown = " - ".join(
+    text = " - ".join(
         part for part in (get_str(embed, "title"), get_str(embed, "description"), *fields) if part.strip()
     )
-    return shown[:_MAX_EMBED_CHARS] + ("…" if len(shown) > _MAX_EMBED_CHARS else "")
+    return text[:_MAX_EMBED_CHARS] + ("…" if len(text) > _MAX_EMBED_CHARS else "")
 
 
 _PRIVATE_CONTEXT = 2
-"""Where a command was given: in a chat outside of guilds that is not ours
+"""Context of a command in a chat outside of guilds that does not include us
 (https://discord.com/developers/docs/interactions/receiving-and-responding#interaction-object-interaction-context-types).
 """
 
 
 def interaction_sender(data: Json) -> Sender | None:
-    """Who gave or is writing a command: Discord vouches for whoever uses an interaction."""
+    """Return the user of an interaction, verified by Discord."""
     member = get_object(data, "member")
     user = get_object(member, "user") or get_object(data, "user")
-    who = get_snowflake(user, "id")
-    if not who:
+    user_id = get_snowflake(user, "id")
+    if not user_id:
         return None
-    name = display_name(user, member) or who
-    return Sender(id=SenderId(who), name=name, is_bot=get_bool(user, "bot"), verified=True, ranks=member_ranks(data))
+    name = display_name(user, member) or user_id
+    return Sender(
+        id=SenderId(user_id), name=name, is_bot=get_bool(user, "bot"), verified=True, ranks=member_ranks(data)
+    )
 
 
 def is_direct_interaction(data: Json) -> bool:
-    """Whether an interaction is in a direct chat with us."""
+    """Return whether an interaction is in a direct chat with us."""
     return not get_snowflake(data, "guild_id") and get_int(data, "context") != _PRIVATE_CONTEXT
 
 
 def member_ranks(data: Json) -> tuple[str, ...]:
-    """The roles that somebody has in the guild where it happened, as the event itself tells; none where it does not.
+    """Return the roles of the event's author in its guild; empty if the event has none.
 
     https://discord.com/developers/docs/resources/guild#guild-member-object
     """

@@ -1,4 +1,4 @@
-"""What Discord refuses, with its reasons as numbers."""
+"""Error for requests that Discord refuses, with its codes."""
 
 from channels.base import Rejected
 

@@ -1,15 +1,9 @@
-"""Keeps the shards of one account connected.
+"""Gateway connections of one account: shards, sockets, heartbeats, and the budget of new sessions.
 
-Each shard is a task of its own with its own back-off. discord.py's `AutoShardedClient` reconnects them one after
-the other from one queue, and at once after an invalid session or a close: a storm of them would be a loop.
-
-One connection to the gateway: discord.py's, with a door that nothing unreadable comes through.
-
-The library lets whatever a payload breaks end the connection, and beats its heart in a thread that takes any
-payload for a sign of life. https://discord.com/developers/docs/events/gateway#sending-heartbeats wants an
-acknowledgement between two beats.
-
-How long to wait between new sessions. Pure: time is handed in.
+Each shard is a task with its own back-off. discord.py's `AutoShardedClient` reconnects shards one after the other from
+one queue, and at once after an invalid session or a close: repeated ones would become a loop. Its socket lets any
+malformed payload end the connection, and its heartbeat thread accepts any payload as a sign of life;
+https://discord.com/developers/docs/events/gateway#sending-heartbeats requires an acknowledgement between two beats.
 """
 
 import asyncio
@@ -34,19 +28,25 @@ from channels.discord.rest import EVENTS, DiscordClient, DiscordRestClient
 from channels.text import get_int, get_number, get_object, get_str
 from gateway.core.clock import Clock
 
+logger = logging.getLogger("reverie.discord")
+
 IDENTIFY_INTERVAL_S = 5.0
-"""https://discord.com/developers/docs/events/gateway#rate-limiting: so long between two IDENTIFY of one bucket."""
+"""https://discord.com/developers/docs/events/gateway#rate-limiting: seconds between two IDENTIFY of one bucket."""
+
 MARGIN_S = 0.25
-"""Discord counts where they arrive: the later one may have been the faster."""
+"""Discord counts at arrival, and the later request may be the faster one."""
+
 DAY_S = 86400.0
+
 MAX_PER_DAY = 1000
-"""The same page: more IDENTIFY than that in a day, and the token is reset."""
+"""The same page: after more IDENTIFY in a day, Discord resets the token."""
+
 RESERVE = 10
-"""So many are left to the operator, who may restart us."""
+"""Sessions left to the operator, who may restart the gateway."""
 
 
 class IdentifyLimiter:
-    """When a new session may be begun."""
+    """Budget and rate limit of new sessions (IDENTIFY). Pure: time is passed in."""
 
     def __init__(self) -> None:
         self._buckets = 1
@@ -55,12 +55,12 @@ class IdentifyLimiter:
         self._identified_s: dict[int, float] = {}
 
     def set_budget(self, now_s: float, *, remaining: int, reset_after_s: float, max_concurrency: int) -> None:
-        """What Discord says of our budget."""
+        """Set the budget that Discord reports."""
         self._remaining, self._resets_s = max(0, remaining), now_s + max(0.0, reset_after_s)
         self._buckets = max(1, max_concurrency)
 
     def wait_s(self, shard: int, now_s: float) -> float:
-        """Seconds until this shard may identify; 0: now."""
+        """Return the seconds until this shard may identify; 0: now."""
         if self._resets_s is not None and now_s >= self._resets_s:
             self._remaining, self._resets_s = MAX_PER_DAY, None
         if self._remaining <= RESERVE:
@@ -69,39 +69,42 @@ class IdentifyLimiter:
         return 0.0 if last_s is None else max(0.0, last_s + IDENTIFY_INTERVAL_S + MARGIN_S - now_s)
 
     def take(self, shard: int, now_s: float) -> None:
-        """It does so now."""
+        """Reserve an IDENTIFY for now."""
         self._identified_s[shard % self._buckets] = now_s
         self._remaining -= 1
         if self._resets_s is None:
             self._resets_s = now_s + DAY_S
 
     def mark_sent(self, shard: int, now_s: float) -> None:
-        """What it `took` went out only now: connecting took its time."""
+        """Correct the time of a reserved IDENTIFY to now: connecting took time."""
         self._identified_s[shard % self._buckets] = now_s
 
 
-logger = logging.getLogger("reverie.discord")
 _API_VERSION = 10
+
 _DEFAULT_HEARTBEAT_MS = 41250.0
+
 _MIN_HEARTBEAT_MS = 10.0
+
 _NEVER_S = 1e7
-"""discord.py counts silence in real seconds; ours is the heart's business."""
+"""discord.py measures silence in real seconds; `GatewayHeartbeat` does that here."""
+
 _KNOWN_EVENTS = frozenset(EVENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumableSession:
-    """What can be resumed."""
+    """Session that a new connection can resume."""
 
     id: str
     seq: int
     gateway: str
     refused_count: int = 0
-    """How many attempts in a row were not granted."""
+    """Consecutive attempts that were not granted."""
 
 
 class GatewayHeartbeat:
-    """Beats, and ends the connection when a beat was not acknowledged before the next."""
+    """Heartbeat task; closes the connection if a beat was not acknowledged before the next one."""
 
     def __init__(self, socket: "GatewaySocket", interval_s: float, chance: float) -> None:
         self._socket, self._interval_s = socket, interval_s
@@ -112,7 +115,7 @@ class GatewayHeartbeat:
         self._is_acknowledged = True
 
     def stop(self) -> None:
-        """The name that discord.py calls when it closes."""
+        """Cancel the task. discord.py calls it by this name when it closes."""
         if asyncio.current_task() is not self._task:
             self._task.cancel()
 
@@ -120,7 +123,7 @@ class GatewayHeartbeat:
         socket = self._socket
         await socket.clock.sleep(first_s)
         while True:
-            # While we do not read, for want of room, acknowledgements lie unread as well.
+            # While reading is paused, acknowledgements stay unread as well.
             if not self._is_acknowledged and not socket.is_paused:
                 logger.warning("shard %s: a heartbeat was not acknowledged", socket.shard_id)
                 await socket.close(4000)
@@ -135,27 +138,27 @@ class GatewayHeartbeat:
 
 
 class GatewaySocket(DiscordWebSocket):
-    """One connection; `poll_event` reads one frame."""
+    """One gateway connection; `poll_event` reads one frame."""
 
     clock: Clock
     jitter: float
-    """From 0 to 1: when in the first interval the first heartbeat goes out."""
+    """From 0 to 1: time of the first heartbeat within the first interval."""
     is_paused: bool = False
-    """We do not read for now."""
+    """Reading is paused."""
     client: DiscordClient
     heart: GatewayHeartbeat | None = None
     is_ready: bool = False
-    """READY or RESUMED has come."""
+    """READY or RESUMED has arrived."""
 
     def resumable_session(self) -> ResumableSession | None:
-        """What to resume from where this connection ended."""
+        """Return the session to resume after this connection."""
         if not self.session_id or self.sequence is None:
             return None
         return ResumableSession(id=self.session_id, seq=self.sequence, gateway=str(self.gateway))
 
     @property
     def close_code(self) -> int | None:
-        """How it ended; None: without a code, or not yet."""
+        """Close code; None: closed without a code, or still open."""
         return self._close_code or self.socket.close_code
 
     async def close(self, code: int = 4000) -> None:
@@ -180,7 +183,7 @@ class GatewaySocket(DiscordWebSocket):
         elif op == self.HELLO and self.heart is None:
             interval_ms = max(get_number(data, "heartbeat_interval") or _DEFAULT_HEARTBEAT_MS, _MIN_HEARTBEAT_MS)
             self.heart = GatewayHeartbeat(self, interval_ms / 1000, self.jitter)
-        elif op == self.RECONNECT:  # whoever catches this closes, and waits for no answer to that
+        elif op == self.RECONNECT:  # the caller closes, without waiting for an answer
             raise ReconnectWebSocket(self.shard_id)
         elif op == self.INVALIDATE_SESSION:
             if data is not True:
@@ -188,10 +191,10 @@ class GatewaySocket(DiscordWebSocket):
             raise ReconnectWebSocket(self.shard_id, resume=data is True)
 
     def _read(self, msg: object) -> Mapping[str, Any] | None:
-        """One whole payload; None if there is none (yet)."""
+        """Return one complete payload; None if there is none (yet)."""
         try:
             raw = self._decompressor.decompress(msg) if isinstance(msg, bytes) else str(msg)
-        except zlib.error:  # the stream cannot be read on from here
+        except zlib.error:  # the rest of the stream is unreadable
             logger.warning("shard %s: the compressed stream is broken", self.shard_id)
             raise ReconnectWebSocket(self.shard_id) from None
         try:
@@ -213,10 +216,10 @@ class GatewaySocket(DiscordWebSocket):
             self.client.handle_raw_event(self.shard_id or 0, event, data)
 
 
-def _safe_resume_url(told: str, ours: yarl.URL) -> yarl.URL:
-    """Where to resume: as told, if it is a WebSocket address that is no less protected than ours."""
+def _safe_resume_url(resume_url: str, ours: yarl.URL) -> yarl.URL:
+    """Return the address to resume at: Discord's, if it is a WebSocket address no less protected than ours."""
     try:
-        url = yarl.URL(told)
+        url = yarl.URL(resume_url)
     except ValueError:
         return ours
     if not url.host or url.user or url.scheme not in {"ws", "wss"} or (ours.scheme == "wss" and url.scheme == "ws"):
@@ -233,21 +236,22 @@ async def open_socket(
     clock: Clock,
     chance: float,
 ) -> GatewaySocket:
-    """Open a connection, and identify or resume. READY or RESUMED comes by `poll_event`.
+    """Open a connection, and identify or resume. READY or RESUMED arrives by `poll_event`.
 
-    `shard`: which of how many. Raises what discord.py and aiohttp raise; then, and when cancelled, nothing stays open.
+    `shard`: its number and the count. Raises errors of discord.py and aiohttp; then, and when cancelled, nothing stays
+    open.
     """
     url = yarl.URL(session.gateway if session else gateway)
     query = {"v": str(_API_VERSION), "encoding": "json", "compress": _ActiveDecompressionContext.COMPRESSION_TYPE}
     raw = await client.http.ws_connect(str(url.with_query(query)))
-    # What `DiscordWebSocket.from_client` sets; that one leaves the socket open if HELLO does not come.
+    # Set up as by `DiscordWebSocket.from_client`, which leaves the socket open if HELLO does not arrive.
     socket = GatewaySocket(raw, loop=asyncio.get_running_loop())
     socket.client, socket.clock, socket.jitter = client, clock, chance
     socket.token, socket.gateway = client.http.token, url
-    state = client._connection  # noqa: SLF001 - IDENTIFY takes the intents from there
+    state = client._connection  # noqa: SLF001 - IDENTIFY reads the intents from it
     socket._connection, socket.call_hooks = state, state.call_hooks  # noqa: SLF001 - as from_client
     socket.shard_id, socket.shard_count = shard or (None, None)
-    socket._initial_identify = True  # noqa: SLF001 - the pace of IDENTIFY is kept elsewhere
+    socket._initial_identify = True  # noqa: SLF001 - `IdentifyLimiter` limits IDENTIFY
     socket._max_heartbeat_timeout = _NEVER_S  # noqa: SLF001 - the same
     try:
         if session is not None:
@@ -270,6 +274,7 @@ async def close_socket(socket: GatewaySocket, code: int) -> None:
 
 
 _PORTAL = "https://discord.com/developers/applications"
+
 _FATAL_CLOSE_CODES = {
     4004: f"Discord refuses the token: copy it again from {_PORTAL} (your application, Bot, Reset Token)",
     4010: "Discord refuses this shard: look at `shards`",
@@ -279,16 +284,19 @@ _FATAL_CLOSE_CODES = {
     4014: f"Discord does not let this bot read messages: at {_PORTAL}, open your application, then Bot, "
     "and switch on MESSAGE CONTENT INTENT",
 }
-"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway-gateway-close-event-codes"""
+"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway-gateway-close-event-codes."""
+
 _NOT_RESUMABLE = frozenset({4007, 4009})
-"""The same page: so closed, an attempt to resume is not to be repeated."""
+"""The same page: close codes after which resuming must not be tried again."""
+
 _MAX_RESUMES = 3
-"""A session that so many connections in a row could not resume is given up."""
+"""Consecutive connections that failed to resume a session before it is abandoned."""
+
 DiscordLinkListener = Callable[[bool, str], None]
 
 
 class DiscordShards:
-    """All connections of one account."""
+    """All gateway connections of one account."""
 
     def __init__(
         self,
@@ -299,18 +307,18 @@ class DiscordShards:
         random: Callable[[], float],
         inbox: DiscordInbox,
         api: DiscordRestClient,
-        link: DiscordLinkListener,
-        identifies: IdentifyLimiter,
+        report_link: DiscordLinkListener,
+        identify_limiter: IdentifyLimiter,
     ) -> None:
-        """`identifies` outlives it: Discord counts what earlier ones did."""
+        """Connect with `client`; `identify_limiter` outlives this object, for Discord counts earlier sessions, too."""
         self._client, self._config, self._clock, self._random = client, config, clock, random
-        self._inbox, self._report_link, self._api = inbox, link, api
-        self._identifies = identifies
+        self._inbox, self._report_link, self._api = inbox, report_link, api
+        self._identifies = identify_limiter
         self._identifying = asyncio.Lock()
         self._count: int | None = config.shards if isinstance(config.shards, int) else None
         self._sockets: dict[int, GatewaySocket] = {}
         self._up_s: dict[int, float] = {}
-        """When each shard that is up came up."""
+        """Shard -> time when it came up, while it is up."""
 
     async def run(self) -> None:
         """Connect and stay connected. Ends only by cancellation or `Denied`."""
@@ -325,13 +333,16 @@ class DiscordShards:
             await cancel_and_wait(*tasks)
 
     def mark_up(self, shard: int) -> None:
-        """READY or RESUMED: to be called before what follows it is taken in."""
+        """Record READY or RESUMED; call it before the following events are processed."""
         self._up_s[shard] = self._clock.monotonic()
         if len(self._up_s) == (self._count or 1):
             self._report_link(True, "connected to Discord")
 
     async def _recommended_shards(self) -> int:
-        """How many shards Discord recommends; asked for until it says, because too few are refused for good (4011)."""
+        """Return Discord's recommended number of shards; repeated until it answers.
+
+        Too few shards are rejected for good (4011).
+        """
         backoff = Backoff()
         while True:
             try:
@@ -341,19 +352,19 @@ class DiscordShards:
             except Rejected:
                 return 1
             except SendError as error:
-                told_s = error.retry_after_s if isinstance(error, RateLimited) else 0.0
-                delay_s = max(told_s, backoff.next_delay_s(0.0, self._random()))
+                retry_after_s = error.retry_after_s if isinstance(error, RateLimited) else 0.0
+                delay_s = max(retry_after_s, backoff.next_delay_s(0.0, self._random()))
                 logger.warning("the number of shards is not known: %s; asked again in %.1f s", error.reason, delay_s)
                 self._report_link(False, f"Discord does not tell how many shards there are to be: {error.reason}")
                 await self._clock.sleep(delay_s)
 
     async def _fetch_budget(self) -> int | None:
-        """Take in how many sessions may be begun; how many shards Discord recommends, None if it does not tell.
+        """Read the budget of new sessions; return the recommended number of shards, None if missing.
 
         Raises a `SendError`.
         """
-        told = await self._api.call("GET", "/gateway/bot", again=False)
-        limit = get_object(told, "session_start_limit")
+        answer = await self._api.call("GET", "/gateway/bot", again=False)
+        limit = get_object(answer, "session_start_limit")
         remaining, reset_ms = get_int(limit, "remaining"), get_number(limit, "reset_after")
         if remaining is not None and reset_ms is not None:
             self._identifies.set_budget(
@@ -362,7 +373,7 @@ class DiscordShards:
                 reset_after_s=reset_ms / 1000,
                 max_concurrency=get_int(limit, "max_concurrency") or 1,
             )
-        shards = get_int(told, "shards")
+        shards = get_int(answer, "shards")
         return min(shards, 1024) if shards and shards > 0 else None
 
     async def _wait_to_identify(self, shard: int, *, ask: bool) -> None:
@@ -372,7 +383,7 @@ class DiscordShards:
                     await self._fetch_budget()
                 except Denied:
                     raise
-                except SendError as error:  # we keep count ourselves
+                except SendError as error:  # the limiter keeps its own count
                     logger.warning("Discord does not tell the session budget: %s", error.reason)
             while (wait_s := self._identifies.wait_s(shard, self._clock.monotonic())) > 0:
                 if wait_s > 2 * 60:
@@ -395,10 +406,10 @@ class DiscordShards:
             await self._clock.sleep(delay_s)
 
     async def _connect_once(self, shard: int, session: ResumableSession | None) -> tuple[ResumableSession | None, str]:
-        """One connection from its first packet to its last: what can be resumed, and why it ended."""
+        """Run one connection; return the session to resume, and why it ended."""
         socket: GatewaySocket | None = None
         opened: list[GatewaySocket] = []
-        code = 1000  # cancelled: goodbye for good
+        code = 1000  # cancelled: end the session
         try:
             socket = await with_timeout(
                 self._clock, self._config.connect_timeout, self._open_session(shard, session, opened)
@@ -406,10 +417,10 @@ class DiscordShards:
             while True:
                 await self._wait_for_room(socket)
                 await socket.poll_event()
-        except ReconnectWebSocket as again:
+        except ReconnectWebSocket as reconnect:
             code = 4000
-            kept = self._resumable_session(socket, session, opened) if again.resume else None
-            return kept, _end_reason(socket or next(iter(opened), None), resume=again.resume)
+            resumable = self._resumable_session(socket, session, opened) if reconnect.resume else None
+            return resumable, _end_reason(socket or next(iter(opened), None), resume=reconnect.resume)
         except ConnectionClosed as closed:
             code = 4000
             if closed.code in _FATAL_CLOSE_CODES:
@@ -422,17 +433,17 @@ class DiscordShards:
             if socket is not None:
                 return socket.resumable_session(), f"the connection is lost: {type(error).__name__}"
             session = self._resumable_session(None, session, opened)
-            if session is not None:  # the same: perhaps it only pretends to be alive
+            if session is not None:  # the address for resuming may be dead
                 session = replace(session, gateway=self._config.gateway_url)
             return session, f"cannot connect to Discord: {type(error).__name__}"
         finally:
-            for left in opened:  # not `socket`: cancelled in the wrong moment, we never learn of it
-                await close_socket(left, code)
+            for opened_socket in opened:  # not `socket`: a cancellation may come before it is assigned
+                await close_socket(opened_socket, code)
 
     async def _open_session(
         self, shard: int, session: ResumableSession | None, opened: list[GatewaySocket]
     ) -> GatewaySocket:
-        """A connection on which READY or RESUMED has come; whatever happens, the caller closes what is in `opened`."""
+        """Return a connection with READY or RESUMED received; in any case the caller closes the sockets in `opened`."""
         sharded = self._config.shards is not None
         socket = await open_socket(
             self._client,
@@ -450,7 +461,7 @@ class DiscordShards:
         return socket
 
     async def _wait_for_room(self, socket: GatewaySocket) -> None:
-        """Read no further while nobody takes what was read."""
+        """Pause reading while the inbox is full."""
         if self._inbox.is_full:
             socket.is_paused = True
             await self._inbox.wait_for_room()
@@ -459,16 +470,21 @@ class DiscordShards:
     def _resumable_session(
         self, socket: GatewaySocket | None, session: ResumableSession | None, opened: Sequence[GatewaySocket]
     ) -> ResumableSession | None:
-        """What to resume after a connection: that of `socket` if it was greeted, else `session`, if Discord may yet."""
+        """Return the session to resume after a connection, or None for a new one.
+
+        That is the session of `socket` if it became ready, else `session` if Discord may still resume it.
+        """
         if socket is not None:
             return socket.resumable_session()
         if session is None:
             return None
-        if not opened:  # it was not even asked: perhaps the address told for resuming is dead
+        if not opened:  # no connection: the address for resuming may be dead
             return replace(session, gateway=self._config.gateway_url)
-        if any(left.close_code in _NOT_RESUMABLE for left in opened):
+        if any(opened_socket.close_code in _NOT_RESUMABLE for opened_socket in opened):
             return None
-        if (seq := max(left.sequence or 0 for left in opened)) > session.seq:  # cut in the middle of what was missed
+        if (
+            seq := max(opened_socket.sequence or 0 for opened_socket in opened)
+        ) > session.seq:  # interrupted during the replay
             return replace(session, seq=seq, refused_count=0)
         return (
             replace(session, refused_count=session.refused_count + 1)

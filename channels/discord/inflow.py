@@ -1,13 +1,8 @@
-"""From raw events to what the gateway is told, in order, and with what was missed in between.
+"""Event pipeline: raw gateway events to emitted notifications, in order, with missed messages read from the histories.
 
-Asking the histories for what was said while nobody told us.
-
-How far we have heard, what may have been missed, and what to ask the history for. Pure.
-
-Discord keeps no queue for those who were away: what was said meanwhile is found by asking each channel for
-its messages behind the newest one that we know. Until that is done the durable position must not move on.
-
-What waits to be read or emitted.
+Discord keeps no queue for absent clients: missed messages are found by requesting each channel's messages after the
+newest known one. Until that is done the durable position must not advance. `DiscordProgress` (pure) tracks positions
+and gaps, `DiscordBackfill` reads the histories, `DiscordEventPipeline` processes the inbox.
 """
 
 import asyncio
@@ -30,37 +25,43 @@ from channels.text import Json, get_bool, get_int, get_object, get_objects
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Message, Notification
 
+logger = logging.getLogger("reverie.discord")
+
 ANY_ROOM = "*"
+
 MAX_DIRECTS = 64
-"""So many direct chats are remembered, the latest ones: Discord does not list them."""
+"""Direct chats that are remembered, the latest ones: Discord does not list them."""
+
 _MARGIN = timedelta(seconds=60)
-"""Messages reach us not quite in the order of their ids; what comes twice is known by its id."""
+"""Messages arrive not quite in the order of their ids; repeated ones are recognised by their id."""
 
 
 class DiscordProgress:
-    """How far each shard has heard."""
+    """Position of each shard in the messages, and the gaps in what it has received."""
 
     def __init__(self, cursor: str | None, history_age_s: float) -> None:
         self._history_age = timedelta(seconds=min(history_age_s, 10.0**9))
         marks, self.direct_chats = _parse_cursor(cursor)
         self._previous_mark = min(marks, default=None)
-        """Where the process before us was with all that it heard; None once every shard has begun from there. The
-        earliest of its shards counts for all of ours: there may be another number of them now."""
+        """Position of the previous process, its earliest shard's, for the number of shards may have changed; None once
+        every shard has begun from there."""
         self._marks: dict[int, int] = {}
         self._newest: dict[int, int] = {}
         self._guessed: set[int] = set()
-        """Shards whose position is of our own clock, which may go ahead of Discord's."""
+        """Shards whose position is from our own clock, which may be ahead of Discord's."""
         self._gaps: dict[int, set[str]] = {}
-        """Shard -> guilds whose gap is still open; an empty name is that of direct chats, `ANY_ROOM` any guild at
-        all."""
+        """Shard -> guilds with an open gap; an empty name stands for direct chats, `ANY_ROOM` for any guild."""
 
     def begin_session(self, shard: int, guilds: Iterable[str], now: datetime, *, shards: int = 1) -> None:
-        """A new session, one of `shards`: all that it covers may have a gap. `guilds`: none if they are not told."""
+        """Begin a new session, one of `shards`, which may have missed messages everywhere.
+
+        `guilds`: empty if Discord does not list them.
+        """
         if shard not in self._marks and self._previous_mark is not None:
             self._marks[shard] = self._previous_mark
         known = shard in self._marks and self._history_age > timedelta(0)
-        told = set(guilds) or ({ANY_ROOM} if shards == 1 else set())  # a shard may well have none
-        self._gaps[shard] = told | ({""} if self.direct_chats and not shard else set()) if known else set()
+        guild_gaps = set(guilds) or ({ANY_ROOM} if shards == 1 else set())  # one of several shards may have no guild
+        self._gaps[shard] = guild_gaps | ({""} if self.direct_chats and not shard else set()) if known else set()
         if not known:
             self._marks[shard] = snowflake_at(now)
             self._guessed.add(shard)
@@ -69,25 +70,25 @@ class DiscordProgress:
             self._previous_mark = None
 
     def open_gap(self, shard: int, guild: str) -> None:
-        """A guild has become unavailable: what is said there now is not told."""
+        """Open a gap for a guild that became unavailable: its messages do not arrive now."""
         if self._history_age > timedelta(0):
             self._gaps.setdefault(shard, set()).add(guild)
 
     def has_gap(self, shard: int, guild: str) -> bool:
-        """Whether there may be a gap."""
+        """Return whether messages of the guild may be missing."""
         missing = self._gaps.get(shard, set())
         return guild in missing or (bool(guild) and ANY_ROOM in missing)
 
     def has_guild_gap(self, shard: int) -> bool:
-        """Whether there may be a gap in some guild."""
+        """Return whether messages of any guild may be missing."""
         return bool(self._gaps.get(shard, set()) - {""})
 
     def close_gap(self, shard: int, guild: str) -> None:
-        """There is no gap any more."""
+        """Close the gap: nothing is missing any more."""
         self._gaps.get(shard, set()).discard(guild)
 
     def record_message(self, shard: int, message: str, now: datetime) -> None:
-        """This message is being made durable. One that claims to be from the future moves us no further than now."""
+        """Advance to a message that is being made durable. An id from the future advances to now only."""
         number = min(int(message), snowflake_at(now + _MARGIN))
         if shard in self._guessed:
             self._guessed.discard(shard)
@@ -95,26 +96,26 @@ class DiscordProgress:
         self._newest[shard] = max(self._newest.get(shard, 0), number)
 
     def record_direct(self, direct: str, message: str) -> None:
-        """Somebody wrote to us directly."""
+        """Record the newest message of a direct chat."""
         self.direct_chats.pop(direct, None)
         self.direct_chats[direct] = message
         while len(self.direct_chats) > MAX_DIRECTS:
             del self.direct_chats[next(iter(self.direct_chats))]
 
     def history_after(self, shard: int, now: datetime) -> int:
-        """Ask for what has a larger id than this."""
+        """Return the id after which messages must be requested."""
         mark = self._marks.get(shard, self._previous_mark or 0)
         return max(mark - (int(_MARGIN / timedelta(milliseconds=1)) << 22), snowflake_at(now - self._history_age))
 
     def exceeds_history_age(self, shard: int, now: datetime) -> bool:
-        """Whether the gap begins before what is still answered."""
+        """Return whether the gap begins before the configured history age."""
         return self._marks.get(shard, 0) < snowflake_at(now - self._history_age)
 
     def to_cursor(self) -> str:
-        """All of it, as text; the position of a shard with gaps is where they begin."""
-        for shard, heard in self._newest.items():
+        """Return the state as text; the position of a shard with gaps is where they begin."""
+        for shard, newest in self._newest.items():
             if not self._gaps.get(shard):
-                self._marks[shard] = heard
+                self._marks[shard] = newest
         marks = {str(shard): str(mark) for shard, mark in sorted(self._marks.items())}
         if self._previous_mark is not None:
             marks["*"] = str(self._previous_mark)
@@ -122,7 +123,7 @@ class DiscordProgress:
 
 
 def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, str]]:
-    """Positions and direct chats that a cursor tells; nothing if it is none of ours."""
+    """Return positions and direct chats of a cursor; empty if it is not one of ours."""
     try:
         found = json.loads(cursor or "{}")
         marks = [int(parse_id(mark)) for mark in found.get("marks", {}).values()]
@@ -133,14 +134,14 @@ def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, str]]:
 
 
 def is_open_place(place: DiscordPlace, rooms: AbstractSet[str]) -> bool:
-    """Whether something is said there, and the operator has opened it: itself, what it hangs on, its guild, or all."""
+    """Return whether the place has messages and the operator has opened it: itself, its parent, its guild, or all."""
     return place.has_messages and (ANY_ROOM in rooms or bool({place.id, place.parent, place.guild} & rooms))
 
 
 def plan_history(places: Iterable[DiscordPlace], since: int, rooms: AbstractSet[str]) -> list[DiscordPlace]:
-    """Which of them to ask for what was said behind `since`: all but those whose newest message is known and older.
+    """Return the places to request messages after `since` from: all whose newest message is not known to be older.
 
-    What is opened by itself is asked in any case: `last_message_id` need not be right.
+    A place that is opened by its own id is always included: `last_message_id` need not be right.
     """
     return [
         place
@@ -152,7 +153,7 @@ def plan_history(places: Iterable[DiscordPlace], since: int, rooms: AbstractSet[
 
 @dataclass(frozen=True, slots=True)
 class RawGatewayEvent:
-    """One event of the gateway, as it came."""
+    """One unparsed event of the gateway."""
 
     shard: int
     event: str
@@ -161,25 +162,30 @@ class RawGatewayEvent:
 
 DiscordInbox: TypeAlias = BackpressureBuffer[RawGatewayEvent | Notification]
 
-
-logger = logging.getLogger("reverie.discord")
 REFILL: Final = "_REFILL"
-"""From ourselves: a history that could not be had is asked for again."""
+"""Event of our own: request a history again that could not be read."""
+
 LATE: Final = "_LATE"
-"""From ourselves: all guilds should have been told by now."""
+"""Event of our own: GUILD_CREATE should have arrived for all guilds by now."""
+
 _TRIES_KEY: Final = "_tries"
+
 GAP_EVENTS: Final = frozenset({"READY", "GUILD_CREATE", REFILL, LATE})
+
 _PAGE_SIZE = 100
+
 _MAX_CONCURRENT = 8
-"""Channels whose history is asked for at the same time; Discord allows 50 requests a second in all."""
+"""Histories that are requested at the same time; Discord allows 50 requests a second in total."""
+
 _LOG_EVERY = 50
-"""After so many of them it is logged how far this is."""
+"""Histories between two log lines about the progress."""
+
 _RETRY_FIRST_S, _RETRY_MAX_S = 2.0, 60.0
-"""What could not be had is asked for again so soon; each time it takes twice as long, up to the second."""
+"""First and longest delay before a history is requested again; each failure doubles it."""
 
 
 class DiscordBackfill:
-    """Emits what was missed, and closes the gaps."""
+    """Reader of missed messages; closes the gaps."""
 
     def __init__(
         self,
@@ -189,15 +195,19 @@ class DiscordBackfill:
         directory: DiscordDirectory,
         progress: DiscordProgress,
         api: DiscordRestClient,
-        new: Callable[[Sequence[Notification]], Sequence[Notification]],
-        later: Callable[[float, RawGatewayEvent], None],
+        drop_seen: Callable[[Sequence[Notification]], Sequence[Notification]],
+        put_delayed: Callable[[float, RawGatewayEvent], None],
     ) -> None:
-        """`new` takes away what went out already; `later` puts something into the inbox after so many seconds."""
+        """Read histories with `api`.
+
+        `drop_seen` removes messages that were emitted before; `put_delayed` adds an event to the inbox after so many
+        seconds.
+        """
         self._clock, self._rooms, self._directory, self._progress = clock, rooms, directory, progress
-        self._api, self._unseen, self._put_delayed = api, new, later
+        self._api, self._unseen, self._put_delayed = api, drop_seen, put_delayed
 
     async def fill(self, item: RawGatewayEvent, data: Json, emit: Emit) -> None:
-        """Emit what was said in a guild (or, at READY, directly) while we were not told; then the gap is closed."""
+        """Emit the missed messages of a guild (or, at READY, of direct chats), and close the gap."""
         if item.event == LATE:
             await self._fill_unannounced(item.shard, emit, data)
             return
@@ -205,46 +215,46 @@ class DiscordBackfill:
         if not self._progress.has_gap(shard, guild):
             return
         if item.event == "GUILD_CREATE" and get_bool(data, "unavailable"):
-            return  # it comes again once the outage is over
+            return  # another one follows after the outage
         now = self._clock.now()
         if guild:
-            asked = plan_history(
+            places = plan_history(
                 self._directory.guild_places(guild), self._progress.history_after(shard, now), self._rooms
             )
-        else:  # all of them: nobody tells again which message is their newest
-            asked = [place for direct in self._progress.direct_chats if (place := self._direct_place(direct))]
-        if asked and self._progress.exceeds_history_age(shard, now):
+        else:  # all of them: Discord does not send their newest message ids
+            places = [place for direct in self._progress.direct_chats if (place := self._direct_place(direct))]
+        if places and self._progress.exceeds_history_age(shard, now):
             logger.warning("what was said before the last `history_age` while we were away is not answered")
-        if await self._fetch_histories(asked, self._progress.history_after(shard, now), emit):
+        if await self._fetch_histories(places, self._progress.history_after(shard, now), emit):
             self._progress.close_gap(shard, guild)
         else:
             self._retry_later(shard, REFILL, data, guild)
 
-    def _retry_later(self, shard: int, event: str, before: Json, guild: str = "") -> None:
-        tries = min(max(get_int(before, _TRIES_KEY) or 0, 0), 9)
+    def _retry_later(self, shard: int, event: str, previous: Json, guild: str = "") -> None:
+        tries = min(max(get_int(previous, _TRIES_KEY) or 0, 0), 9)
         self._put_delayed(
             min(_RETRY_FIRST_S * 2.0**tries, _RETRY_MAX_S),
             RawGatewayEvent(shard, event, {"id": guild, _TRIES_KEY: tries + 1}),
         )
 
     async def _fill_unannounced(self, shard: int, emit: Emit, data: Json) -> None:
-        """GUILD_CREATE has not come for all guilds: emit what was said where we know of a room without it.
+        """Emit missed messages of known rooms whose guild has not sent GUILD_CREATE in time.
 
-        Their gaps stay open, for what is said until it comes. Where Discord names no guilds, none need come.
+        Their gaps stay open until it arrives. If Discord lists no guilds, it need not arrive.
         """
         if not self._progress.has_guild_gap(shard):
             return
         complete = True
         for room in self._rooms - {ANY_ROOM} - set(self._directory.places):
             try:
-                told = await fetch_channel(self._api, room)
+                channel = await fetch_channel(self._api, room)
             except Rejected:
-                told = {"id": room, "type": 0}  # perhaps a guild: then there is no history either
+                channel = {"id": room, "type": 0}  # perhaps a guild, which has no history
             except SendError as error:
                 logger.warning("room %s is not known: %s", room, error.reason)
                 complete = False
                 continue
-            self._directory.add_channel(told, get_snowflake(told, "guild_id"))
+            self._directory.add_channel(channel, get_snowflake(channel, "guild_id"))
         places = [
             place
             for place in self._directory.places.values()
@@ -264,12 +274,12 @@ class DiscordBackfill:
         return self._directory.places.get(channel) or self._directory.add_channel({"id": channel, "type": 1}, "")
 
     async def _fetch_histories(self, places: Sequence[DiscordPlace], since: int, emit: Emit) -> bool:
-        """Whether all of them could be had."""
-        free, complete, done = asyncio.Semaphore(_MAX_CONCURRENT), True, 0
+        """Emit the missed messages of all places; return whether all histories could be read."""
+        slots, complete, done = asyncio.Semaphore(_MAX_CONCURRENT), True, 0
 
-        async def one(place: DiscordPlace) -> None:
+        async def fetch(place: DiscordPlace) -> None:
             nonlocal complete, done
-            async with free:
+            async with slots:
                 complete = await self._fetch_history(place, since, emit) and complete
                 done += 1
                 if done % _LOG_EVERY == 0:
@@ -278,31 +288,31 @@ class DiscordBackfill:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for place in places:
-                    tasks.create_task(one(place))
+                    tasks.create_task(fetch(place))
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         return complete
 
     async def _fetch_history(self, place: DiscordPlace, since: int, emit: Emit) -> bool:
-        """Emit what was said in one place behind `since`, oldest first; whether that could be had."""
+        """Emit the messages of one place after `since`, oldest first; return whether its history could be read."""
         while True:
             try:
                 answer = await self._api.call(
                     "GET",
                     "/channels/{channel_id}/messages",
                     params={"limit": _PAGE_SIZE, "after": since},
-                    again=False,  # others wait meanwhile
+                    again=False,  # other work waits meanwhile
                     channel_id=place.id,
                 )
-            except (Rejected, Denied) as error:  # not ours to read: there is no gap either
+            except (Rejected, Denied) as error:  # not readable for us, so nothing is missing
                 logger.info("the history of %s is closed to us: %s", place.id, error.reason)
                 return True
             except SendError as error:
                 logger.warning("the history of %s could not be had: %s", place.id, error.reason)
                 return False
             page = [data for data in parse_messages(answer) if int(get_snowflake(data, "id") or 0) > since]
-            told = [event for data in page if (event := wire.parse_message(data, self._directory)) is not None]
-            if new := self._unseen(told):
+            messages = [event for data in page if (event := wire.parse_message(data, self._directory)) is not None]
+            if new := self._unseen(messages):
                 logger.info("%d messages in %s were said while we were away", len(new), place.id)
                 await emit(new)
             if len(page) < _PAGE_SIZE:
@@ -311,14 +321,17 @@ class DiscordBackfill:
 
 
 _BATCH_SIZE = 256
+
 _MAX_SEEN = 4096
+
 _GUILDS_TIMEOUT_S = 5.0
+
 CHANNEL_EVENT_PREFIXES = ("MESSAGE_", "INTERACTION_")
-"""So begin the events that happen in a channel."""
+"""Prefixes of events that happen in a channel."""
 
 
 class DiscordEventPipeline:
-    """Reads the inbox: learns, fills gaps, emits."""
+    """Processor of the inbox: learns places, fills gaps, emits."""
 
     def __init__(
         self,
@@ -329,35 +342,36 @@ class DiscordEventPipeline:
         progress: DiscordProgress,
         inbox: DiscordInbox,
         api: DiscordRestClient,
-        began: Callable[[str], None],
+        on_session_begin: Callable[[str], None],
         specs: Sequence[CommandSpec] = (),
     ) -> None:
-        """`began` is told the cursor of each session as it begins, durable or not."""
+        """Read `inbox`; `on_session_begin` gets the cursor of each new session, durable or not."""
         self._clock, self._directory, self._progress, self._specs = clock, directory, progress, specs
-        self._inbox, self._api, self._on_session_begin = inbox, api, began
+        self._inbox, self._api, self._on_session_begin = inbox, api, on_session_begin
         self._backlog = DiscordBackfill(
             clock,
             rooms=rooms,
             directory=directory,
             progress=progress,
             api=api,
-            new=self._drop_seen,
-            later=self._put_delayed,
+            drop_seen=self._drop_seen,
+            put_delayed=self._put_delayed,
         )
         self._seen: OrderedDict[str, None] = OrderedDict()
-        """Messages that went out lately: history and gateway tell some of them twice."""
+        """Recently emitted messages: history and gateway send some of them twice."""
         self._unresolved: set[str] = set()
-        """Channels that Discord could not tell us of just then."""
+        """Channels that Discord could not describe at the first attempt."""
         self._cursor = ""
         self._has_new_session = False
-        """A session has begun, and where is not durable yet: messages missed before the first one count from there."""
+        """A session has begun, and its position is not durable yet: messages missed before the first one count from
+        there."""
         self._delayed: dict[asyncio.Task[None], int] = {}
-        """What is put into the inbox later, and of which shard."""
+        """Tasks that add an event to the inbox later, with its shard."""
         self.deleted_ids: set[str] = set()
-        """Messages of ours that we took away ourselves."""
+        """Messages of ours that we deleted ourselves."""
 
     async def run(self, emit: Emit) -> None:
-        """Ends only by cancellation or by what `emit` raises."""
+        """Process events. Ends only by cancellation or by an error of `emit`."""
         try:
             while True:
                 batch: list[Notification] = []
@@ -383,32 +397,32 @@ class DiscordEventPipeline:
         return item.event in GAP_EVENTS
 
     async def _process(self, item: RawGatewayEvent, emit: Emit) -> Sequence[Notification]:
-        """One event: what it teaches is kept, what it tells is given back. A bad one is dropped, with a log line."""
+        """Process one event and return its notifications. An event that fails is dropped and logged."""
         try:
             data: Json = get_object({"d": item.data}, "d")
             self._directory.apply_event(item.event, data)
             if item.event.startswith(CHANNEL_EVENT_PREFIXES):
                 await self._learn_place(data)
             now = self._clock.now()
-            told = self._drop_seen(
+            notifications = self._drop_seen(
                 wire.parse_event(item.event, data, self._directory, now, new_id(now), specs=self._specs)
             )
-            self._update_progress(item, data, told)
+            self._update_progress(item, data, notifications)
         except Exception:
             logger.exception("an event %.40r is dropped", item.event)
             return []
         if self._starts_gap(item):
             await self._backlog.fill(item, data, emit)
-        return told
+        return notifications
 
-    def _update_progress(self, item: RawGatewayEvent, data: Json, told: Sequence[Notification]) -> None:
-        """Keep what decides where a gap would begin."""
+    def _update_progress(self, item: RawGatewayEvent, data: Json, notifications: Sequence[Notification]) -> None:
+        """Update positions and gaps."""
         number = get_snowflake(data, "id")
         match item.event:
             case "READY":
                 guilds = [get_snowflake(guild, "id") for guild in get_objects(data, "guilds")]
-                told_of = data.get("shard")
-                shards = told_of[1] if isinstance(told_of, list) and len(told_of) > 1 else 1
+                shard_info = data.get("shard")
+                shards = shard_info[1] if isinstance(shard_info, list) and len(shard_info) > 1 else 1
                 self._progress.begin_session(
                     item.shard,
                     filter(None, guilds),
@@ -418,7 +432,7 @@ class DiscordEventPipeline:
                 self._has_new_session = True
                 self._on_session_begin(self._progress.to_cursor())
                 for task in [task for task, shard in self._delayed.items() if shard == item.shard]:
-                    task.cancel()  # what it would ask for is of the session before
+                    task.cancel()  # it belongs to the previous session
                 self._put_delayed(_GUILDS_TIMEOUT_S, RawGatewayEvent(item.shard, LATE, {}))
             case "GUILD_DELETE":
                 if data.get("unavailable") is True:
@@ -427,17 +441,17 @@ class DiscordEventPipeline:
                     self._progress.close_gap(item.shard, number)
             case "MESSAGE_CREATE" if number:
                 self._progress.record_message(item.shard, number, self._clock.now())
-                if any(isinstance(event, Message) and event.kind == "direct" for event in told):
+                if any(isinstance(event, Message) and event.kind == "direct" for event in notifications):
                     self._progress.record_direct(get_snowflake(data, "channel_id"), number)
             case _:
                 pass
 
-    def _drop_seen(self, told: Sequence[Notification]) -> list[Notification]:
-        """Without messages that went out already, and without what we took away ourselves."""
+    def _drop_seen(self, notifications: Sequence[Notification]) -> list[Notification]:
+        """Return the notifications without repeated messages and without deletions of our own."""
         if len(self.deleted_ids) > _MAX_SEEN:
             self.deleted_ids.clear()
         new: list[Notification] = []
-        for event in told:
+        for event in notifications:
             if isinstance(event, Message):
                 if event.id in self._seen:
                     continue
@@ -451,21 +465,21 @@ class DiscordEventPipeline:
         return new
 
     async def _learn_place(self, data: Json) -> None:
-        """A thread that nobody told us of (it was archived, or we just got in) is asked for."""
+        """Request an unknown channel of a guild: a thread that was archived, or that existed before we joined."""
         channel, guild = get_snowflake(data, "channel_id"), get_snowflake(data, "guild_id")
         if not channel or not guild or (channel in self._directory.places and channel not in self._unresolved):
             return
         self._unresolved.discard(channel)
-        told = get_object(data, "channel")
-        if get_snowflake(told, "id") != channel:
+        description = get_object(data, "channel")
+        if get_snowflake(description, "id") != channel:
             try:
-                told = await fetch_channel(self._api, channel)
+                description = await fetch_channel(self._api, channel)
             except SendError as error:
                 logger.warning("channel %s is not known: %s", channel, error.reason)
                 if not isinstance(error, Rejected):
-                    self._unresolved.add(channel)  # the next time it may be told
-        if get_snowflake(told, "id") != channel or self._directory.add_channel(told, guild) is None:
-            # It is at least in that guild; as a room of its own it is closed unless opened.
+                    self._unresolved.add(channel)  # requested again with its next event
+        if get_snowflake(description, "id") != channel or self._directory.add_channel(description, guild) is None:
+            # It is at least in that guild; as a room of its own it is closed unless the operator opened it.
             self._directory.add_channel({"id": channel, "type": 0}, guild)
 
     def _put_delayed(self, delay_s: float, item: RawGatewayEvent) -> None:

@@ -1,15 +1,8 @@
-"""Native commands: acknowledged at once, answered later, exactly once.
+"""Interactions: answers to native commands, autocompletion, and the command table for Discord.
 
-https://discord.com/developers/docs/interactions/receiving-and-responding: the first answer within three
-seconds, or the person sees that we failed; the token of an interaction lives for fifteen minutes.
-
-Interactions that are no commands: suggestions are answered, all else is acknowledged, and nothing is told of them.
-
-https://discord.com/developers/docs/interactions/receiving-and-responding
-
-The command table as Discord is told of it. Pure.
-
-https://discord.com/developers/docs/interactions/application-commands
+https://discord.com/developers/docs/interactions/receiving-and-responding: an interaction needs a first answer within
+three seconds, or the person sees a failure; its token is valid for fifteen minutes. So commands are acknowledged at
+once and answered later, exactly once. Other interactions (buttons, forms) are acknowledged, and emit nothing.
 """
 
 import asyncio
@@ -43,15 +36,23 @@ from channels.text import Json, get_bool, get_int, get_object, get_objects, get_
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Receipt
 
+logger = logging.getLogger("reverie.discord")
+
 _CHAT_INPUT, _SUB, _STRING = 1, 1, 3
+
 _WITH_US = 1
+
 _IN_GUILDS_AND_WITH_US = [0, _WITH_US]
-"""Interaction contexts: not in chats between other people, where we are not."""
+"""Interaction contexts: not in chats between other people, where the bot is absent."""
+
 _MAX_SUMMARY_CHARS = 100
 
 
 def build_command_table(specs: Sequence[CommandSpec]) -> list[dict[str, object]]:
-    """What to overwrite the global commands with."""
+    """Return the rows to register as global commands.
+
+    https://discord.com/developers/docs/interactions/application-commands
+    """
     return [_command_row(spec) for spec in specs]
 
 
@@ -68,10 +69,10 @@ def _option_rows(args: Sequence[CommandArg]) -> list[dict[str, object]]:
 
 
 def _option_row(arg: CommandArg) -> dict[str, object]:
-    made = _base_row(_STRING, arg.name, arg.summary) | {"required": arg.required}
+    row = _base_row(_STRING, arg.name, arg.summary) | {"required": arg.required}
     if arg.choices:
-        return made | {"choices": [{"name": choice, "value": choice} for choice in arg.choices]}
-    return made | {"autocomplete": True} if arg.suggests else made
+        return row | {"choices": [{"name": choice, "value": choice} for choice in arg.choices]}
+    return row | {"autocomplete": True} if arg.suggests else row
 
 
 def _base_row(kind: int, name: str, summary: str) -> dict[str, object]:
@@ -79,7 +80,7 @@ def _base_row(kind: int, name: str, summary: str) -> dict[str, object]:
 
 
 def is_same_table(known: object, wanted: Sequence[Json]) -> bool:
-    """Whether Discord has that table already."""
+    """Return whether Discord already has that table."""
     return isinstance(known, list) and _normalized_rows(known) == _normalized_rows(wanted)
 
 
@@ -91,7 +92,7 @@ def _normalized_rows(rows: Sequence[object]) -> list[tuple[object, ...]]:
 
 
 def _normalized_row(row: object) -> tuple[object, ...]:
-    """Of a command or an option, with all that is in it; what Discord leaves out is what it takes for granted."""
+    """Return a command or an option as a comparable value; Discord leaves out default values."""
     return (
         get_int(row, "type") or _CHAT_INPUT,
         get_str(row, "name"),
@@ -108,50 +109,54 @@ def _contexts(row: object) -> tuple[int, ...]:
     return tuple(sorted(n for n in value if isinstance(n, int))) if isinstance(value, list) else ()
 
 
-logger = logging.getLogger("reverie.discord")
 _COMPONENT, _TYPING, _FORM = 3, 4, 5
+
 _UNCHANGED, _CHOICES = 6, 8
+
 _ANSWER_TIMEOUT_S: Final = 2.0
-"""Discord waits for three seconds, and the answer must get there."""
+"""Discord waits for three seconds, including the transfer."""
+
 _MAX_CHOICES, _MAX_CHOICE_CHARS = 25, 100
+
 _MAX_SEEN: Final = 1000
+
 _MAX_CONCURRENT: Final = 50
-"""More are not answered: each key that somebody presses asks."""
+"""More requests are not answered: each key press makes one."""
 
 
 class AutocompleteResponder:
-    """Answers while it is connected."""
+    """Answers to autocompletion, components and forms, while connected."""
 
     def __init__(self, api: DiscordRestClient, clock: Clock, directory: DiscordDirectory) -> None:
         self._api, self._clock, self._directory = api, clock, directory
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._running: set[asyncio.Task[None]] = set()
         self.completer: CommandCompleter | None = None
-        """What is asked. None: nothing is suggested."""
+        """Source of suggestions. None: none are given."""
 
     def handle_interaction(self, data: object) -> None:
-        """An interaction has come. One that comes twice is answered once; commands are not its business."""
-        inside: Json = get_object({"d": data}, "d")
-        interaction, token, kind = get_snowflake(inside, "id"), get_str(inside, "token"), get_int(inside, "type")
+        """Answer an interaction, once; commands are ignored here."""
+        payload: Json = get_object({"d": data}, "d")
+        interaction, token, kind = get_snowflake(payload, "id"), get_str(payload, "token"), get_int(payload, "type")
         if kind not in {_COMPONENT, _TYPING, _FORM} or not (interaction and token) or interaction in self._seen:
             return
         self._seen[interaction] = None
         while len(self._seen) > _MAX_SEEN:
             self._seen.popitem(last=False)
         if len(self._running) < _MAX_CONCURRENT:
-            task = asyncio.create_task(self._answer(interaction, token, inside, kind))
+            task = asyncio.create_task(self._answer(interaction, token, payload, kind))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
     async def close(self) -> None:
-        """End what is going on."""
+        """Cancel all pending answers."""
         await cancel_and_wait(*self._running)
 
-    async def _answer(self, interaction: str, token: str, inside: Json, kind: int) -> None:
+    async def _answer(self, interaction: str, token: str, payload: Json, kind: int) -> None:
         answer: dict[str, object] = {"type": _UNCHANGED}
         if kind == _TYPING:
-            choices = await self._find_choices(inside)
-            answer = {"type": _CHOICES, "data": {"choices": [{"name": one, "value": one} for one in choices]}}
+            choices = await self._find_choices(payload)
+            answer = {"type": _CHOICES, "data": {"choices": [{"name": choice, "value": choice} for choice in choices]}}
         try:
             await self._api.call(
                 "POST",
@@ -164,52 +169,55 @@ class AutocompleteResponder:
         except SendError as error:
             logger.info("an interaction of type %d could not be answered: %s", kind, error.reason)
 
-    async def _find_choices(self, inside: Json) -> list[str]:
-        """What may be meant; nothing on any trouble."""
-        typed = _parse_completion(inside, self._directory)
-        if typed is None or self.completer is None:
+    async def _find_choices(self, payload: Json) -> list[str]:
+        """Return suggestions; none on any failure."""
+        completion = _parse_completion(payload, self._directory)
+        if completion is None or self.completer is None:
             return []
         try:
-            found = await with_timeout(self._clock, _ANSWER_TIMEOUT_S, _call_completer(self.completer, typed))
+            found = await with_timeout(self._clock, _ANSWER_TIMEOUT_S, _call_completer(self.completer, completion))
         except Exception:
-            logger.warning("nothing can be suggested for %s", typed.name, exc_info=True)
+            logger.warning("nothing can be suggested for %s", completion.name, exc_info=True)
             return []
-        return list(dict.fromkeys(one for one in found if one and one == single_line(one, _MAX_CHOICE_CHARS)))[
-            :_MAX_CHOICES
-        ]
+        return list(
+            dict.fromkeys(choice for choice in found if choice and choice == single_line(choice, _MAX_CHOICE_CHARS))
+        )[:_MAX_CHOICES]
 
 
-async def _call_completer(suggest: CommandCompleter, typed: CommandCompletion) -> list[str]:
-    return list(await suggest(typed))
+async def _call_completer(suggest: CommandCompleter, completion: CommandCompletion) -> list[str]:
+    return list(await suggest(completion))
 
 
 def _parse_completion(data: Json, directory: DiscordDirectory) -> CommandCompletion | None:
-    asked, channel, who = get_object(data, "data"), get_snowflake(data, "channel_id"), interaction_sender(data)
-    found, name = find_focused(asked), get_str(asked, "name").lower()
-    if found is None or who is None or not channel or not name:
+    command, channel, sender = get_object(data, "data"), get_snowflake(data, "channel_id"), interaction_sender(data)
+    found, name = find_focused(command), get_str(command, "name").lower()
+    if found is None or sender is None or not channel or not name:
         return None
-    sub, arg, begun = found
+    sub, arg, text = found
     return CommandCompletion(
         at=directory.address(channel),
-        sender=who,
+        sender=sender,
         direct=is_direct_interaction(data),
         name=name,
         sub=sub,
         arg=arg,
-        prefix=begun[:_MAX_CHOICE_CHARS],
+        prefix=text[:_MAX_CHOICE_CHARS],
     )
 
 
 EPHEMERAL: Final = 1 << 6
 """https://discord.com/developers/docs/resources/message#message-object-message-flags"""
+
 _COMMAND, _DEFERRED = 2, 5
+
 _TOKEN_LIFETIME_S: Final = 14.5 * 60
+
 _MAX_PUBLIC_POSTS = 1000
 
 
 @dataclass(slots=True, eq=False)
 class _PendingInteraction:
-    """One interaction that waits for its answer."""
+    """Interaction that waits for its answer."""
 
     application: str
     token: str
@@ -219,24 +227,24 @@ class _PendingInteraction:
     first_part: str = ""
     """Key of the part that became the first answer; empty: none yet."""
     maybe_sent: set[str] = field(default_factory=set)
-    """Keys of follow-ups that may be visible: these have no nonce, so they are not sent again."""
+    """Keys of follow-ups that may be visible: they have no nonce, so they are not sent again."""
 
 
 class InteractionResponder:
-    """The interactions of the last fifteen minutes."""
+    """Commands of the last fifteen minutes, and the answers to them. Outlives connections."""
 
     def __init__(self, api: DiscordRestClient, clock: Clock, specs: Sequence[CommandSpec]) -> None:
         self._api, self._clock, self.specs = api, clock, specs
         self._private_commands: AbstractSet[str] = {spec.name for spec in specs if spec.private}
         self._pending: dict[str, _PendingInteraction] = {}
         self._last_answers: dict[Address, tuple[str, _PendingInteraction]] = {}
-        """Place -> the post that answered a command there last, and the command: the further parts of a post
-        do not say what they answer."""
+        """Place -> the last post that answered a command there, and the command: further parts of a post do not name
+        it."""
         self._public_posts: dict[str, None] = {}
-        """Private posts that are said in the open, because they answer a text."""
+        """Private posts that are sent publicly, because they answer a text message."""
 
     async def register_commands(self) -> None:
-        """Make Discord's command table ours; best effort, and nothing if we have no commands."""
+        """Register our commands with Discord. Best effort; nothing if we have none."""
         if not self.specs:
             return
         try:
@@ -249,22 +257,22 @@ class InteractionResponder:
             logger.warning("the commands could not be registered: %s", error.reason)
 
     def handle_interaction(self, data: object) -> None:
-        """An interaction has come: acknowledge it now, whatever else is waiting."""
-        inside: Json = get_object({"d": data}, "d")
+        """Acknowledge a command at once, whatever else is waiting."""
+        payload: Json = get_object({"d": data}, "d")
         interaction, token, application = (
-            get_snowflake(inside, "id"),
-            get_str(inside, "token"),
-            get_snowflake(inside, "application_id"),
+            get_snowflake(payload, "id"),
+            get_str(payload, "token"),
+            get_snowflake(payload, "application_id"),
         )
-        name = get_str(get_object(inside, "data"), "name").lower()
+        name = get_str(get_object(payload, "data"), "name").lower()
         if (
-            get_int(inside, "type") != _COMMAND
+            get_int(payload, "type") != _COMMAND
             or not (interaction and token and application)
             or interaction in self._pending
         ):
             return
         now_s, private = self._clock.monotonic(), name in self._private_commands
-        for old in [known for known, asked in self._pending.items() if asked.expires_s < now_s]:
+        for old in [known for known, pending in self._pending.items() if pending.expires_s < now_s]:
             del self._pending[old]
         task = asyncio.create_task(self._defer(interaction, token, private=private))
         self._pending[interaction] = _PendingInteraction(application, token, private, now_s + _TOKEN_LIFETIME_S, task)
@@ -281,21 +289,22 @@ class InteractionResponder:
             )
         except SendError as error:
             logger.warning("a command could not be acknowledged: %s", error.reason)
-            return isinstance(error, Uncertain)  # then the answer shows whether it was
+            return isinstance(error, Uncertain)  # then the answer itself will show
         return True
 
     async def close(self) -> None:
-        """End what is going on."""
-        await cancel_and_wait(*(asked.deferred for asked in self._pending.values()))
+        """Cancel all pending acknowledgements."""
+        await cancel_and_wait(*(pending.deferred for pending in self._pending.values()))
 
-    async def send(self, part: Part, content: dict[str, object], going: BeforeSend) -> Receipt | None:
-        """Answer the command that `part` answers; None: it answers none, or none that can still be, so say it openly.
+    async def send(self, part: Part, content: dict[str, object], before_send: BeforeSend) -> Receipt | None:
+        """Answer the command that `part` answers; None: there is none, or it is too late, so send it as a message.
 
-        `content` is the message. Raises a `SendError`; `Rejected` if it is private and can no longer be.
+        `content` is the message. Raises a `SendError`; `Rejected` if it is private and cannot be sent privately any
+        more.
         """
         stem = part.key.rpartition("#")[0] or part.key
-        asked = self._find_pending(part, stem)
-        if asked is None or not await _is_acknowledged(asked) or self._clock.monotonic() >= asked.expires_s:
+        pending = self._find_pending(part, stem)
+        if pending is None or not await _is_acknowledged(pending) or self._clock.monotonic() >= pending.expires_s:
             if part.private and stem not in self._public_posts:
                 if part.reply_to is None or part.reply_to.startswith(INTERACTION_PREFIX):
                     raise Rejected("the command is too old to be answered privately")
@@ -303,15 +312,15 @@ class InteractionResponder:
                 while len(self._public_posts) > _MAX_PUBLIC_POSTS:
                     del self._public_posts[next(iter(self._public_posts))]
             return None
-        if part.private and not asked.is_private:
+        if part.private and not pending.is_private:
             raise Rejected("the command was acknowledged in the open, so it cannot be answered privately")
-        self._last_answers[part.to] = stem, asked
+        self._last_answers[part.to] = stem, pending
         try:
-            return await self._answer(part, asked, content, going)
+            return await self._answer(part, pending, content, before_send)
         except Rejected:
-            if part.private or asked.is_private:
+            if part.private or pending.is_private:
                 raise
-            asked.expires_s = 0.0  # the token is no longer taken: the rest goes to the room
+            pending.expires_s = 0.0  # the token is no longer valid: the rest goes to the room
             return None
 
     def _find_pending(self, part: Part, stem: str) -> _PendingInteraction | None:
@@ -319,53 +328,55 @@ class InteractionResponder:
             return (
                 self._pending.get(part.reply_to.removeprefix(INTERACTION_PREFIX)) if _is_native(part.reply_to) else None
             )
-        last, asked = self._last_answers.get(part.to, ("", None))
-        # Only private ones: the others are messages like all, with a nonce.
-        return asked if part.private and asked is not None and last == stem else None
+        last, pending = self._last_answers.get(part.to, ("", None))
+        # Only private ones: all others are ordinary messages, with a nonce.
+        return pending if part.private and pending is not None and last == stem else None
 
     async def _answer(
-        self, part: Part, asked: _PendingInteraction, content: dict[str, object], going: BeforeSend
+        self, part: Part, pending: _PendingInteraction, content: dict[str, object], before_send: BeforeSend
     ) -> Receipt:
-        if asked.first_part in {"", part.key}:
-            asked.first_part = part.key
+        if pending.first_part in {"", part.key}:
+            pending.first_part = part.key
             path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
             answer = await self._api.call(
                 "PATCH",
                 path,
                 json=content,
                 file=part.file,
-                going=going,
-                webhook_id=asked.application,
-                webhook_token=asked.token,
+                before_send=before_send,
+                webhook_id=pending.application,
+                webhook_token=pending.token,
             )
             return build_receipt(answer)
-        if part.key in asked.maybe_sent:
+        if part.key in pending.maybe_sent:
             raise Uncertain("a follow-up may be visible already, and Discord does not drop repeats of these")
-        asked.maybe_sent.add(part.key)
+        pending.maybe_sent.add(part.key)
         flags = content.get("flags", 0)
-        shown = content | {"flags": (flags if isinstance(flags, int) else 0) | (EPHEMERAL if asked.is_private else 0)}
+        follow_up = content | {
+            "flags": (flags if isinstance(flags, int) else 0) | (EPHEMERAL if pending.is_private else 0)
+        }
         path = "/webhooks/{webhook_id}/{webhook_token}"
         try:
             answer = await self._api.call(
                 "POST",
                 path,
-                json=shown,
+                json=follow_up,
                 file=part.file,
                 params={"wait": "true"},
-                going=going,
+                before_send=before_send,
                 again=False,
-                webhook_id=asked.application,
-                webhook_token=asked.token,
+                webhook_id=pending.application,
+                webhook_token=pending.token,
             )
         except (Rejected, RateLimited, Unreachable, Denied):
-            asked.maybe_sent.discard(part.key)
+            pending.maybe_sent.discard(part.key)
             raise
         return build_receipt(answer)
 
 
-async def _is_acknowledged(asked: _PendingInteraction) -> bool:
-    await asyncio.wait({asked.deferred})  # not awaited itself: it may be cancelled, and we are not
-    return not asked.deferred.cancelled() and asked.deferred.result()
+async def _is_acknowledged(pending: _PendingInteraction) -> bool:
+    await asyncio.wait({pending.deferred})  # not awaited itself: its cancellation must not cancel us
+    return not pending.deferred.cancelled() and pending.deferred.result()
 
 
 def _is_native(reply_to: str) -> bool:

@@ -1,9 +1,10 @@
-"""What we say: in order in each channel, with a nonce, as an answer to a command where it is one.
+"""Messages to Discord, in order in each channel, and our Markdown in Discord's dialect.
 
-From our Markdown to Discord's, which is nearly the same. Pure.
+A message has a nonce, so that Discord drops repeats; an answer to a command goes through its interaction instead.
 
-https://support.discord.com/hc/en-us/articles/210298617: no tables, no pictures, headings to the third
-level, and fences of exactly three backticks. Mentions are made harmless by `allowed_mentions`, not here.
+Discord's Markdown (https://support.discord.com/hc/en-us/articles/210298617) has no tables, no pictures, headings to the
+third level, and fences of exactly three backticks. Mentions are made harmless by `allowed_mentions`, not by the
+rendering.
 """
 
 import asyncio
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 
 MAX_CONTENT_UNITS = 2000
-"""https://discord.com/developers/docs/resources/message#create-message says characters, not which;
-counted in UTF-16 units, which is never less."""
+"""https://discord.com/developers/docs/resources/message#create-message says characters, not which; counted in UTF-16
+units, which is never less."""
 _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^`\n]*)")
 _DEEP_HEADING = re.compile(r" {0,3}#{4,6} +(.+?)(?: +#+)?")
 _PICTURE = re.compile(r"(`+[^`\n]+`+)|!(\[[^\]\n]*\]\()")
@@ -36,27 +37,27 @@ _TABLE_RULE = re.compile(r" {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?")
 
 
 def render_bodies(text: str) -> tuple[str, ...]:
-    """Messages that show `text`, each within the limit, none blank; none for blank text."""
+    """Return messages that show `text`, each within the limit, none blank; none for blank text."""
     return split_markdown(render(text), MAX_CONTENT_UNITS)
 
 
 def render(text: str) -> str:
-    """`text` as Discord reads it. Code is never touched, only its fences."""
+    """Return `text` in Discord's Markdown. Code is never changed, only its fences."""
     lines = clean_outgoing(text).split("\n")
     shown: list[str] = []
-    at = 0
-    while at < len(lines):
-        if found := _FENCE.fullmatch(lines[at]):
-            end = _find_fence_end(lines, at, found[2])
-            shown += _code_block(lines[at + 1 : end], found[3].strip())
-            at = end + 1
-        elif at + 1 < len(lines) and "|" in lines[at] and _TABLE_RULE.fullmatch(lines[at + 1].rstrip()):
-            end = next((n for n in range(at + 1, len(lines)) if "|" not in lines[n]), len(lines))
-            shown += _code_block(lines[at:end], "")
-            at = end
+    index = 0
+    while index < len(lines):
+        if found := _FENCE.fullmatch(lines[index]):
+            end = _find_fence_end(lines, index, found[2])
+            shown += _code_block(lines[index + 1 : end], found[3].strip())
+            index = end + 1
+        elif index + 1 < len(lines) and "|" in lines[index] and _TABLE_RULE.fullmatch(lines[index + 1].rstrip()):
+            end = next((n for n in range(index + 1, len(lines)) if "|" not in lines[n]), len(lines))
+            shown += _code_block(lines[index:end], "")
+            index = end
         else:
-            shown.append(_render_line(lines[at]))
-            at += 1
+            shown.append(_render_line(lines[index]))
+            index += 1
     return "\n".join(shown)
 
 
@@ -67,60 +68,59 @@ def _render_line(line: str) -> str:
 
 
 def _find_fence_end(lines: list[str], start: int, marks: str) -> int:
-    """The line that closes it; behind the last one if none does (CommonMark, 4.5)."""
-    for at in range(start + 1, len(lines)):
-        found = _FENCE.fullmatch(lines[at].rstrip())
+    """Return the index of the closing line; after the last one if there is none (CommonMark, 4.5)."""
+    for index in range(start + 1, len(lines)):
+        found = _FENCE.fullmatch(lines[index].rstrip())
         if found and found[2][0] == marks[0] and len(found[2]) >= len(marks) and not found[3].strip():
-            return at
+            return index
     return len(lines)
 
 
 def _code_block(code: list[str], language: str) -> list[str]:
-    # Discord would end the block at the first three backticks: a mark of no width stands between them.
+    # Discord ends the block at the first three backticks, so zero-width characters separate them.
     safe = [line.replace("```", "`\u200b`\u200b`") for line in code]
     return [f"```{language}", *safe, "```"] if any(line.strip() for line in code) else []
 
 
 logger = logging.getLogger("reverie.discord")
 MAX_FILE_BYTES: Final = 10 * 2**20
-"""https://discord.com/developers/docs/reference#uploading-files: where nobody has paid for more."""
+"""https://discord.com/developers/docs/reference#uploading-files: the limit without a paid plan."""
 SUPPRESS_EMBEDS, SUPPRESS_NOTIFICATIONS = 1 << 2, 1 << 12
 MESSAGES_PATH = "/channels/{channel_id}/messages"
 MESSAGE_PATH = MESSAGES_PATH + "/{message_id}"
 
 
 def message_content(text: str) -> dict[str, object]:
-    """The content of a message, which calls nobody."""
+    """Return the content of a message, which notifies nobody."""
     return {"content": text, "allowed_mentions": {"parse": []}}
 
 
 class DiscordOutgoing:
-    """The way out of one account, whatever is connected just now."""
+    """Outgoing messages of one account; outlives connections."""
 
     def __init__(self, *, link_previews: bool) -> None:
         self.flags = 0 if link_previews else SUPPRESS_EMBEDS
-        """What all our messages have."""
+        """Flags of all our messages."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Channel -> its turn: requests on several connections would overtake each other."""
+        """Channel -> lock: concurrent requests could overtake each other."""
 
     async def send(
-        self, api: "DiscordRestClient", answers: "InteractionResponder", part: Part, going: BeforeSend
+        self, api: "DiscordRestClient", interactions: "InteractionResponder", part: Part, before_send: BeforeSend
     ) -> Receipt:
-        """As `Channel.send`."""
         channel = parse_channel_id(part.to)
         if part.file is not None and len(part.file.data) > MAX_FILE_BYTES:
             raise Rejected(f"Discord takes files of at most {MAX_FILE_BYTES} bytes")
-        turn = self._locks.setdefault(channel, asyncio.Lock())
-        async with turn:  # asyncio locks are fair: who came first goes first
-            return await self._send(api, answers, part, _call_once(going))
+        lock = self._locks.setdefault(channel, asyncio.Lock())
+        async with lock:  # asyncio locks are first in, first out
+            return await self._send(api, interactions, part, _call_once(before_send))
 
     async def _send(
-        self, api: "DiscordRestClient", answers: "InteractionResponder", part: Part, going: BeforeSend
+        self, api: "DiscordRestClient", interactions: "InteractionResponder", part: Part, before_send: BeforeSend
     ) -> Receipt:
         content = message_content(part.body)
         if part.private or (part.reply_to is not None and not parse_id(part.reply_to)):
-            # An answer to a command takes only this flag.
-            answered = await answers.send(part, content | {"flags": self.flags}, going)
+            # An answer to a command accepts only this flag.
+            answered = await interactions.send(part, content | {"flags": self.flags}, before_send)
             if answered is not None:
                 return answered
         flags = self.flags | (SUPPRESS_NOTIFICATIONS if part.style == "notice" else 0)
@@ -128,30 +128,35 @@ class DiscordOutgoing:
         if part.reply_to is not None and (replied := parse_id(part.reply_to)):
             reply = {"message_id": replied, "fail_if_not_exists": False}
             try:
-                return await self._post(api, part, content | {"message_reference": reply}, going)
-            except DiscordRefused as refused:
-                if refused.status != HTTPStatus.BAD_REQUEST:
+                return await self._post(api, part, content | {"message_reference": reply}, before_send)
+            except DiscordRefused as error:
+                if error.status != HTTPStatus.BAD_REQUEST:
                     raise
-                # E.g. 160002: not without the right to read the history. The words matter more.
-                logger.info("said without the reply: %s", refused.reason)
-        return await self._post(api, part, content, going)
+                # E.g. 160002: a reply needs the right to read the history. The text matters more.
+                logger.info("said without the reply: %s", error.reason)
+        return await self._post(api, part, content, before_send)
 
     async def _post(
-        self, api: "DiscordRestClient", part: Part, content: dict[str, object], going: BeforeSend
+        self, api: "DiscordRestClient", part: Part, content: dict[str, object], before_send: BeforeSend
     ) -> Receipt:
         where = parse_channel_id(part.to)
         return build_receipt(
-            await api.call("POST", MESSAGES_PATH, json=content, file=part.file, going=going, channel_id=where)
+            await api.call(
+                "POST", MESSAGES_PATH, json=content, file=part.file, before_send=before_send, channel_id=where
+            )
         )
 
 
-def _call_once(going: BeforeSend) -> BeforeSend:
-    """The same, awaited the first time only: an answer that cannot be given becomes a message."""
-    gone = asyncio.Event()
+def _call_once(before_send: BeforeSend) -> BeforeSend:
+    """Return a callback that awaits `before_send` the first time only.
+
+    It is used twice if a failed answer to a command becomes a message.
+    """
+    is_called = asyncio.Event()
 
     async def first() -> None:
-        if not gone.is_set():
-            gone.set()
-            await going()
+        if not is_called.is_set():
+            is_called.set()
+            await before_send()
 
     return first

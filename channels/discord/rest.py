@@ -1,12 +1,8 @@
-"""One request to Discord's HTTP API, with an end that says what to do.
+"""Discord's HTTP API over discord.py: requests that end in a `SendError`, rate limits, and downloads.
 
-discord.py for one account: its endpoints, its pace, and nothing of its caches.
-
-The library keeps the addresses of Discord in class attributes (`Route.BASE`, `DiscordWebSocket.DEFAULT_GATEWAY`).
-Here each request gets its address as it is made, and each socket is opened at one that is handed over; so
-accounts at different servers live in one process, and nothing global is changed.
-
-Fetching attachments: only from Discord's own hosts, and never more than was asked for.
+The library keeps Discord's addresses in class attributes (`Route.BASE`, `DiscordWebSocket.DEFAULT_GATEWAY`). Here each
+request gets its address when it is made, and each socket is opened at a given one; so accounts at different servers
+live in one process, and no global is changed. Attachments are fetched only from Discord's own hosts, up to a limit.
 """
 
 import asyncio
@@ -30,13 +26,13 @@ from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake
 from channels.text import Json, get_number, get_object, get_objects, get_str, safe_content_type, safe_file_name
 
-# Else the library warns at every start that it cannot do voice, which nobody asked for.
+# Otherwise the library warns at every start that voice is not available.
 discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
 
 MAX_BUCKET_WAIT_S: Final = 30.0
-"""discord.py waits so long for a bucket by itself (its least); what takes longer is said as `RateLimited`."""
+"""Longest wait of discord.py for a rate-limit bucket (its minimum setting); a longer one is raised as `RateLimited`."""
 _UPLOAD_EXTRA_S: Final = 120.0
-"""What a request with a file may take beside."""
+"""Extra time for a request with a file."""
 EVENTS: Final = (
     "READY",
     "RESUMED",
@@ -59,13 +55,13 @@ EVENTS: Final = (
     "MESSAGE_REACTION_REMOVE",
     "INTERACTION_CREATE",
 )
-"""What is taken in; all else is dropped unread."""
+"""Events that are processed; all others are dropped unread."""
 RawEventHandler = Callable[[int, str, object], None]
-"""Shard, event, its data as it came. Never waits, never raises."""
+"""Callback with shard, event, and its raw data. Never waits, never raises."""
 
 
 def build_intents() -> discord.Intents:
-    """What we ask to be told: no members, no presences."""
+    """Return the intents: no members, no presences."""
     return discord.Intents(
         guilds=True,
         guild_messages=True,
@@ -77,9 +73,9 @@ def build_intents() -> discord.Intents:
 
 
 class DiscordClient(discord.Client):
-    """Holds the account's HTTP side and hands raw events to `take`."""
+    """Library client with the account's HTTP side only; it passes raw events to a handler."""
 
-    def __init__(self, config: DiscordConfig, take: RawEventHandler) -> None:
+    def __init__(self, config: DiscordConfig, handler: RawEventHandler) -> None:
         super().__init__(
             intents=build_intents(),
             max_messages=None,
@@ -87,20 +83,20 @@ class DiscordClient(discord.Client):
             member_cache_flags=discord.MemberCacheFlags.none(),
             allowed_mentions=discord.AllowedMentions.none(),
         )
-        self.handle_raw_event = take
+        self.handle_raw_event = handler
         self.http = self._connection.http = DiscordHttpClient(config)
-        # Payloads go to `take` as they are: a cache of objects would cost memory, and break on what it does not know.
-        self._connection.parsers = {event: partial(take, 0, event) for event in EVENTS}
+        # Payloads go to the handler unparsed: a cache of objects would cost memory, and fail on unknown fields.
+        self._connection.parsers = {event: partial(handler, 0, event) for event in EVENTS}
 
     async def log_in(self, token: str) -> str:
-        """Log in; our user id, or an empty text if Discord does not tell it."""
+        """Log in; return our user id, or an empty text if Discord does not send it."""
         await self._async_setup_hook()
         data: Any = await self.http.static_login(token)
         return str(data.get("id", "")) if isinstance(data, dict) else ""
 
 
 class DiscordHttpClient(HTTPClient):
-    """The library's HTTP client at another address, with buckets that answer as soon as Discord has."""
+    """Library HTTP client with a configurable address, and rate limits that return as soon as Discord has answered."""
 
     def __init__(self, config: DiscordConfig) -> None:
         super().__init__(asyncio.get_running_loop(), max_ratelimit_timeout=MAX_BUCKET_WAIT_S)
@@ -116,7 +112,7 @@ class DiscordHttpClient(HTTPClient):
             timeout = self._upload if "form" in kwargs else self._timeout
             return await super().request(route, timeout=timeout, **kwargs)
         except asyncio.CancelledError:
-            # Cancelled in a global wait, the library leaves its gate closed for ever.
+            # After a cancellation in a global wait, the library would block all requests for ever.
             self._global_over.set()
             raise
 
@@ -128,29 +124,29 @@ class DiscordHttpClient(HTTPClient):
 
 
 class FairRatelimit(Ratelimit):
-    """A rate limit in which those wait who come next.
+    """Rate limit in which the following requests wait.
 
-    The library's own lets the request that used up the bucket wait for the next window before it returns: the
-    message is visible, and its receipt comes seconds later, or never if we are stopped meanwhile.
+    The library's own makes the request that used up the bucket wait for the next window before it returns: the message
+    is visible, but its receipt comes seconds later, or never if we are stopped meanwhile.
     """
 
     __slots__ = ("_returned", "_turn")
 
-    def __init__(self, patience_s: float | None) -> None:
-        super().__init__(patience_s)
+    def __init__(self, max_wait_s: float | None) -> None:
+        super().__init__(max_wait_s)
         self._turn = asyncio.Lock()
         self._returned = asyncio.Event()
 
     async def acquire(self) -> None:
         self._last_request = self._loop.time()
-        async with self._turn:  # asyncio locks are fair: who came first goes first
+        async with self._turn:  # asyncio locks are first in, first out
             while True:
                 now_s = self._loop.time()
                 if self.expires is not None and now_s >= self.expires:
-                    self.reset()  # type: ignore[no-untyped-call] # the library says no types there
+                    self.reset()  # type: ignore[no-untyped-call] # the library has no types there
                 if self.remaining > 0:
                     break
-                if self.expires is None and self.outgoing:  # the limit is not known before the first answer
+                if self.expires is None and self.outgoing:  # the limit is unknown before the first answer
                     self._returned.clear()
                     await self._returned.wait()
                 elif self.expires is None:
@@ -176,7 +172,7 @@ class FairRatelimit(Ratelimit):
 
 
 class _WebhookTokenFilter(logging.Filter):
-    """Takes the tokens of interactions out of the addresses that the library logs."""
+    """Log filter that removes interaction tokens from the addresses that the library logs."""
 
     _SECRET = re.compile(r"(/(?:webhooks|interactions)/\d+/)[^/\s?]+")
 
@@ -195,35 +191,35 @@ UNAUTHORIZED: Final = 401
 TOO_MANY_REQUESTS: Final = 429
 SERVER_ERROR: Final = 500
 _TOKEN_PATHS = "/webhooks/", "/interactions/"
-"""Here a token in the address lets us in, one that runs out: https://discord.com/developers/docs/interactions/
-receiving-and-responding#interaction-response. Our own is not looked at."""
+"""Paths with a temporary token in the address, where our own token is not checked:
+https://discord.com/developers/docs/interactions/receiving-and-responding#interaction-response."""
 _RETRY_DEFAULT_S, _RETRY_MIN_S, _RETRY_MAX_S = 60.0, 1.0, 3600.0
 
 
 class _ResendForbidden(Exception):
-    """discord.py wants to send a second time what must not be sent twice."""
+    """discord.py wants to repeat a request that must not be repeated."""
 
 
 class _SendGuard:
-    """Called by aiohttp each time that one request goes out: discord.py sends it up to five times."""
+    """Middleware around each HTTP request of one call: discord.py repeats a request up to five times."""
 
-    def __init__(self, going: BeforeSend | None, *, again: bool) -> None:
-        self._before_send, self._may_repeat = going, again
+    def __init__(self, before_send: BeforeSend | None, *, may_repeat: bool) -> None:
+        self._before_send, self._may_repeat = before_send, may_repeat
         self.is_sent = False
-        """Something has gone out."""
+        """A request was sent."""
         self.is_maybe_done = False
-        """Discord may have done what was asked for, and did not say so."""
+        """Discord may have done the request without an answer."""
         self.is_hook_error = False
-        """What came out is of `going`."""
+        """`before_send` raised."""
         self.status = 0
-        """Of the last answer."""
+        """Status of the last answer."""
         self.wait_s: float | None = None
-        """How long the last answer told us to wait; None: it was no 429."""
+        """Seconds to wait according to the last answer; None: it was no 429."""
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        # aiohttp may take a connection that has just died, and reads on another one: no harm in that.
+        # aiohttp may pick a dead connection and repeat a GET on another one, which is harmless.
         if self.is_sent and not self._may_repeat and (self.status or request.method != "GET"):
             raise _ResendForbidden
         if not self.is_sent and self._before_send is not None:
@@ -241,7 +237,7 @@ class _SendGuard:
             self.is_maybe_done = True
             raise
         self.status, self.is_maybe_done = response.status, self.is_maybe_done or response.status >= SERVER_ERROR
-        # discord.py reads the body of some 429 only, and of those without `Via` nothing.
+        # discord.py reads the body of some 429 answers only, and of those without `Via` nothing.
         self.wait_s = (
             _parse_retry_after_s(response, await response.read()) if response.status == TOO_MANY_REQUESTS else None
         )
@@ -249,7 +245,7 @@ class _SendGuard:
 
 
 class DiscordRestClient:
-    """Requests of one account. Waits for the pace of their bucket; buckets do not wait for each other."""
+    """Requests of one account. Each waits for its rate-limit bucket; buckets do not wait for each other."""
 
     def __init__(self) -> None:
         self.client: discord.Client | None = None
@@ -263,22 +259,23 @@ class DiscordRestClient:
         json: object = None,
         file: OutgoingFile | None = None,
         params: Mapping[str, str | int] | None = None,
-        going: BeforeSend | None = None,
+        before_send: BeforeSend | None = None,
         again: bool = True,
         **ids: str,
     ) -> object:
-        """Return what Discord answers (parsed JSON), else raise a `SendError`.
+        """Return Discord's answer (parsed JSON), else raise a `SendError`.
 
-        `ids` stand in `path` in braces. `file` goes with `json`. `going` is awaited once, right before the first
-        byte; what it raises comes out. `again`: sending it twice does no harm, so that discord.py may after a 5xx.
+        `ids` fill the braces in `path`. `file` goes with `json`. `before_send` is awaited once, immediately before the
+        first byte; its errors come out. `again`: sending twice is harmless, so discord.py may repeat it after a
+        5xx.
         """
         if self.client is None:
             raise Unreachable("not logged in to Discord")
-        hand_over = _SendGuard(going, again=again)
-        more: dict[str, Any] = {"middlewares": (hand_over,)}
-        sent = discord.File(io.BytesIO(file.data), safe_file_name(file.name)) if file is not None else None
-        if file is not None and sent is not None:
-            more |= {"files": [sent], "form": _build_form(json, sent, file)}
+        guard = _SendGuard(before_send, may_repeat=again)
+        more: dict[str, Any] = {"middlewares": (guard,)}
+        upload = discord.File(io.BytesIO(file.data), safe_file_name(file.name)) if file is not None else None
+        if file is not None and upload is not None:
+            more |= {"files": [upload], "form": _build_form(json, upload, file)}
         elif json is not None:
             more["json"] = json
         if params is not None:
@@ -286,27 +283,33 @@ class DiscordRestClient:
         try:
             return _parse_answer(await self.client.http.request(Route(method, path, **ids), **more))
         except _FAILURES as error:
-            if hand_over.is_hook_error:
+            if guard.is_hook_error:
                 raise
-            meaning = _to_send_error(error, hand_over)
-            if isinstance(meaning, Denied) and path.startswith(_TOKEN_PATHS):
-                meaning = DiscordRefused(
+            verdict = _to_send_error(error, guard)
+            if isinstance(verdict, Denied) and path.startswith(_TOKEN_PATHS):
+                verdict = DiscordRefused(
                     f"Discord: the command's token is not taken ({UNAUTHORIZED})", status=UNAUTHORIZED
                 )
-            if hand_over.is_maybe_done and not isinstance(meaning, Denied):
-                # An earlier try may have been taken: what is said of the last one does not undo it.
-                meaning = Uncertain(meaning.reason)
-            raise meaning from error
+            if guard.is_maybe_done and not isinstance(verdict, Denied):
+                # An earlier attempt may have succeeded: the last answer does not disprove that.
+                verdict = Uncertain(verdict.reason)
+            raise verdict from error
         finally:
-            if sent is not None:
-                sent.close()
+            if upload is not None:
+                upload.close()
 
 
-def _build_form(json: object, sent: discord.File, file: OutgoingFile) -> list[dict[str, Any]]:
-    """https://discord.com/developers/docs/reference#uploading-files; the name is quoted by nobody, and harmless."""
-    told = {"name": "payload_json", "value": json_.dumps(json)}
-    kind = safe_content_type(file.content_type)
-    return [told, {"name": "files[0]", "value": sent.fp, "filename": sent.filename, "content_type": kind}]
+def _build_form(json: object, upload: discord.File, file: OutgoingFile) -> list[dict[str, Any]]:
+    """Return the parts of a multipart form; the file's name is already harmless and must not be quoted.
+
+    https://discord.com/developers/docs/reference#uploading-files
+    """
+    payload = {"name": "payload_json", "value": json_.dumps(json)}
+    content_type = safe_content_type(file.content_type)
+    return [
+        payload,
+        {"name": "files[0]", "value": upload.fp, "filename": upload.filename, "content_type": content_type},
+    ]
 
 
 _FAILURES = (
@@ -319,49 +322,51 @@ _FAILURES = (
 )
 
 
-def _to_send_error(error: Exception, hand_over: _SendGuard) -> SendError:
-    """What is known after a request that ended so."""
+def _to_send_error(error: Exception, guard: _SendGuard) -> SendError:
+    """Return the error for a failed request."""
     if isinstance(error, discord.RateLimited):
         return RateLimited(f"Discord: wait {error.retry_after:.1f} s", retry_after_s=error.retry_after)
-    if (wait_s := hand_over.wait_s) is not None:
+    if (wait_s := guard.wait_s) is not None:
         return RateLimited(f"Discord: too many requests, wait {wait_s:.1f} s", retry_after_s=wait_s)
     if isinstance(error, _ResendForbidden):
-        return Uncertain(f"Discord: no reason ({hand_over.status})")
+        return Uncertain(f"Discord: no reason ({guard.status})")
     if isinstance(error, discord.HTTPException):
         return _to_status_error(error)
     if isinstance(error, aiohttp.ClientConnectorError):
         return Unreachable(f"cannot reach Discord: {type(error).__name__}")
-    if hand_over.is_sent:
+    if guard.is_sent:
         return Uncertain(f"no answer from Discord that can be read: {type(error).__name__}")
     return Unreachable(f"the request could not be made: {type(error).__name__}")
 
 
 def _to_status_error(error: discord.HTTPException) -> Denied | DiscordRefused | Uncertain:
-    """What an error status means."""
-    said = f"Discord: {error.text or 'no reason'} ({error.status}, code {error.code})"
+    """Return the error for an error status."""
+    reason = f"Discord: {error.text or 'no reason'} ({error.status}, code {error.code})"
     if error.status == UNAUTHORIZED:
         return Denied("Discord refuses the token")
     return (
-        Uncertain(said) if error.status >= SERVER_ERROR else DiscordRefused(said, status=error.status, code=error.code)
+        Uncertain(reason)
+        if error.status >= SERVER_ERROR
+        else DiscordRefused(reason, status=error.status, code=error.code)
     )
 
 
 def _parse_retry_after_s(response: aiohttp.ClientResponse, body: bytes) -> float:
-    """Of a 429: Discord's own has it in the body, what stands before it only in a header."""
+    """Return the wait of a 429: Discord has it in the body, proxies before it only in a header."""
     try:
-        told = get_number(json_.loads(body), "retry_after")
+        wait_s = get_number(json_.loads(body), "retry_after")
     except (ValueError, RecursionError):
-        told = None
-    if told is None:
+        wait_s = None
+    if wait_s is None:
         try:
-            told = get_number({"s": float(response.headers.get("Retry-After", ""))}, "s")
+            wait_s = get_number({"s": float(response.headers.get("Retry-After", ""))}, "s")
         except ValueError:  # a date, or nothing
-            told = None
-    return min(max(_RETRY_DEFAULT_S if told is None else told, _RETRY_MIN_S), _RETRY_MAX_S)
+            wait_s = None
+    return min(max(_RETRY_DEFAULT_S if wait_s is None else wait_s, _RETRY_MIN_S), _RETRY_MAX_S)
 
 
 def _parse_answer(answer: object) -> object:
-    """The answer's JSON: discord.py leaves it as text unless its type is told without a `charset`."""
+    """Return the answer's JSON: discord.py leaves it as text unless its type comes without a `charset`."""
     try:
         return json_.loads(answer) if isinstance(answer, str) and answer else answer
     except (ValueError, RecursionError):
@@ -369,19 +374,19 @@ def _parse_answer(answer: object) -> object:
 
 
 async def fetch_channel(api: DiscordRestClient, channel: str) -> Json:
-    """What Discord says of a channel; asked once, because others wait meanwhile. Raises a `SendError`."""
-    told = await api.call("GET", "/channels/{channel_id}", again=False, channel_id=channel)
-    return get_object({"d": told}, "d")
+    """Return Discord's channel object; tried once, because other work waits meanwhile. Raises a `SendError`."""
+    answer = await api.call("GET", "/channels/{channel_id}", again=False, channel_id=channel)
+    return get_object({"d": answer}, "d")
 
 
 def parse_messages(answer: object) -> Sequence[Mapping[str, Any]]:
-    """The message objects in an answer, oldest first."""
+    """Return the message objects in an answer, oldest first."""
     found = [item for item in answer if isinstance(item, Mapping)] if isinstance(answer, list) else []
     return sorted(found, key=lambda item: int(get_snowflake(item, "id") or 0))
 
 
 CDN_HOSTS: Final = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
-"""https://discord.com/developers/docs/reference#cdn-formatting"""
+"""https://discord.com/developers/docs/reference#cdn-formatting."""
 _OK, _BROKEN = 200, 500
 _CHUNK_BYTES = 65536
 
@@ -389,19 +394,19 @@ _CHUNK_BYTES = 65536
 async def download_attachment(
     api: DiscordRestClient, api_url: str, attachment: str, limit_bytes: int, timeout_s: float
 ) -> bytes:
-    """The bytes of `channel/message/attachment`, at most `limit_bytes`. Raises a `SendError`.
+    """Return the content of `channel/message/attachment`, at most `limit_bytes`. Raises a `SendError`.
 
-    The message is asked for again, because the addresses of files are signed and expire after a day.
+    The message is requested again, because addresses of files are signed and expire after a day.
     """
     channel, message, number = [*attachment.split("/"), "", "", ""][:3]
     if not all(part.isascii() and part.isdigit() for part in (channel, message, number)):
         raise Rejected("this is not an attachment of Discord")
     path = "/channels/{channel_id}/messages/{message_id}"
-    told = await api.call("GET", path, channel_id=channel, message_id=message)
-    found = [file for file in get_objects(told, "attachments") if get_snowflake(file, "id") == number]
-    if not found:
+    answer = await api.call("GET", path, channel_id=channel, message_id=message)
+    files = [file for file in get_objects(answer, "attachments") if get_snowflake(file, "id") == number]
+    if not files:
         raise Rejected("the attachment is gone")
-    url = check_url(get_str(found[0], "url"), api_url)
+    url = check_url(get_str(files[0], "url"), api_url)
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
         async with (
@@ -416,16 +421,19 @@ async def download_attachment(
 
 
 def check_url(url: str, api_url: str) -> yarl.URL:
-    """The address, if it is one of Discord's or the configured server's. Raises `Rejected`: payloads are no orders."""
+    """Return the address, if it is one of Discord's or of the configured server.
+
+    Raises `Rejected`: payloads are untrusted.
+    """
     try:
-        found, ours = yarl.URL(url), yarl.URL(api_url)
-        same = found.origin() == ours.origin()
+        address, api = yarl.URL(url), yarl.URL(api_url)
+        is_api_host = address.origin() == api.origin()
     except ValueError:
         raise Rejected("the attachment has no address") from None
-    theirs = found.scheme == "https" and found.host in CDN_HOSTS and found.explicit_port in {None, 443}
-    if found.user or not (theirs or same):
+    is_cdn_host = address.scheme == "https" and address.host in CDN_HOSTS and address.explicit_port in {None, 443}
+    if address.user or not (is_cdn_host or is_api_host):
         raise Rejected("the attachment is not on Discord's own hosts")
-    return found
+    return address
 
 
 async def _read_limited(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:

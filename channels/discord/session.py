@@ -1,4 +1,4 @@
-"""One run of a Discord account: logged in, connected, and everything that lives as long as that."""
+"""One run of a Discord account, from login to stop, and the state that is kept between runs."""
 
 import asyncio
 import logging
@@ -29,40 +29,40 @@ logger = logging.getLogger("reverie.discord")
 
 
 class DiscordAccountState:
-    """What an account keeps from one run to the next."""
+    """State of an account that outlives a run."""
 
     def __init__(self, clock: Clock, commands: Sequence[CommandSpec], cursor: str | None) -> None:
         self.api = DiscordRestClient()
         self.interactions = InteractionResponder(self.api, clock, commands)
-        """Commands may be answered for a quarter of an hour, whatever is connected."""
+        """Commands may be answered for a quarter of an hour, across connections."""
         self.identify_limiter = IdentifyLimiter()
         self.cursor = cursor
-        """How far all is certainly written down. None: no session has begun."""
+        """Position up to which all events are certainly durable. None: no session has begun."""
         self.unread_events: list[RawGatewayEvent] = []
-        """What was told in channels and is not known to be written down."""
+        """Channel events that are not known to be durable."""
 
     def begin_session(self, cursor: str) -> None:
-        """A session begins there: what is said from now on is missed if it is not heard."""
+        """Record the start of the first session: later messages count as missed if they do not arrive."""
         self.cursor = self.cursor or cursor
 
     def take_unread(self, guild: str) -> list[RawGatewayEvent]:
-        """Take what is unread of that guild; empty: of direct chats."""
-        mine = [item for item in self.unread_events if get_snowflake(item.data, "guild_id") == guild]
+        """Remove and return the unread events of a guild; empty: of direct chats."""
+        taken = [item for item in self.unread_events if get_snowflake(item.data, "guild_id") == guild]
         self.unread_events = [item for item in self.unread_events if get_snowflake(item.data, "guild_id") != guild]
-        return mine
+        return taken
 
     def track_cursor(self, emit: Emit) -> Emit:
-        """`emit`, and remember how far it came."""
+        """Return an `emit` that records the durable cursor."""
 
-        async def emitted(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+        async def tracked_emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
             await emit(batch, cursor=cursor)
             self.cursor = cursor or self.cursor
 
-        return emitted
+        return tracked_emit
 
 
 class DiscordSession:
-    """What the channel holds while it runs."""
+    """Objects of one run of the channel."""
 
     def __init__(
         self,
@@ -72,36 +72,36 @@ class DiscordSession:
         *,
         random: Callable[[], float],
         directory: DiscordDirectory,
-        kept: DiscordAccountState,
+        state: DiscordAccountState,
     ) -> None:
         self._name, self._config, self._clock, self._random = name, config, clock, random
-        self._directory, self._state = directory, kept
-        self.api, self.interactions = kept.api, kept.interactions
+        self._directory, self._state = directory, state
+        self.api, self.interactions = state.api, state.interactions
         self.inbox = DiscordInbox()
         self.pipeline = DiscordEventPipeline(
             clock,
             rooms=frozenset(config.rooms),
             directory=directory,
-            progress=DiscordProgress(kept.cursor, config.history_age),
+            progress=DiscordProgress(state.cursor, config.history_age),
             inbox=self.inbox,
             api=self.api,
-            began=kept.begin_session,
-            specs=kept.interactions.specs,
+            on_session_begin=state.begin_session,
+            specs=state.interactions.specs,
         )
         self.autocomplete = AutocompleteResponder(self.api, clock, directory)
         self._shards: DiscordShards | None = None
         self._up: bool | None = None
 
     async def run(self, emit: Emit) -> None:
-        """As `Channel.run`."""
-        kept = self._state
+        """Log in, connect and emit. Ends only by cancellation, by `Denied`, or by an error of `emit`."""
+        state = self._state
         try:
-            await self.inbox.run_producer_consumer(self._stay_connected(), self.pipeline.run(kept.track_cursor(emit)))
+            await self.inbox.run_producer_consumer(self._stay_connected(), self.pipeline.run(state.track_cursor(emit)))
         finally:
             unread = (item for item in self.inbox.filter_pending(lambda _: True) if isinstance(item, RawGatewayEvent))
-            kept.unread_events = [
+            state.unread_events = [
                 *(item for item in unread if item.event.startswith(CHANNEL_EVENT_PREFIXES)),
-                *kept.unread_events,
+                *state.unread_events,
             ]
 
     async def _stay_connected(self) -> None:
@@ -118,17 +118,17 @@ class DiscordSession:
             await self._clock.sleep(delay_s)
 
     async def _run_logged_in(self) -> str:
-        """Log in and stay; why it could not log in. Raises `Denied`."""
+        """Log in and stay connected; return why the login failed. Raises `Denied`."""
         client = self.create_client()
         registering: asyncio.Task[None] | None = None
         try:
             try:
-                me = await client.log_in(self._config.token.get_secret_value().strip())
+                own_id = await client.log_in(self._config.token.get_secret_value().strip())
             except discord.LoginFailure:
                 raise Denied("Discord refuses the token: copy it again from the developer portal") from None
             except (discord.DiscordException, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
                 return f"cannot log in to Discord: {type(error).__name__}"
-            self._directory.own_id = me or self._directory.own_id
+            self._directory.own_id = own_id or self._directory.own_id
             self.api.client = client
             registering = asyncio.create_task(self.interactions.register_commands())
             await self.run_gateway(client)
@@ -141,11 +141,11 @@ class DiscordSession:
             await client.http.close()
 
     def create_client(self) -> DiscordClient:
-        """What is logged in with."""
+        """Return the client to log in with."""
         return DiscordClient(self._config, self.handle_raw_event)
 
     async def run_gateway(self, client: DiscordClient) -> None:
-        """Be connected to the gateway. Ends only by cancellation or `Denied`."""
+        """Stay connected to the gateway. Ends only by cancellation or `Denied`."""
         self._shards = DiscordShards(
             client,
             self._config,
@@ -153,13 +153,13 @@ class DiscordSession:
             random=self._random,
             inbox=self.inbox,
             api=self.api,
-            link=self._report_link,
-            identifies=self._state.identify_limiter,
+            report_link=self._report_link,
+            identify_limiter=self._state.identify_limiter,
         )
         await self._shards.run()
 
     def handle_raw_event(self, shard: int, event: str, data: object) -> None:
-        """What the gateway tells, as it comes. Never waits, never raises."""
+        """Queue an event of the gateway. Never waits, never raises."""
         if event in {"READY", "RESUMED"}:
             if self._shards is None:
                 self._report_link(True, "connected to Discord")
@@ -170,7 +170,7 @@ class DiscordSession:
             self.autocomplete.handle_interaction(data)
         self.inbox.put(RawGatewayEvent(shard, event, data))
         if self._state.unread_events and event in {"READY", "GUILD_CREATE"}:
-            # Behind these the histories are read, and what is unread is newer.
+            # The histories are read after these events, and the unread events are newer than the histories.
             for item in self._state.take_unread(get_snowflake(data, "id") if event == "GUILD_CREATE" else ""):
                 self.inbox.put(RawGatewayEvent(shard, item.event, item.data))
 

@@ -1,13 +1,7 @@
-"""From what the gateway or the history tells to notifications. Pure.
+"""Events of the gateway, and messages of the history, as notifications; options of commands as text. Pure.
 
-Every reader takes any object and gives None for what is not its business or cannot be read: a payload that
-Discord changes tomorrow is dropped, and nothing breaks. https://discord.com/developers/docs/events/gateway-events
-
-The options of a native command, as the same text that people write behind its name elsewhere. Pure.
-
-https://discord.com/developers/docs/interactions/receiving-and-responding#interaction-object-application-command-data-structure
-
-What requests name: channels and messages of Discord in our words, and back. Pure.
+Every parser accepts any object and returns None for irrelevant or unreadable data: a payload that Discord changes is
+dropped, and nothing fails. https://discord.com/developers/docs/events/gateway-events
 """
 
 import re
@@ -58,30 +52,31 @@ from gateway.core.events import (
 _SUBCOMMAND: Final = 1
 _UNQUOTED: Final = re.compile(r'[^\s"“„”`]\S*')
 _EMPTY_ARG: Final = '""'
-"""Stands where an argument is left out and a later one is given."""
+"""Placeholder of an omitted argument before a later one."""
 
 
-def format_options(asked: Json, specs: Sequence[CommandSpec]) -> str:
-    """What would be written: a sub, and the arguments in the order of the table, quoted where they must be.
+def format_options(command: Json, specs: Sequence[CommandSpec]) -> str:
+    """Return the options as command text: a subcommand, and the arguments in the table's order, quoted where needed.
 
-    People give options in any order and leave some out. What the table does not have (a menu that is too old) comes
-    last, so that it is told to be too much.
+    People give options in any order and leave some out. Options that the table does not have (of an outdated menu) come
+    last, so that the parser reports them as surplus.
+    https://discord.com/developers/docs/interactions/receiving-and-responding#interaction-object-application-command-data-structure
     """
-    spec = next((one for one in specs if one.name == get_str(asked, "name").lower()), None)
-    options, words = get_objects(asked, "options"), list[str]()
-    of: CommandSpec | SubcommandSpec | None = spec
+    spec = next((row for row in specs if row.name == get_str(command, "name").lower()), None)
+    options, words = get_objects(command, "options"), list[str]()
+    definition: CommandSpec | SubcommandSpec | None = spec
     if options and get_int(options[0], "type") == _SUBCOMMAND:
         name = get_str(options[0], "name").lower()
-        of = next((sub for sub in spec.subs if sub.name == name), None) if spec else None
+        definition = next((sub for sub in spec.subs if sub.name == name), None) if spec else None
         words, options = [quote_word(name)], get_objects(options[0], "options")
     values = {get_str(option, "name"): _option_value(option) for option in options}
-    words += _ordered_words(of.args if of is not None else (), values)
+    words += _ordered_words(definition.args if definition is not None else (), values)
     return " ".join([*words, *(quote_word(value) for value in values.values())])
 
 
-def find_focused(asked: Json) -> tuple[str, str, str] | None:
-    """Sub, option, and what stands there until now, of the one that is being written. None: none is."""
-    options, sub = get_objects(asked, "options"), ""
+def find_focused(command: Json) -> tuple[str, str, str] | None:
+    """Return subcommand, option and current text of the option being typed. None: there is none."""
+    options, sub = get_objects(command, "options"), ""
     if options and get_int(options[0], "type") == _SUBCOMMAND:
         sub, options = get_str(options[0], "name"), get_objects(options[0], "options")
     found = next((option for option in options if get_bool(option, "focused")), None)
@@ -89,7 +84,7 @@ def find_focused(asked: Json) -> tuple[str, str, str] | None:
 
 
 def quote_word(word: str) -> str:
-    """One word, whatever it has in it."""
+    """Return `word` as one word of command text."""
     word = " ".join(clean_text(word).split())
     if _UNQUOTED.fullmatch(word):
         return word
@@ -97,7 +92,7 @@ def quote_word(word: str) -> str:
 
 
 def _ordered_words(args: Sequence[CommandArg], values: dict[str, str]) -> list[str]:
-    """Takes the values that the table has out of `values`."""
+    """Remove the table's arguments from `values` and return them as words."""
     words, missing = list[str](), 0
     for arg in args:
         value = values.pop(arg.name, "")
@@ -115,7 +110,7 @@ def _option_value(option: Json) -> str:
 
 
 def parse_channel_id(to: Address) -> str:
-    """The Discord channel behind an address: a thread is one of its own. Raises `Rejected`."""
+    """Return the Discord channel of an address: a thread is a channel. Raises `Rejected`."""
     found = parse_id(to.thread or to.room)
     if not found:
         raise Rejected(f"{to.thread or to.room!r} is not a channel of Discord")
@@ -123,7 +118,7 @@ def parse_channel_id(to: Address) -> str:
 
 
 def parse_message_id(message: MessageId) -> str:
-    """Its number. Raises `Rejected`: answers to commands have names, too, but cannot be touched."""
+    """Return the message's id. Raises `Rejected`: answers to commands have ids, too, but cannot be used."""
     found = parse_id(message)
     if not found:
         raise Rejected(f"{message!r} is not a message of Discord")
@@ -131,24 +126,24 @@ def parse_message_id(message: MessageId) -> str:
 
 
 def build_receipt(answer: object) -> Receipt:
-    """For the message object that Discord answers with."""
+    """Return the receipt for Discord's message object."""
     found = get_snowflake(answer, "id")
     return Receipt(ids=(MessageId(found),) if found else ())
 
 
 _USER_MESSAGE_TYPES = frozenset({0, 19, 20, 23})
-"""Message types: plain, reply, and what other bots answer to their commands. All others are said by Discord."""
+"""Message types: plain, reply, and answers of other bots to commands. All others are written by Discord."""
 _THREAD_STARTER_TYPE = 21
-"""Stands first in a thread that was made of a message, and has that message as `referenced_message`."""
+"""First message in a thread that was created from a message, which is its `referenced_message`."""
 _FORWARD_TYPE = 1
 _VOICE_FLAG = 1 << 13
-"""A voice message (https://discord.com/developers/docs/resources/message#message-object-message-flags)."""
+"""Voice message (https://discord.com/developers/docs/resources/message#message-object-message-flags)."""
 _MAX_EDIT_AGE = timedelta(minutes=10)
-"""An update tells of an edit if its `edited_timestamp` is so new: pins and link previews repeat an old one."""
+"""An update is an edit if its `edited_timestamp` is newer: pins and link previews repeat an old one."""
 _SLASH_COMMAND = 2, 1
 """Interaction and command type."""
 INTERACTION_PREFIX = "interaction:"
-"""Ids of native commands begin so: what answers one is told from a reply to a message."""
+"""Prefix of the ids of native commands: it distinguishes their answers from replies to messages."""
 _ATTACHMENT_FORMS: dict[str, Literal["image", "audio", "video"]] = {
     "image": "image",
     "audio": "audio",
@@ -157,41 +152,45 @@ _ATTACHMENT_FORMS: dict[str, Literal["image", "audio", "video"]] = {
 
 
 def parse_message(data: Json, directory: DiscordDirectory) -> Message | None:
-    """What somebody else said. Needs `directory` to know the channel."""
+    """Return a message of somebody else. `directory` must know the channel."""
     number_, channel = get_snowflake(data, "id"), get_snowflake(data, "channel_id")
-    starts = get_int(data, "type") == _THREAD_STARTER_TYPE
-    if starts:
+    is_thread_starter = get_int(data, "type") == _THREAD_STARTER_TYPE
+    if is_thread_starter:
         data = _thread_starter(data)
     sender = _parse_author(data)
     if not number_ or not channel or sender is None or sender.id == directory.own_id:
         return None
     if not _is_user_message(data):
         return None
-    where = (get_snowflake(data, "channel_id") or channel, get_snowflake(data, "id")) if starts else (channel, number_)
-    (shown, carried), files = _message_text(data, sender, directory), _parse_attachments(data, *where)
-    if not shown and not files:
+    where = (
+        (get_snowflake(data, "channel_id") or channel, get_snowflake(data, "id"))
+        if is_thread_starter
+        else (channel, number_)
+    )
+    (text, carried), files = _message_text(data, sender, directory), _parse_attachments(data, *where)
+    if not text and not files:
         return None
     return Message(
         id=MessageId(number_),
         at=directory.address(channel),
         sender=sender,
-        text=shown,
+        text=text,
         sent=snowflake_time(number_),
-        kind="room" if starts else _message_kind(data, directory),  # whoever it was said to read it where it was said
-        reply_to=None if starts else _reply_target(data),
+        kind="room" if is_thread_starter else _message_kind(data, directory),  # its addressee got it in the channel
+        reply_to=None if is_thread_starter else _reply_target(data),
         attachments=files,
         carried=carried,
     )
 
 
 def _thread_starter(data: Json) -> Json:
-    """The message that a thread was made of; nothing if it is not told."""
+    """Return the message that a thread was created from; empty if it is missing."""
     first = get_object(data, "referenced_message")
     return {**first, "guild_id": data.get("guild_id")} if first else {}
 
 
 def parse_edit(data: Json, directory: DiscordDirectory, now: datetime) -> MessageEdited | None:
-    """A message that now reads differently."""
+    """Return the edit of a message."""
     number_, channel, when = (
         get_snowflake(data, "id"),
         get_snowflake(data, "channel_id"),
@@ -216,15 +215,15 @@ def parse_edit(data: Json, directory: DiscordDirectory, now: datetime) -> Messag
 
 
 def parse_deletes(data: Json, directory: DiscordDirectory, now: datetime) -> list[MessageDeleted]:
-    """Messages that are gone, one by one or in bulk."""
+    """Return the deletions of messages, one by one or in bulk."""
     channel = get_snowflake(data, "channel_id")
     if not channel:
         return []
-    gone = [get_snowflake(data, "id"), *get_snowflakes(data, "ids")]
+    ids = [get_snowflake(data, "id"), *get_snowflakes(data, "ids")]
     at, direct = directory.address(channel), _is_direct(data, directory)
     return [
         MessageDeleted(id=EventId(found), at=at, message=MessageId(found), sent=now, direct=direct)
-        for found in gone
+        for found in ids
         if found
     ]
 
@@ -232,20 +231,20 @@ def parse_deletes(data: Json, directory: DiscordDirectory, now: datetime) -> lis
 def parse_reaction(
     data: Json, directory: DiscordDirectory, now: datetime, nonce: str, *, added: bool
 ) -> ReactionChanged | None:
-    """A reaction was put on or taken off. `nonce` tells it from the same one earlier."""
+    """Return an added or removed reaction. `nonce` makes its id unique among equal ones."""
     channel, user, to = (get_snowflake(data, key) for key in ("channel_id", "user_id", "message_id"))
     emoji, member = get_object(data, "emoji"), get_object(data, "member")
     shown = get_str(emoji, "name")
     if not channel or not user or not to or not shown or user == directory.own_id:
         return None
-    who = get_object(member, "user")
+    user_data = get_object(member, "user")
     return ReactionChanged(
         id=EventId(f"{to}.{user}.{nonce}"),
         at=directory.address(channel),
         sender=Sender(
             id=SenderId(user),
-            name=display_name(who, member) or user,
-            is_bot=get_bool(who, "bot"),
+            name=display_name(user_data, member) or user,
+            is_bot=get_bool(user_data, "bot"),
             verified=True,
             ranks=member_ranks(data),
         ),
@@ -258,18 +257,20 @@ def parse_reaction(
 
 
 def parse_command(data: Json, directory: DiscordDirectory, specs: Sequence[CommandSpec] = ()) -> Command | None:
-    """A native slash command of ours. `specs`: the table, which has the order of the arguments."""
+    """Return a native slash command of ours. `specs`: the command table, for the order of the arguments."""
     number_, channel = get_snowflake(data, "id"), get_snowflake(data, "channel_id")
-    asked, who = get_object(data, "data"), interaction_sender(data)
-    name = get_str(asked, "name").lower()
-    if (get_int(data, "type"), get_int(asked, "type")) != _SLASH_COMMAND or not (number_ and channel and who and name):
+    command, sender = get_object(data, "data"), interaction_sender(data)
+    name = get_str(command, "name").lower()
+    if (get_int(data, "type"), get_int(command, "type")) != _SLASH_COMMAND or not (
+        number_ and channel and sender and name
+    ):
         return None
     return Command(
         id=EventId(INTERACTION_PREFIX + number_),
         at=directory.address(channel),
-        sender=who,
+        sender=sender,
         name=name,
-        args=format_options(asked, specs),
+        args=format_options(command, specs),
         sent=snowflake_time(number_),
         origin="native",
         direct=is_direct_interaction(data),
@@ -285,7 +286,7 @@ def parse_event(
     *,
     specs: Sequence[CommandSpec] = (),
 ) -> Sequence[Notification]:
-    """All that one event of the gateway means to us. `specs`: as for `parse_command`."""
+    """Return the notifications of one gateway event. `specs`: see `parse_command`."""
     found: Notification | None = None
     match event:
         case "MESSAGE_CREATE":
@@ -304,17 +305,17 @@ def parse_event(
 
 
 def _parse_author(data: Json) -> Sender | None:
-    """Who said it. A webhook can take any name and picture, and Discord vouches for nothing but its id."""
+    """Return the author. A webhook can take any name and picture, so only its id identifies it."""
     author = get_object(data, "author")
-    who, hook = get_snowflake(author, "id"), get_snowflake(data, "webhook_id")
-    # An answer to another bot's command carries its application as `webhook_id`, and is that bot's own.
-    if hook and hook != get_snowflake(data, "application_id"):
-        return Sender(id=SenderId(f"webhook:{hook}"), name=display_name(author, {}) or hook, is_bot=True)
-    if not who:
+    user_id, webhook_id = get_snowflake(author, "id"), get_snowflake(data, "webhook_id")
+    # An answer to another bot's command has its application as `webhook_id`, and is that bot's own message.
+    if webhook_id and webhook_id != get_snowflake(data, "application_id"):
+        return Sender(id=SenderId(f"webhook:{webhook_id}"), name=display_name(author, {}) or webhook_id, is_bot=True)
+    if not user_id:
         return None
-    name = display_name(author, get_object(data, "member")) or who
-    is_bot = get_bool(author, "bot") or bool(hook)
-    return Sender(id=SenderId(who), name=name, is_bot=is_bot, verified=True, ranks=member_ranks(data))
+    name = display_name(author, get_object(data, "member")) or user_id
+    is_bot = get_bool(author, "bot") or bool(webhook_id)
+    return Sender(id=SenderId(user_id), name=name, is_bot=is_bot, verified=True, ranks=member_ranks(data))
 
 
 def _is_user_message(data: Json) -> bool:
@@ -322,7 +323,7 @@ def _is_user_message(data: Json) -> bool:
 
 
 def _message_text(data: Json, sender: Sender, directory: DiscordDirectory) -> tuple[str, str]:
-    """All of it, and the part that its sender did not write."""
+    """Return the whole text, and the part of it that the sender did not write."""
     shown = resolve_references(get_str(data, "content"), mentioned_names(data), directory).strip("\n")
     lines = [shown] if shown.strip() else []
     others = extra_lines(data, directory, embeds=sender.is_bot)
@@ -340,16 +341,19 @@ def _reply_target(data: Json) -> MessageId | None:
 
 
 def _is_direct(data: Json, directory: DiscordDirectory) -> bool:
-    """What happens in a guild names it, and its channels are known before the history is asked."""
+    """Return whether it happened outside of guilds.
+
+    Guild events name their guild, and its channels are known before their history is read.
+    """
     return not get_snowflake(data, "guild_id") and directory.is_direct(get_snowflake(data, "channel_id"))
 
 
 def _message_kind(data: Json, directory: DiscordDirectory) -> Literal["direct", "mention", "reply", "room"]:
-    """Whom it was said to; a mention of everybody or of a role that people have is not said to us."""
+    """Return whom the message addresses; mentions of everybody, or of a role that people have, do not address us."""
     if _is_direct(data, directory):
         return "direct"
     me = directory.own_id
-    to_us = (
+    is_reply_to_us = (
         bool(me)
         and get_snowflake(get_object(get_object(data, "referenced_message"), "author"), "id") == me
         and bool(_reply_target(data))
@@ -358,7 +362,7 @@ def _message_kind(data: Json, directory: DiscordDirectory) -> Literal["direct", 
         map(directory.is_own_role, get_snowflakes(data, "mention_roles"))
     ):
         return "mention"
-    if to_us:  # a reply pings whom it answers, so `mentions` tells nothing here
+    if is_reply_to_us:  # a reply pings its addressee, so `mentions` proves nothing here
         return "reply"
     return "mention" if any(get_snowflake(user, "id") == me for user in get_objects(data, "mentions") if me) else "room"
 

@@ -76,7 +76,7 @@ async def simulated(
         clock,
         random=lambda: 0.0,
         directory=channel._directory,
-        kept=DiscordAccountState(clock, commands, None),
+        state=DiscordAccountState(clock, commands, None),
     )
     client = life.simulated = DiscordClient(config, life.handle_raw_event)
     _also_for_simcord(client)
