@@ -280,7 +280,9 @@ def _validate(source: ConfigSource, base: Path) -> Settings:
             source.add_problem(keys, message)
     if settings is None or source.problems:
         raise ConfigError(tuple(sorted(set(source.problems))), frozenset(source.referenced_files)) from None
-    store = settings.store.model_copy(update={"path": base.absolute() / settings.store.path})  # where left out
+    store = settings.store.model_copy(
+        update={"path": base.absolute() / settings.store.path}
+    )  # the default is relative, too
     return settings.model_copy(update={"store": store})
 
 

@@ -378,7 +378,7 @@ class FoldsConfig(ConfigSection):
     @field_validator("provider_side")
     @classmethod
     def _check_provider_side(cls, value: str) -> str:
-        # What only the provider holds is in no log: it survives no restart, and no handle leads to what it stands for.
+        # A summary held by the provider is in no log: it is lost at a restart, and has no handles to its sources.
         if value == "compact":
             raise ValueError("summaries are made here, where the log has them; write off, and compaction.enabled: true")
         return value

@@ -375,7 +375,7 @@ class Post:
     """Visible only to the sender of the `Command` that `reply_to` names. On a platform that cannot do that, the post is
     public; on one that could but no longer can (the request is too old), it is rejected."""
     file: PostFile | None = None
-    """File sent along, with `text` as its caption, where the channel supports it (`Capabilities.file_bytes`)."""
+    """File sent along, with `text` as its caption, where the channel supports it (`Capabilities.max_file_bytes`)."""
     page: int = 1
     """Page of the text to show, from 1, on a channel that shows long texts in pages; else without effect."""
 

@@ -303,7 +303,7 @@ class PartSendEnded:
     ids: tuple[MessageId, ...] = ()
     maybe_seen: bool = False
     """With `waiting`: this attempt or an earlier one may have shown it all the same. It is tried again only where the
-    platform drops repeats (`Capabilities.resend_s`)."""
+    platform drops repeats (`Capabilities.resend_window_s`)."""
     kind: Literal["part"] = "part"
 
 

@@ -90,7 +90,7 @@ class AccessPolicy:
     allow_masks: bool = False
     """True if a person may be paired whose id the platform does not vouch for."""
     space_of: Callable[[Address], RoomId | None] = lambda _: None
-    """The space of a room (a Discord guild); `rooms` may name that instead. None: none, or not known."""
+    """The space of a room (a Discord guild); `open_rooms` may name that instead. None: none, or not known."""
     agent_of: Callable[[Address], str] = lambda _: ""
     """The agent of a conversation."""
     roster_state: Callable[[], RosterState] = lambda: EMPTY_ROSTER
@@ -99,17 +99,13 @@ class AccessPolicy:
 
     def update_from(self, other: "AccessPolicy") -> None:
         """Take over everything in `other` that comes from the configuration. Returns at once."""
-        self.dm_policy, self.roles, self.open_rooms, self.grants = (
-            other.dm_policy,
-            other.roles,
-            other.open_rooms,
-            other.grants,
-        )
-        self.platform_roles, self.room_policy, self.allow_masks = (
-            other.platform_roles,
-            other.room_policy,
-            other.allow_masks,
-        )
+        self.dm_policy = other.dm_policy
+        self.roles = other.roles
+        self.open_rooms = other.open_rooms
+        self.grants = other.grants
+        self.platform_roles = other.platform_roles
+        self.room_policy = other.room_policy
+        self.allow_masks = other.allow_masks
         self.agent_of = other.agent_of
 
 
@@ -227,24 +223,30 @@ def _is_in_room(policy: AccessPolicy, room: str, at: Address) -> bool:
 
 def has_administrator(policy: AccessPolicy) -> bool:
     """Return whether any person is an owner or admin by id."""
-    given = (
-        one.role for all_ in (policy.grants, policy.roster_state().grants) for some in all_.values() for one in some
+    granted = (
+        grant.role
+        for by_person in (policy.grants, policy.roster_state().grants)
+        for grants in by_person.values()
+        for grant in grants
     )
-    return any(role in ADMIN_ROLES for role in (*policy.roles.values(), *given))
+    return any(role in ADMIN_ROLES for role in (*policy.roles.values(), *granted))
 
 
 def has_role_holder(policy: AccessPolicy, channel: ChannelName, roles: Sequence[str]) -> bool:
     """Return whether any person on that channel may have one of these roles."""
     if channel == policy.operator_channel:
         return "owner" in roles
-    given = [(key, role) for key, role in policy.roles.items()]
-    given += [
-        (key, one.role) for all_ in (policy.grants, policy.roster_state().grants) for key in all_ for one in all_[key]
+    holders = list(policy.roles.items())
+    holders += [
+        (person, grant.role)
+        for by_person in (policy.grants, policy.roster_state().grants)
+        for person, grants in by_person.items()
+        for grant in grants
     ]
-    if any(role in roles and key.startswith(f"{channel}:") for key, role in given):
+    if any(role in roles and person.startswith(f"{channel}:") for person, role in holders):
         return True
     if any(rule.role in roles and fnmatchcase(channel, rule.channel) for rule in policy.platform_roles):
         return True
     links = policy.roster_state().links
-    same = (one for key, role in given if role in roles for one in links.get(key, ()))
-    return any(one.startswith(f"{channel}:") for one in same)
+    linked = (other for person, role in holders if role in roles for other in links.get(person, ()))
+    return any(other.startswith(f"{channel}:") for other in linked)

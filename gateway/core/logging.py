@@ -121,7 +121,7 @@ class _CleanProcessor:
         if not isinstance(value, str):
             return value
         clean = self._redact(value)
-        # A traceback has lines of its own, and each of them may quote anything.
+        # A traceback has several lines, and each of them may quote untrusted text.
         return (
             "\n".join(map(escape_unprintable, clean.split("\n"))) if key == "exception" else escape_unprintable(clean)
         )

@@ -84,7 +84,7 @@ def append_private(path: Path, text: bytes) -> None:
             _check_regular(path, handle)
             before, size = _read_end(handle, len(text))
             if size < len(text):
-                before = b"\n" + before  # a file begins where a line does
+                before = b"\n" + before  # the start of a file is the start of a line
             rest = text[_overlap(before, text, fresh=size == 0) :]
             if size and len(rest) == len(text) and not before.endswith(b"\n"):
                 rest = b"\n" + rest

@@ -233,7 +233,7 @@ def break_nicks(text: str, inside: Collection[str], fold: Callable[[str], str]) 
 
 
 def _break_nick(nick: str) -> str:
-    # A nick of one letter has nothing to part: the joiner in front still makes another word of it.
+    # A nick of one letter cannot be split: the joiner in front still makes it another word.
     return f"{nick[0]}{WORD_JOINER}{nick[1:]}" if len(nick) > 1 else f"{WORD_JOINER}{nick}"
 
 
@@ -258,7 +258,7 @@ def check_name(sender: Sender, others: Iterable[Sender]) -> NameWarning | None:
             continue
         if other.name.casefold() != sender.name.casefold():
             return NameWarning("alike", other.name)
-        if other.verified:  # without that a name is all there is: it may be one person twice
+        if other.verified:  # otherwise only the name is known: it may be the same person
             return NameWarning("same" if sender.verified else "perhaps", other.name)
     alphabets = mixed_alphabets(sender.name)
     return NameWarning("mixed", " and ".join(alphabets)) if alphabets else None
