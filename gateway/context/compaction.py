@@ -42,52 +42,10 @@ from gateway.store import NewEntry, Store
 logger = logging.getLogger("reverie.folds")
 _summary_logger = logging.getLogger("reverie.compacting")
 
-
+SummaryOutcome = Literal["ok", "failed", "lock_held", "no_boundary"]
+"""Outcomes of a try to get a summary."""
 CompactionOutcome = Literal["ok", "failed", "lock_held", "no_boundary", "tool_result_truncated"]
-
-
-@dataclass(slots=True, kw_only=True)
-class CompactionLock:
-    """State of a lock, while it is held."""
-
-    is_held: bool
-    """False: another holder has it."""
-    has_failed: bool = False
-    """Set by the holder if there is no summary."""
-
-
-@contextlib.asynccontextmanager
-async def acquire_compaction_lock(
-    store: Store, clock: Clock, conversation: ConversationId, ttl_s: float
-) -> AsyncIterator[CompactionLock]:
-    """Acquire the lock on summaries of a conversation. Raises StoreError.
-
-    Released at the end, also on cancellation. After a failure it is held until it expires: else each turn would try
-    again, and a person waits for each. A process that dies leaves a lock that expires.
-    """
-    holder, lock = new_id(clock.now()), CompactionLock(is_held=False)
-    if await _is_held_by_other(store, clock, conversation, holder):
-        yield lock
-        return
-    try:
-        await _write_lock(store, clock, conversation, holder, ttl_s)
-        lock.is_held = not await _is_held_by_other(store, clock, conversation, holder)
-        yield lock
-    finally:  # a cancelled append may have been written
-        if not lock.has_failed:
-            await run_to_completion(_write_lock(store, clock, conversation, holder, 0.0))
-
-
-async def _write_lock(store: Store, clock: Clock, conversation: ConversationId, holder: str, for_s: float) -> None:
-    now = clock.now()
-    fact = CompactionLocked(holder=holder, until=now + timedelta(seconds=for_s))
-    await store.append([NewEntry(fact=fact, at=now, conversation=conversation)])
-
-
-async def _is_held_by_other(store: Store, clock: Clock, conversation: ConversationId, holder: str) -> bool:
-    lock = await store.compaction_lock(conversation)
-    return lock is not None and lock[0] != holder and lock[1] > clock.now()
-
+"""The same, with results that were too large: what `gateway.ops.metrics` counts."""
 
 MAX_TRIES: Final = 3
 FIRST_WAIT_S: Final = 1.0
@@ -99,8 +57,75 @@ TTL_SHARE: Final = 0.8
 """Share of the lock's time that may be used: it must not expire while it is held."""
 OVER_BUDGET: Final = "the day's budget does not reach for a summary"
 
-SummaryOutcome = Literal["ok", "failed", "lock_held", "no_boundary"]
-"""Outcomes that `gateway.core.metrics` counts."""
+MIN_BUDGET_TOKENS = 256
+"""Tokens that a conversation has in any case, however much stands in front of it."""
+
+MAX_JOURNAL_ENTRIES = 200
+"""Newest journal entries of a place that are considered for its head."""
+EXCERPTS_SHARE = 1 / 8
+"""Share of the budget that results of summarised tool loops may take."""
+_NO_FOLD = ViewFolded(start=Seq(0), reason="")
+MIN_SUMMARY_TOKENS = 200
+"""Smallest size that a summary is asked for, however small the window is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionInput:
+    """Requirements of a turn on the view."""
+
+    fixed_tokens: int
+    """Tokens in front of the conversation, estimated."""
+    rendered: RenderedInput = field(default_factory=RenderedInput)
+    """New input."""
+    attempts: int = 0
+    """Number of times the provider has refused the request as too long."""
+    is_requested: bool = False
+    """A fold was requested explicitly, whatever it saves."""
+    build_request: Callable[[HistoryView], Awaitable[ModelRequest]]
+    """Build the request of the turn with this view and no new input, for the summarizer."""
+    can_afford: Callable[[ModelRequest], bool] = lambda _: True
+    """Return whether the budget allows this request for a summary."""
+    progress: TurnProgress = field(default_factory=TurnProgress)
+    """Receives the costs of the summary, at any time."""
+    current_label: Callable[[], TrustLabel] = lambda: UNKNOWN_LABEL
+    """Return the trust label of all that the request holds so far."""
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of the new input, estimated."""
+        return view.estimate_tokens(self.rendered.text) + view.estimate_image_tokens(self.rendered.media)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextBudget:
+    """Limits of a conversation, in tokens as they are billed."""
+
+    budget_tokens: int
+    compact_above_tokens: int | None
+    """Above this a model is to summarise it. None: no model does."""
+    is_full: bool
+    """The last prompt was as large as prompts may be."""
+    scale: float
+    """Ratio of billed to estimated tokens."""
+
+    def is_exceeded_by(self, tokens: int) -> bool:
+        """Return whether so many estimated tokens are too many."""
+        billed = tokens * self.scale
+        return (
+            self.is_full
+            or billed > self.budget_tokens
+            or (self.compact_above_tokens is not None and billed > self.compact_above_tokens)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldResult:
+    """Outcome of `Compactor.fold_if_due`."""
+
+    view: HistoryView
+    is_folded: bool = False
+    weighed: FoldDecision | None = None
+    """Reasons against folding, if something could have left the view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +142,16 @@ class SummaryResult:
     """Usage of all requests for it, including failed ones."""
     usage: Usage = NO_USAGE
     requests: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class CompactionLock:
+    """State of a lock, while it is held."""
+
+    is_held: bool
+    """False: another holder has it."""
+    has_failed: bool = False
+    """Set by the holder if there is no summary."""
 
 
 class Summarizer:
@@ -288,99 +323,37 @@ def _total_cost_usd(accounts: Sequence[RequestUsage], requests: int) -> float | 
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-MIN_BUDGET_TOKENS = 256
-"""Tokens that a conversation has in any case, however much stands in front of it."""
+@contextlib.asynccontextmanager
+async def acquire_compaction_lock(
+    store: Store, clock: Clock, conversation: ConversationId, ttl_s: float
+) -> AsyncIterator[CompactionLock]:
+    """Acquire the lock on summaries of a conversation. Raises StoreError.
+
+    Released at the end, also on cancellation. After a failure it is held until it expires: else each turn would try
+    again, and a person waits for each. A process that dies leaves a lock that expires.
+    """
+    holder, lock = new_id(clock.now()), CompactionLock(is_held=False)
+    if await _is_held_by_other(store, clock, conversation, holder):
+        yield lock
+        return
+    try:
+        await _write_lock(store, clock, conversation, holder, ttl_s)
+        lock.is_held = not await _is_held_by_other(store, clock, conversation, holder)
+        yield lock
+    finally:  # a cancelled append may have been written
+        if not lock.has_failed:
+            await run_to_completion(_write_lock(store, clock, conversation, holder, 0.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionInput:
-    """Requirements of a turn on the view."""
-
-    fixed_tokens: int
-    """Tokens in front of the conversation, estimated."""
-    rendered: RenderedInput = field(default_factory=RenderedInput)
-    """New input."""
-    attempts: int = 0
-    """Number of times the provider has refused the request as too long."""
-    is_requested: bool = False
-    """A fold was requested explicitly, whatever it saves."""
-    build_request: Callable[[HistoryView], Awaitable[ModelRequest]]
-    """Build the request of the turn with this view and no new input, for the summarizer."""
-    can_afford: Callable[[ModelRequest], bool] = lambda _: True
-    """Return whether the budget allows this request for a summary."""
-    progress: TurnProgress = field(default_factory=TurnProgress)
-    """Receives the costs of the summary, at any time."""
-    current_label: Callable[[], TrustLabel] = lambda: UNKNOWN_LABEL
-    """Return the trust label of all that the request holds so far."""
-
-    @property
-    def new_tokens(self) -> int:
-        """Tokens of the new input, estimated."""
-        return view.estimate_tokens(self.rendered.text) + view.estimate_image_tokens(self.rendered.media)
+async def _write_lock(store: Store, clock: Clock, conversation: ConversationId, holder: str, for_s: float) -> None:
+    now = clock.now()
+    fact = CompactionLocked(holder=holder, until=now + timedelta(seconds=for_s))
+    await store.append([NewEntry(fact=fact, at=now, conversation=conversation)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextBudget:
-    """Limits of a conversation, in tokens as they are billed."""
-
-    budget_tokens: int
-    compact_above_tokens: int | None
-    """Above this a model is to summarise it. None: no model does."""
-    is_full: bool
-    """The last prompt was as large as prompts may be."""
-    scale: float
-    """Ratio of billed to estimated tokens."""
-
-    def is_exceeded_by(self, tokens: int) -> bool:
-        """Return whether so many estimated tokens are too many."""
-        billed = tokens * self.scale
-        return (
-            self.is_full
-            or billed > self.budget_tokens
-            or (self.compact_above_tokens is not None and billed > self.compact_above_tokens)
-        )
-
-
-def compute_context_budget(
-    history: HistoryView, want: CompactionInput, settings: ContextOptimizationConfig, usable: int, *, compacts: bool
-) -> ContextBudget:
-    """Return the limits of a conversation, given the `usable` tokens that prompts may take."""
-    used = int(want.fixed_tokens * history.scale) - history.cleared_tokens
-    budget = int(usable * settings.folds.fold_at_pct) - used
-    above = int(usable * settings.compaction.compact_at_pct) - used
-    if want.is_requested:  # as if the present size were just too large
-        budget = above = min(budget, int((history.tokens + want.new_tokens) * history.scale) - 1)
-    return ContextBudget(
-        budget_tokens=max(0 if want.is_requested else MIN_BUDGET_TOKENS, budget),
-        compact_above_tokens=above if compacts else None,
-        is_full=is_window_filled(history, usable * settings.folds.fold_at_pct),
-        scale=history.scale,
-    )
-
-
-def is_window_filled(history: HistoryView, tokens: float) -> bool:
-    """Return whether the newest prompt had so many tokens, as its provider counted, and nothing was folded since."""
-    newest = next(history.turns_since_fold(), None)
-    return newest is not None and newest.billed[0] >= tokens
-
-
-MAX_JOURNAL_ENTRIES = 200
-"""Newest journal entries of a place that are considered for its head."""
-EXCERPTS_SHARE = 1 / 8
-"""Share of the budget that results of summarised tool loops may take."""
-_NO_FOLD = ViewFolded(start=Seq(0), reason="")
-MIN_SUMMARY_TOKENS = 200
-"""Smallest size that a summary is asked for, however small the window is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldResult:
-    """Outcome of `Compactor.fold_if_due`."""
-
-    view: HistoryView
-    is_folded: bool = False
-    weighed: FoldDecision | None = None
-    """Reasons against folding, if something could have left the view."""
+async def _is_held_by_other(store: Store, clock: Clock, conversation: ConversationId, holder: str) -> bool:
+    lock = await store.compaction_lock(conversation)
+    return lock is not None and lock[0] != holder and lock[1] > clock.now()
 
 
 class Compactor:
@@ -576,3 +549,26 @@ class Compactor:
             last_request=next((turn.raw.input_text for turn in reversed(leaving) if turn.is_addressed), ""),
             budget_tokens=decision.head,
         )
+
+
+def compute_context_budget(
+    history: HistoryView, want: CompactionInput, settings: ContextOptimizationConfig, usable: int, *, compacts: bool
+) -> ContextBudget:
+    """Return the limits of a conversation, given the `usable` tokens that prompts may take."""
+    used = int(want.fixed_tokens * history.scale) - history.cleared_tokens
+    budget = int(usable * settings.folds.fold_at_pct) - used
+    above = int(usable * settings.compaction.compact_at_pct) - used
+    if want.is_requested:  # as if the present size were just too large
+        budget = above = min(budget, int((history.tokens + want.new_tokens) * history.scale) - 1)
+    return ContextBudget(
+        budget_tokens=max(0 if want.is_requested else MIN_BUDGET_TOKENS, budget),
+        compact_above_tokens=above if compacts else None,
+        is_full=is_window_filled(history, usable * settings.folds.fold_at_pct),
+        scale=history.scale,
+    )
+
+
+def is_window_filled(history: HistoryView, tokens: float) -> bool:
+    """Return whether the newest prompt had so many tokens, as its provider counted, and nothing was folded since."""
+    newest = next(history.turns_since_fold(), None)
+    return newest is not None and newest.billed[0] >= tokens

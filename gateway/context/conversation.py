@@ -56,33 +56,6 @@ DELIVERY_DOUBT: Final = (
 POST_SNIPPET_CHARS: Final = 80
 """Characters of an own post that a notice quotes: enough to recognise it."""
 
-
-def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
-    """Return the notice of an event. `post`: text of the own post that a reaction or a delivery report refers to."""
-    match event:
-        case Alarm():
-            return _render_reminder(event)
-        case TaskFinished():
-            came = "ended" if event.ok else "failed"
-            return (("name", event.what), *_with_reason(f" {came}", event.text))
-        case ReactionChanged():
-            reaction: NoticePieces = (("name", event.sender.name), ("own", " reacted with "), ("name", event.reaction))
-            return (*reaction, *_with_reason(" to your message", post[:POST_SNIPPET_CHARS]))
-        case DeliveryReport():
-            which: NoticePieces = (("quoted", post[:POST_SNIPPET_CHARS]), ("own", " ")) if post.strip() else ()
-            known = "could not be delivered" if event.state == "failed" else DELIVERY_DOUBT
-            return (("own", "your message "), *which, *_with_reason(known, event.reason))
-        case PlaceRenamed():
-            return _render_rename(event)
-        case ConnectionChanged():
-            return (("name", event.channel), *_with_reason(" is up" if event.up else " is down", event.reason))
-
-
-def wants_answer(fact: Fact) -> bool:
-    """Return whether a fact asks for an answer by itself. Mere reports do not."""
-    return not isinstance(fact, ReactionChanged | DeliveryReport | PlaceRenamed)
-
-
 _RENAME_TEXTS: Final = {
     "room": "this room is now called",
     "server": "the server is now called",
@@ -91,63 +64,8 @@ _RENAME_TEXTS: Final = {
     "me": "you are now called",
 }
 
-
-def _render_rename(event: PlaceRenamed) -> NoticePieces:
-    """Return one sentence with every name that changed."""
-    parts: NoticePieces = ()
-    for one in event.changed:
-        name = getattr(event.names, one)
-        words: NoticePieces = (
-            (("own", f"{_RENAME_TEXTS[one]} "), ("quoted", name)) if name else (("own", f"the {one} is gone"),)
-        )
-        parts = (*parts, ("own", "; "), *words) if parts else words
-    return parts
-
-
-def _render_reminder(alarm: Alarm) -> NoticePieces:
-    owner: NoticePieces = (("own", "reminder that "), ("name", alarm.asked_by), ("own", " asked for"))
-    parts: NoticePieces = owner if alarm.asked_by else (("own", "your reminder"),)
-    due = f", due {_format_time(alarm.due, alarm.sent)}" if alarm.due is not None else ""
-    missed = f", missed {alarm.missed} times before" if alarm.missed > 1 else ", missed once before"
-    again = f", again {_format_time(alarm.next, alarm.sent)}" if alarm.next is not None else ""
-    return (*parts, *_with_reason(f"{due}{missed if alarm.missed else ''}{again}", alarm.text))
-
-
-def _with_reason(own: str, words: str) -> NoticePieces:
-    return (("own", f"{own}: "), ("quoted", words)) if words.strip() else (("own", own),)
-
-
-def _format_time(at: datetime, now: datetime) -> str:
-    return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
-
-
 NOBODY = Sender(id=SenderId(""), name="")
 NOWHERE = Address(channel=INNER_CHANNEL, room=RoomId("nowhere"))
-
-
-def topic_change_as_message(change: MembershipChanged) -> Message:
-    """Return a topic change as a message in the room, so that it is rendered in its place."""
-    return Message(
-        id=MessageId(change.id),
-        at=change.at,
-        sender=change.sender,
-        text=change.text or "",
-        sent=change.sent,
-        kind="room",
-    )
-
-
-def event_as_message(event: SystemEvent, *, addressed: bool) -> Message:
-    """Return a system event as a message without sender and text. `addressed`: it counts as addressed to the agent."""
-    return Message(
-        id=MessageId(event.id),
-        at=address_of(event) or NOWHERE,
-        sender=NOBODY,
-        text="",
-        sent=event.sent,
-        kind="mention" if addressed else "room",
-    )
-
 
 MAX_CHANGES = 1_000
 """Edits and deletions read for one turn. More than that is a raid, and then the oldest messages keep their first
@@ -190,6 +108,27 @@ class RenderedMessage:
     label: TrustLabel = TRUSTED_LABEL
     """Trust label of everyone whose words the line holds: sender, authors of quoted and forwarded text, of
     attachments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedInput:
+    """Input that is new to the model, as text."""
+
+    text: str = ""
+    covers: tuple[Seq, ...] = ()
+    senders: tuple[SenderId, ...] = ()
+    """Sender of each entry of `covers`."""
+    media: tuple[MediaRef, ...] = ()
+    has_more: bool = False
+    """Addressed messages after the last of `covers` did not fit: they are left for another turn."""
+
+
+class _ReplyTarget(NamedTuple):
+    """Message that another one replies to: its author, its beginning and the label of that text."""
+
+    name: str
+    text: str
+    label: TrustLabel
 
 
 class AttachmentSource(Protocol):
@@ -427,27 +366,14 @@ class ConversationReader:
         return _ReplyTarget("you", "", TRUSTED_LABEL) if message.kind == "reply" else None
 
 
-class _ReplyTarget(NamedTuple):
-    """Message that another one replies to: its author, its beginning and the label of that text."""
-
-    name: str
-    text: str
-    label: TrustLabel
-
-
-def _is_quotation(carried: str) -> bool:
-    """Return whether the carried text consists of quoted lines: of the message replied to, whose author is known."""
-    return bool(carried) and all(line.startswith(">") for line in carried.splitlines())
-
-
-def _images_label(attached: Sequence[DescribedAttachment]) -> TrustLabel:
-    """Return the label of shown images: their authors may have written in them."""
-    return TrustLabel(foreign="an attachment") if any(one.image is not None for one in attached) else TRUSTED_LABEL
-
-
 def is_addressed(fact: Fact) -> bool:
     """Return whether a fact is addressed to the agent, not merely posted where it listens. A reminder is."""
     return isinstance(fact, Alarm) or (isinstance(fact, Message) and fact.kind != "room")
+
+
+def wants_answer(fact: Fact) -> bool:
+    """Return whether a fact asks for an answer by itself. Mere reports do not."""
+    return not isinstance(fact, ReactionChanged | DeliveryReport | PlaceRenamed)
 
 
 def find_reply_to(current: Sequence[CurrentMessage]) -> MessageId | None:
@@ -456,19 +382,6 @@ def find_reply_to(current: Sequence[CurrentMessage]) -> MessageId | None:
     messages = [one.message for one in current if not (one.is_topic_change or one.notice)]
     addressed = [message for message in messages if is_addressed(message)] or messages
     return addressed[-1].id if addressed else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenderedInput:
-    """Input that is new to the model, as text."""
-
-    text: str = ""
-    covers: tuple[Seq, ...] = ()
-    senders: tuple[SenderId, ...] = ()
-    """Sender of each entry of `covers`."""
-    media: tuple[MediaRef, ...] = ()
-    has_more: bool = False
-    """Addressed messages after the last of `covers` did not fit: they are left for another turn."""
 
 
 def fit_lines(lines: Sequence[RenderedMessage], *, omitted: int, budget: int, plain: bool) -> RenderedInput:
@@ -506,5 +419,89 @@ def render_lines(lines: Sequence[RenderedMessage], *, omitted: int, plain: bool)
     )
 
 
+def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
+    """Return the notice of an event. `post`: text of the own post that a reaction or a delivery report refers to."""
+    match event:
+        case Alarm():
+            return _render_reminder(event)
+        case TaskFinished():
+            came = "ended" if event.ok else "failed"
+            return (("name", event.what), *_with_reason(f" {came}", event.text))
+        case ReactionChanged():
+            reaction: NoticePieces = (("name", event.sender.name), ("own", " reacted with "), ("name", event.reaction))
+            return (*reaction, *_with_reason(" to your message", post[:POST_SNIPPET_CHARS]))
+        case DeliveryReport():
+            which: NoticePieces = (("quoted", post[:POST_SNIPPET_CHARS]), ("own", " ")) if post.strip() else ()
+            known = "could not be delivered" if event.state == "failed" else DELIVERY_DOUBT
+            return (("own", "your message "), *which, *_with_reason(known, event.reason))
+        case PlaceRenamed():
+            return _render_rename(event)
+        case ConnectionChanged():
+            return (("name", event.channel), *_with_reason(" is up" if event.up else " is down", event.reason))
+
+
+def topic_change_as_message(change: MembershipChanged) -> Message:
+    """Return a topic change as a message in the room, so that it is rendered in its place."""
+    return Message(
+        id=MessageId(change.id),
+        at=change.at,
+        sender=change.sender,
+        text=change.text or "",
+        sent=change.sent,
+        kind="room",
+    )
+
+
+def event_as_message(event: SystemEvent, *, addressed: bool) -> Message:
+    """Return a system event as a message without sender and text. `addressed`: it counts as addressed to the agent."""
+    return Message(
+        id=MessageId(event.id),
+        at=address_of(event) or NOWHERE,
+        sender=NOBODY,
+        text="",
+        sent=event.sent,
+        kind="mention" if addressed else "room",
+    )
+
+
+def _is_quotation(carried: str) -> bool:
+    """Return whether the carried text consists of quoted lines: of the message replied to, whose author is known."""
+    return bool(carried) and all(line.startswith(">") for line in carried.splitlines())
+
+
+def _images_label(attached: Sequence[DescribedAttachment]) -> TrustLabel:
+    """Return the label of shown images: their authors may have written in them."""
+    return TrustLabel(foreign="an attachment") if any(one.image is not None for one in attached) else TRUSTED_LABEL
+
+
 def _estimate_line_tokens(one: RenderedMessage) -> int:
     return view.estimate_tokens(render_line(one.line)) + view.estimate_image_tokens(one.images)
+
+
+def _render_rename(event: PlaceRenamed) -> NoticePieces:
+    """Return one sentence with every name that changed."""
+    parts: NoticePieces = ()
+    for one in event.changed:
+        name = getattr(event.names, one)
+        words: NoticePieces = (
+            (("own", f"{_RENAME_TEXTS[one]} "), ("quoted", name)) if name else (("own", f"the {one} is gone"),)
+        )
+        parts = (*parts, ("own", "; "), *words) if parts else words
+    return parts
+
+
+def _render_reminder(alarm: Alarm) -> NoticePieces:
+    owner: NoticePieces = (("own", "reminder that "), ("name", alarm.asked_by), ("own", " asked for"))
+    parts: NoticePieces = owner if alarm.asked_by else (("own", "your reminder"),)
+    due = f", due {_format_time(alarm.due, alarm.sent)}" if alarm.due is not None else ""
+    missed = f", missed {alarm.missed} times before" if alarm.missed > 1 else ", missed once before"
+    again = f", again {_format_time(alarm.next, alarm.sent)}" if alarm.next is not None else ""
+    return (*parts, *_with_reason(f"{due}{missed if alarm.missed else ''}{again}", alarm.text))
+
+
+def _with_reason(own: str, words: str) -> NoticePieces:
+    return (("own", f"{own}: "), ("quoted", words)) if words.strip() else (("own", own),)
+
+
+def _format_time(at: datetime, now: datetime) -> str:
+    return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"

@@ -35,6 +35,14 @@ _MAX_PENDING_NOTES: Final = 1_000
 _MAX_PENDING_CHARS: Final = 8_000
 """Characters of pending notes shown at once; a note is shown whole or not at all."""
 
+MAX_NOTES_TOKENS: Final = 8_000
+"""Size of the notes in one dream; the rest is left for the next."""
+DREAM_REASON: Final = "dreamt"
+_MAX_TOOL_ROUNDS: Final = 1
+_TOO_LONG_PROMPT: Final = (
+    "That is {} characters, and {} is the most. Write the whole file again, shorter: drop what matters least."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DreamNote:
@@ -66,117 +74,6 @@ class DreamInput(NamedTuple):
     """Log position up to which all notes are included."""
 
 
-async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) -> DreamInput:
-    """Return the oldest notes after `after` that fit into `budget` tokens; at least one, if there is any."""
-    found, waiting, since, upto = list[DreamNote](), list[DreamNote](), after, after
-    while True:
-        page = await store.entries(after=after, kinds=["noted", "forgotten"], limit=_PAGE)
-        forgotten = await store.forgotten_notes([one.seq for one in page])
-        for one in page:
-            note = await _find_note(store, one, since) if one.seq not in forgotten else None
-            if note is None or note.noted.agent != agent:
-                continue
-            if note.is_trusted:
-                budget -= estimate_tokens(render_note(note))
-                if found and budget < 0:
-                    return DreamInput(found, waiting, upto)
-                found.append(note)
-            elif note.noted.lasting and not note.is_forgotten:
-                waiting.append(note)
-            upto = one.seq
-        if len(page) < _PAGE:
-            return DreamInput(found, waiting, upto)
-        after = page[-1].seq
-
-
-async def _find_note(store: Store, one: LogEntry, since: Seq) -> DreamNote | None:
-    """Return the note of a log entry for a dream. None: it does not concern dreams.
-
-    A `NoteForgotten` concerns them only if an earlier dream (up to `since`) used the note.
-    """
-    if isinstance(one.fact, NoteForgotten):
-        noted = await store.entry(one.fact.note) if one.fact.note <= since else None
-        if noted is not None and isinstance(noted.fact, NoteWritten):
-            return _build_note(one.seq, noted, noted.fact, forgotten=True)
-    return _build_note(one.seq, one, one.fact) if isinstance(one.fact, NoteWritten) else None
-
-
-def _build_note(seq: Seq, entry: LogEntry, noted: NoteWritten, *, forgotten: bool = False) -> DreamNote:
-    place = entry.conversation or ConversationId("")
-    return DreamNote(seq=seq, at=entry.at, place=place, noted=noted, is_forgotten=forgotten)
-
-
-async def find_pending_notes(store: StoreReader, agent: str) -> list[DreamNote]:
-    """Return an agent's newest notes that wait for an owner's approval, oldest first. Raises StoreError."""
-    found = await store.newest_entries(_MAX_PENDING_NOTES, kinds=["noted"])
-    forgotten = await store.forgotten_notes([one.seq for one in found])
-    approved = {seq for dream in await load_dreams(store, agent) for seq in dream.fact.notes}
-    notes = [
-        _build_note(one.seq, one, one.fact)
-        for one in found
-        if isinstance(one.fact, NoteWritten) and one.seq not in forgotten
-    ]
-    return [
-        one
-        for one in notes
-        if one.noted.agent == agent and one.noted.lasting and not one.is_trusted and one.seq not in approved
-    ]
-
-
-def render_note(note: DreamNote) -> str:
-    """Return a note as the model sees it: a quotation with its scope, role and place."""
-    noted = note.noted
-    whence = "public" if noted.scope == PUBLIC else f"private, of {to_single_line(noted.scope)}"
-    whence += f"; from the words of the role {to_single_line(noted.role)}, in {to_single_line(note.place)}"
-    what = "to remember" if noted.lasting else "journal"
-    what = "to be forgotten: MEMORY.md must say nothing of it any more" if note.is_forgotten else what
-    title = f" {to_single_line(noted.title)}" if noted.title else ""
-    return f"[{note.at:%Y-%m-%d %H:%M} UTC] ({what}; {whence}){title}\n{indent_text(noted.text)}"
-
-
-def indent_text(text: str) -> str:
-    """Indent text, so that nothing of it looks like a frame."""
-    return "\n".join(f"  {line}" for line in normalize_text(text).split("\n"))
-
-
-def render_pending_notes(notes: Sequence[DreamNote], prefix: str, label: Callable[[ConversationId], str]) -> str:
-    """Return the question to an owner, in Markdown. Pure.
-
-    Each note is shown whole, as it would stand in MEMORY.md, or not at all. `prefix`: prefix of commands where the text
-    is read. `label`: return the label of a place there.
-    """
-    lines, left = list[str](), _MAX_PENDING_CHARS
-    for shown, one in enumerate(notes):
-        text = [escape_invisible(line) for line in format_as_list_item(one.noted.text).split("\n")]
-        left -= sum(map(len, text))
-        if shown and left < 0:
-            lines.append(f"And {len(notes) - shown} more: `{prefix}memory pending` shows them once these are decided.")
-            break
-        role, outside_text = one.noted.role or "guest", ", beside text from outside" if one.noted.foreign else ""
-        lines.append(
-            f"`n{one.seq}`, {one.at:%Y-%m-%d %H:%M} UTC, in {label(one.place)}, lowest role {role}{outside_text}:"
-        )
-        lines += ["```", *text, "```"]
-    head = (
-        "I was asked to remember this by others than owners and admins, or beside words of theirs. Nothing of it is in "
-        "MEMORY.md unless you say so:"
-    )
-    tail = (
-        f"`{prefix}memory approve NUMBER` puts one into MEMORY.md, word for word. `{prefix}memory forget NUMBER` has "
-        "me forget it. If you do nothing, it stays out."
-    )
-    return "\n".join([head, *lines, tail])
-
-
-MAX_NOTES_TOKENS: Final = 8_000
-"""Size of the notes in one dream; the rest is left for the next."""
-DREAM_REASON: Final = "dreamt"
-_MAX_TOOL_ROUNDS: Final = 1
-_TOO_LONG_PROMPT: Final = (
-    "That is {} characters, and {} is the most. Write the whole file again, shorter: drop what matters least."
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DreamResult:
     """Outcome of one dream."""
@@ -191,20 +88,6 @@ class DreamResult:
     requests: int = 0
     usage: Usage = NO_USAGE
     model: str = ""
-
-
-class _DisabledTools:
-    """The agent's tools, so that the cached prefix stays the same; every call is refused."""
-
-    def __init__(self, tools: Toolset) -> None:
-        self._tools = tools
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        return self._tools.specs
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return ToolResult(id=call.id, text="You are dreaming: no tools. Write the text of MEMORY.md.", is_error=True)
 
 
 class Dreamer:
@@ -300,12 +183,97 @@ class Dreamer:
         return _build_result(done, "dreamt" if changed else "unchanged", changed=changed)
 
 
+async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) -> DreamInput:
+    """Return the oldest notes after `after` that fit into `budget` tokens; at least one, if there is any."""
+    found, waiting, since, upto = list[DreamNote](), list[DreamNote](), after, after
+    while True:
+        page = await store.entries(after=after, kinds=["noted", "forgotten"], limit=_PAGE)
+        forgotten = await store.forgotten_notes([one.seq for one in page])
+        for one in page:
+            note = await _find_note(store, one, since) if one.seq not in forgotten else None
+            if note is None or note.noted.agent != agent:
+                continue
+            if note.is_trusted:
+                budget -= estimate_tokens(render_note(note))
+                if found and budget < 0:
+                    return DreamInput(found, waiting, upto)
+                found.append(note)
+            elif note.noted.lasting and not note.is_forgotten:
+                waiting.append(note)
+            upto = one.seq
+        if len(page) < _PAGE:
+            return DreamInput(found, waiting, upto)
+        after = page[-1].seq
+
+
+async def find_pending_notes(store: StoreReader, agent: str) -> list[DreamNote]:
+    """Return an agent's newest notes that wait for an owner's approval, oldest first. Raises StoreError."""
+    found = await store.newest_entries(_MAX_PENDING_NOTES, kinds=["noted"])
+    forgotten = await store.forgotten_notes([one.seq for one in found])
+    approved = {seq for dream in await load_dreams(store, agent) for seq in dream.fact.notes}
+    notes = [
+        _build_note(one.seq, one, one.fact)
+        for one in found
+        if isinstance(one.fact, NoteWritten) and one.seq not in forgotten
+    ]
+    return [
+        one
+        for one in notes
+        if one.noted.agent == agent and one.noted.lasting and not one.is_trusted and one.seq not in approved
+    ]
+
+
+def render_pending_notes(notes: Sequence[DreamNote], prefix: str, label: Callable[[ConversationId], str]) -> str:
+    """Return the question to an owner, in Markdown. Pure.
+
+    Each note is shown whole, as it would stand in MEMORY.md, or not at all. `prefix`: prefix of commands where the text
+    is read. `label`: return the label of a place there.
+    """
+    lines, left = list[str](), _MAX_PENDING_CHARS
+    for shown, one in enumerate(notes):
+        text = [escape_invisible(line) for line in format_as_list_item(one.noted.text).split("\n")]
+        left -= sum(map(len, text))
+        if shown and left < 0:
+            lines.append(f"And {len(notes) - shown} more: `{prefix}memory pending` shows them once these are decided.")
+            break
+        role, outside_text = one.noted.role or "guest", ", beside text from outside" if one.noted.foreign else ""
+        lines.append(
+            f"`n{one.seq}`, {one.at:%Y-%m-%d %H:%M} UTC, in {label(one.place)}, lowest role {role}{outside_text}:"
+        )
+        lines += ["```", *text, "```"]
+    head = (
+        "I was asked to remember this by others than owners and admins, or beside words of theirs. Nothing of it is in "
+        "MEMORY.md unless you say so:"
+    )
+    tail = (
+        f"`{prefix}memory approve NUMBER` puts one into MEMORY.md, word for word. `{prefix}memory forget NUMBER` has "
+        "me forget it. If you do nothing, it stays out."
+    )
+    return "\n".join([head, *lines, tail])
+
+
 def render_dream_prompt(before: str, notes: Sequence[DreamNote], memory_chars: int) -> str:
     """Return the prompt of a dream. Pure. Quoted text is indented, so that nothing of it looks like a frame."""
     memory = indent_text(before) if normalize_text(before) else "(empty)"
     lines = "\n".join(render_note(note) for note in notes)
     instructions = load_prompt("dreaming").replace("{chars}", str(memory_chars))
     return f"{instructions}\n\nMEMORY.md as it is now:\n{memory}\n\nWritten down since, the oldest first:\n{lines}"
+
+
+def render_note(note: DreamNote) -> str:
+    """Return a note as the model sees it: a quotation with its scope, role and place."""
+    noted = note.noted
+    whence = "public" if noted.scope == PUBLIC else f"private, of {to_single_line(noted.scope)}"
+    whence += f"; from the words of the role {to_single_line(noted.role)}, in {to_single_line(note.place)}"
+    what = "to remember" if noted.lasting else "journal"
+    what = "to be forgotten: MEMORY.md must say nothing of it any more" if note.is_forgotten else what
+    title = f" {to_single_line(noted.title)}" if noted.title else ""
+    return f"[{note.at:%Y-%m-%d %H:%M} UTC] ({what}; {whence}){title}\n{indent_text(noted.text)}"
+
+
+def indent_text(text: str) -> str:
+    """Indent text, so that nothing of it looks like a frame."""
+    return "\n".join(f"  {line}" for line in normalize_text(text).split("\n"))
 
 
 def truncate_lines(text: str, most: int) -> str:
@@ -326,6 +294,37 @@ def strip_wrapping(text: str) -> str:
         lines = lines[1:-1]
     text = normalize_text("\n".join(lines))
     return text.removeprefix("# MEMORY.md\n").strip("\n") if text.startswith("# MEMORY.md\n") else text
+
+
+async def _find_note(store: Store, one: LogEntry, since: Seq) -> DreamNote | None:
+    """Return the note of a log entry for a dream. None: it does not concern dreams.
+
+    A `NoteForgotten` concerns them only if an earlier dream (up to `since`) used the note.
+    """
+    if isinstance(one.fact, NoteForgotten):
+        noted = await store.entry(one.fact.note) if one.fact.note <= since else None
+        if noted is not None and isinstance(noted.fact, NoteWritten):
+            return _build_note(one.seq, noted, noted.fact, forgotten=True)
+    return _build_note(one.seq, one, one.fact) if isinstance(one.fact, NoteWritten) else None
+
+
+def _build_note(seq: Seq, entry: LogEntry, noted: NoteWritten, *, forgotten: bool = False) -> DreamNote:
+    place = entry.conversation or ConversationId("")
+    return DreamNote(seq=seq, at=entry.at, place=place, noted=noted, is_forgotten=forgotten)
+
+
+class _DisabledTools:
+    """The agent's tools, so that the cached prefix stays the same; every call is refused."""
+
+    def __init__(self, tools: Toolset) -> None:
+        self._tools = tools
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return self._tools.specs
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return ToolResult(id=call.id, text="You are dreaming: no tools. Write the text of MEMORY.md.", is_error=True)
 
 
 @dataclass(frozen=True, slots=True)

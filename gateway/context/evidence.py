@@ -35,35 +35,6 @@ from gateway.core.tool_spec import ResultExcerpt, ToolCall, ToolCallRefused
 from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel
 from gateway.store import NewEntry, Store, StoreReader
 
-
-def render_turn_transcript(seq: Seq, at: datetime, turn: TurnRecord) -> str:
-    """Return a turn as text, word for word: its input, its tool calls with handles of their results, its reply.
-
-    Ends with an empty line. Empty for a turn without input and without steps.
-    """
-    lines = [line for line in _transcript_lines(seq, turn) if line]
-    return "\n".join([f"== {at:%Y-%m-%d %H:%M} UTC ==", *lines, "", ""]) if lines else ""
-
-
-def _transcript_lines(seq: Seq, turn: TurnRecord) -> Iterator[str]:
-    yield turn.heard
-    number = 0
-    for step in turn.steps:
-        yield f"[you, meanwhile] {step.text}" if step.text else ""
-        for called in step.calls:
-            number += 1
-            call_text = f"[you called {called.name} {called.arguments}"
-            source = result_source(seq, number, called)
-            yield f"{call_text}]" if called.ended else f"{call_text} -> {source.handle}, {source.chars} characters]"
-        yield step.heard
-    if turn.text and turn.outcome != "failed":
-        yield f"[you] {turn.text}"
-    elif turn.outcome == "interrupted":
-        yield "[you were interrupted]"
-    elif turn.heard:
-        yield "[you said nothing]"
-
-
 MAX_TURNS: Final = 2_000
 """Turns in one `v` handle."""
 UNKNOWN_HANDLE: Final = (
@@ -91,118 +62,6 @@ class HandleContent:
     source: EvidenceRef
     text: str
     """The whole text, exact and untrusted."""
-
-
-class HandleResolver:
-    """Finds the content of handles."""
-
-    def __init__(self, reader: StoreReader, places: HandleScopes) -> None:
-        self._reader = reader
-        self._places = places
-
-    async def find(self, handle: str, visibility: Visibility, place: ConversationId) -> HandleContent:
-        """Return the content of a handle, as far as `visibility` and `place` allow.
-
-        Raises ToolCallRefused, with a hint for the model, if it names nothing visible there; and StoreError.
-        """
-        match = _HANDLE.fullmatch(handle.strip(_QUOTES).lower())
-        content = await self._resolve(match, visibility, place) if match is not None else None
-        if content is None:
-            raise ToolCallRefused(UNKNOWN_HANDLE)
-        return content
-
-    async def _resolve(
-        self, handle: re.Match[str], visibility: Visibility, place: ConversationId
-    ) -> HandleContent | None:
-        kind, first, separator, second = handle.groups()
-        if kind == "v" and separator == "-" and second is not None:
-            return await self._render_turns(Seq(int(first)), Seq(int(second)), visibility, place)
-        if (separator == ".") != (kind == "t") or separator == "-":
-            return None
-        entry = await self._reader.entry(int(first))
-        if entry is None or entry.conversation is None:
-            return None
-        if entry.conversation != place and not visibility.can_see(
-            await self._places.scope(entry.conversation, entry.seq)
-        ):
-            return None
-        match entry.fact:
-            case Evidence(what=what, origin=origin, text=text) if kind == "e":
-                return build_handle_content(f"e{entry.seq}", what, origin, text)
-            case TurnRecord() as turn if kind == "t" and second is not None:
-                return await self._find_result(entry.seq, turn, int(second), visibility, entry.conversation)
-            case TurnRecord(text=text) if kind == "m" and text:
-                return build_handle_content(
-                    f"m{entry.seq}", "message", to_single_line(f"you, {entry.conversation}"), text
-                )
-            case Message() as message if kind == "m":
-                return await self._find_message(entry.seq, message, entry.conversation)
-        return None
-
-    async def _find_result(
-        self, seq: Seq, turn: TurnRecord, number: int, visibility: Visibility, place: ConversationId
-    ) -> HandleContent | None:
-        calls = [called for step in turn.steps for called in step.calls]
-        if not 0 < number <= len(calls) or calls[number - 1].ended:
-            return None
-        called = calls[number - 1]
-        if called.source is not None:  # the turn recorded only a part of it
-            return await self.find(called.source.handle, visibility, place)
-        return HandleContent(source=result_source(seq, number, called), text=called.result)
-
-    async def _find_message(self, seq: Seq, message: Message, place: ConversationId) -> HandleContent | None:
-        """Return a message with its newest text. None: it was deleted, or was not for the agent."""
-        judged = await self._reader.find_judgement(seq)
-        if judged is None or judged.fate not in ("due", "context"):
-            return None
-        newest = await self._reader.latest_message_change(message, seq)
-        if newest is not None and isinstance(newest.fact, MessageDeleted):
-            return None
-        text = newest.fact.text if newest is not None and isinstance(newest.fact, MessageEdited) else message.text
-        return build_handle_content(f"m{seq}", "message", to_single_line(f"{message.sender.name}, {place}"), text)
-
-    async def _render_turns(
-        self, first: Seq, end: Seq, visibility: Visibility, place: ConversationId
-    ) -> HandleContent | None:
-        if not first < end or not visibility.can_see(await self._places.scope(place)):
-            return None
-        more = await self._reader.seq_after_turns(place, first, end, count=MAX_TURNS)
-        if more is not None:
-            raise ToolCallRefused(
-                f"v{first}-{end} has more than {MAX_TURNS:,} turns, the most that one handle opens. "
-                f"The first {MAX_TURNS:,} of them are v{first}-{more}, and the others are v{more}-{end}."
-            )
-        pieces, start = list[str](), first
-        while page := await self._reader.turns_between(place, start, end, most=_PAGE):
-            pieces += [
-                render_turn_transcript(one.seq, one.at, one.fact) for one in page if isinstance(one.fact, TurnRecord)
-            ]
-            start = Seq(page[-1].seq + 1)
-        if not any(pieces):
-            return None
-        head = await self._find_head(place, first)
-        text = "".join([f"{head}\n\n" if head else "", *pieces])
-        return build_handle_content(f"v{first}-{end}", "turns", place, text)
-
-    async def _find_head(self, place: ConversationId, first: Seq) -> str:
-        """Return the text that stood in front of the first turn at or after `first`."""
-        before: int | None = None
-        while page := await self._reader.newest_entries(
-            _FOLDS_PAGE, before=before, kinds=["folded"], conversation=place
-        ):
-            for one in reversed(page):
-                if isinstance(one.fact, ViewFolded) and one.fact.start <= first:
-                    return one.fact.head
-            before = page[0].seq
-        return ""
-
-
-def build_handle_content(handle: str, kind: str, origin: str, text: str) -> HandleContent:
-    """Return the content of a text under a handle, with its hash."""
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return HandleContent(
-        source=EvidenceRef(handle=handle, kind=kind, origin=origin, chars=len(text), sha256=digest), text=text
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +176,146 @@ class EvidenceStore:
     async def find(self, handle: str, context: ToolContext) -> HandleContent:
         """Find the content of a handle for a turn, as `HandleResolver.find`."""
         return await self._handles.find(handle, context.visibility, context.at.conversation)
+
+
+class HandleResolver:
+    """Finds the content of handles."""
+
+    def __init__(self, reader: StoreReader, places: HandleScopes) -> None:
+        self._reader = reader
+        self._places = places
+
+    async def find(self, handle: str, visibility: Visibility, place: ConversationId) -> HandleContent:
+        """Return the content of a handle, as far as `visibility` and `place` allow.
+
+        Raises ToolCallRefused, with a hint for the model, if it names nothing visible there; and StoreError.
+        """
+        match = _HANDLE.fullmatch(handle.strip(_QUOTES).lower())
+        content = await self._resolve(match, visibility, place) if match is not None else None
+        if content is None:
+            raise ToolCallRefused(UNKNOWN_HANDLE)
+        return content
+
+    async def _resolve(
+        self, handle: re.Match[str], visibility: Visibility, place: ConversationId
+    ) -> HandleContent | None:
+        kind, first, separator, second = handle.groups()
+        if kind == "v" and separator == "-" and second is not None:
+            return await self._render_turns(Seq(int(first)), Seq(int(second)), visibility, place)
+        if (separator == ".") != (kind == "t") or separator == "-":
+            return None
+        entry = await self._reader.entry(int(first))
+        if entry is None or entry.conversation is None:
+            return None
+        if entry.conversation != place and not visibility.can_see(
+            await self._places.scope(entry.conversation, entry.seq)
+        ):
+            return None
+        match entry.fact:
+            case Evidence(what=what, origin=origin, text=text) if kind == "e":
+                return build_handle_content(f"e{entry.seq}", what, origin, text)
+            case TurnRecord() as turn if kind == "t" and second is not None:
+                return await self._find_result(entry.seq, turn, int(second), visibility, entry.conversation)
+            case TurnRecord(text=text) if kind == "m" and text:
+                return build_handle_content(
+                    f"m{entry.seq}", "message", to_single_line(f"you, {entry.conversation}"), text
+                )
+            case Message() as message if kind == "m":
+                return await self._find_message(entry.seq, message, entry.conversation)
+        return None
+
+    async def _find_result(
+        self, seq: Seq, turn: TurnRecord, number: int, visibility: Visibility, place: ConversationId
+    ) -> HandleContent | None:
+        calls = [called for step in turn.steps for called in step.calls]
+        if not 0 < number <= len(calls) or calls[number - 1].ended:
+            return None
+        called = calls[number - 1]
+        if called.source is not None:  # the turn recorded only a part of it
+            return await self.find(called.source.handle, visibility, place)
+        return HandleContent(source=result_source(seq, number, called), text=called.result)
+
+    async def _find_message(self, seq: Seq, message: Message, place: ConversationId) -> HandleContent | None:
+        """Return a message with its newest text. None: it was deleted, or was not for the agent."""
+        judged = await self._reader.find_judgement(seq)
+        if judged is None or judged.fate not in ("due", "context"):
+            return None
+        newest = await self._reader.latest_message_change(message, seq)
+        if newest is not None and isinstance(newest.fact, MessageDeleted):
+            return None
+        text = newest.fact.text if newest is not None and isinstance(newest.fact, MessageEdited) else message.text
+        return build_handle_content(f"m{seq}", "message", to_single_line(f"{message.sender.name}, {place}"), text)
+
+    async def _render_turns(
+        self, first: Seq, end: Seq, visibility: Visibility, place: ConversationId
+    ) -> HandleContent | None:
+        if not first < end or not visibility.can_see(await self._places.scope(place)):
+            return None
+        more = await self._reader.seq_after_turns(place, first, end, count=MAX_TURNS)
+        if more is not None:
+            raise ToolCallRefused(
+                f"v{first}-{end} has more than {MAX_TURNS:,} turns, the most that one handle opens. "
+                f"The first {MAX_TURNS:,} of them are v{first}-{more}, and the others are v{more}-{end}."
+            )
+        pieces, start = list[str](), first
+        while page := await self._reader.turns_between(place, start, end, most=_PAGE):
+            pieces += [
+                render_turn_transcript(one.seq, one.at, one.fact) for one in page if isinstance(one.fact, TurnRecord)
+            ]
+            start = Seq(page[-1].seq + 1)
+        if not any(pieces):
+            return None
+        head = await self._find_head(place, first)
+        text = "".join([f"{head}\n\n" if head else "", *pieces])
+        return build_handle_content(f"v{first}-{end}", "turns", place, text)
+
+    async def _find_head(self, place: ConversationId, first: Seq) -> str:
+        """Return the text that stood in front of the first turn at or after `first`."""
+        before: int | None = None
+        while page := await self._reader.newest_entries(
+            _FOLDS_PAGE, before=before, kinds=["folded"], conversation=place
+        ):
+            for one in reversed(page):
+                if isinstance(one.fact, ViewFolded) and one.fact.start <= first:
+                    return one.fact.head
+            before = page[0].seq
+        return ""
+
+
+def build_handle_content(handle: str, kind: str, origin: str, text: str) -> HandleContent:
+    """Return the content of a text under a handle, with its hash."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return HandleContent(
+        source=EvidenceRef(handle=handle, kind=kind, origin=origin, chars=len(text), sha256=digest), text=text
+    )
+
+
+def render_turn_transcript(seq: Seq, at: datetime, turn: TurnRecord) -> str:
+    """Return a turn as text, word for word: its input, its tool calls with handles of their results, its reply.
+
+    Ends with an empty line. Empty for a turn without input and without steps.
+    """
+    lines = [line for line in _transcript_lines(seq, turn) if line]
+    return "\n".join([f"== {at:%Y-%m-%d %H:%M} UTC ==", *lines, "", ""]) if lines else ""
+
+
+def _transcript_lines(seq: Seq, turn: TurnRecord) -> Iterator[str]:
+    yield turn.heard
+    number = 0
+    for step in turn.steps:
+        yield f"[you, meanwhile] {step.text}" if step.text else ""
+        for called in step.calls:
+            number += 1
+            call_text = f"[you called {called.name} {called.arguments}"
+            source = result_source(seq, number, called)
+            yield f"{call_text}]" if called.ended else f"{call_text} -> {source.handle}, {source.chars} characters]"
+        yield step.heard
+    if turn.text and turn.outcome != "failed":
+        yield f"[you] {turn.text}"
+    elif turn.outcome == "interrupted":
+        yield "[you were interrupted]"
+    elif turn.heard:
+        yield "[you said nothing]"
 
 
 def _describe_call(call: ToolCall) -> str:

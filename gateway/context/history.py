@@ -50,41 +50,6 @@ from gateway.stream.media import MediaStore
 RECENT_ENTRIES: Final = 20
 """Newest entries that are searched: more than one turn writes."""
 
-
-async def find_write_of_cut_off_turn(
-    reader: StoreReader,
-    place: ConversationId,
-    turn: TurnId | None,
-    same: Callable[[LogEntry, NoteWritten | ReminderSet], bool],
-) -> LogEntry | None:
-    """Return the entry that an unfinished earlier turn wrote there and `same` accepts. None: there is none.
-
-    Only entries after the last ended turn count. `turn`: the turn that asks. One turn at a time runs in a conversation,
-    so another that has not ended never will.
-    """
-    if turn is None:
-        return None
-    ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
-    for one in await reader.newest_entries(RECENT_ENTRIES, kinds=["noted", "reminded"], conversation=place):
-        fact = one.fact
-        since = not ended or one.seq > ended[0].seq
-        if since and isinstance(fact, NoteWritten | ReminderSet) and fact.turn not in (None, turn) and same(one, fact):
-            return one
-    return None
-
-
-async def was_begun_by_cut_off_turn(reader: StoreReader, place: ConversationId, started: ToolStarted) -> bool:
-    """Return whether an unfinished earlier turn began the same tool call, and this turn has not begun it yet."""
-    ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
-    found = [
-        one.fact
-        for one in await reader.newest_entries(RECENT_ENTRIES, kinds=["tool_begun"], conversation=place)
-        if isinstance(one.fact, ToolStarted) and (not ended or one.seq > ended[0].seq)
-    ]
-    same = [one.turn for one in found if (one.tool, one.arguments) == (started.tool, started.arguments)]
-    return bool(same) and started.turn not in same
-
-
 _FOREIGN_TEXT_TOOLS: Final = frozenset(
     {"read_file", "grep", "glob", "view_image", "read_room", "who", "list_reminders", "forget", "call_capability"}
 )
@@ -95,31 +60,15 @@ _QUOTED_TEXT: Final = re.compile(
 )
 """Marks in the input of a turn of an earlier version: such a line may hold words of others than its sender."""
 
-
-async def label_of_turn(reader: StoreReader, ended: TurnRecord) -> TrustLabel:
-    """Return the trust label of a turn's record. Raises StoreError.
-
-    A record of an earlier version holds no label: then it follows from the roles with which its messages were judged.
-    """
-    if (recorded := recorded_label(ended)) is not None:
-        return recorded
-    label = TrustLabel(foreign=ended.foreign)
-    for seq in ended.covers:
-        judged = await reader.find_judgement(seq)
-        label |= TrustLabel(judged.role if judged is not None and judged.role else ANYBODY_ROLE)
-    if any(called.name in _FOREIGN_TEXT_TOOLS for step in ended.steps for called in step.calls) or _QUOTED_TEXT.search(
-        ended.heard
-    ):
-        label |= UNKNOWN_LABEL
-    return label
-
-
 BILLED_TURNS = 8
 """Newest turns whose billed prompt sizes are compared with the estimates."""
 MIN_BILLED_RATIO, MAX_BILLED_RATIO = 0.5, 3.0
 """Limits of billed to estimated tokens. A smaller ratio does not count the whole prompt: some servers report only what
 was not cached."""
 _NEVER_FOLDED = Seq(0)
+
+MAX_CACHED_VIEWS = 32
+"""A view takes some hundred kilobytes where a large window is full."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,69 +282,6 @@ class HistoryView:
         return replace(self, turns=(*self.turns, newest))
 
 
-def _tool_images(exchange: PromptTurn) -> tuple[ToolImage, ...]:
-    steps = () if exchange.without_tools else exchange.steps
-    return tuple([one for step in steps for called in step.calls for one in called.images])
-
-
-def fold_marks(fold: ViewFolded) -> ViewMarks:
-    """Return the marks by which a fold shows the turns in view."""
-    return ViewMarks(summed=fold.summed, trimmed=fold.trimmed, spared=fold.spared, excerpts_tokens=fold.excerpts_tokens)
-
-
-def digest_of_view(head: str, turns: Iterable[bytes]) -> str:
-    """Hash a view by its head and the digests of its turns."""
-    hasher = hashlib.blake2b(digest_size=16)
-    _update_hash(hasher, head)
-    for turn in turns:
-        hasher.update(turn)
-    return hasher.hexdigest()
-
-
-def _update_hash(hasher: "hashlib.blake2b", *texts: str) -> None:
-    for text in texts:
-        piece = text.encode("utf-8", "surrogatepass")
-        hasher.update(len(piece).to_bytes(8, "big"))
-        hasher.update(piece)
-
-
-def _piece_texts(part: MessagePart) -> tuple[str, ...]:
-    match part:
-        case TextPart():
-            return (part.text,)
-        case Image():
-            return (part.description,)
-        case ToolCall():
-            return part.id, part.name, part.arguments
-        case _:
-            return part.id, str(part.is_error), part.text
-
-
-MAX_CACHED_VIEWS = 32
-"""A view takes some hundred kilobytes where a large window is full."""
-
-
-class HistoryCache:
-    """Views by conversation; the one stored longest ago leaves first."""
-
-    def __init__(self) -> None:
-        self._views: dict[ConversationId, HistoryView] = {}
-
-    def pop(self, conversation: ConversationId) -> HistoryView | None:
-        """Remove and return the view.
-
-        It is absent until the next `put`: a turn that is cut off leaves nothing stale.
-        """
-        return self._views.pop(conversation, None)
-
-    def put(self, conversation: ConversationId, view: HistoryView) -> None:
-        """Store the view. Call once the newest turn's record is durable."""
-        self._views.pop(conversation, None)
-        self._views[conversation] = view
-        if len(self._views) > MAX_CACHED_VIEWS:
-            del self._views[next(iter(self._views))]
-
-
 class HistoryStore:
     """History views of one agent's conversations."""
 
@@ -455,5 +341,116 @@ class HistoryStore:
         return (*_head_exchanges(view.head), *exchanges)
 
 
+class HistoryCache:
+    """Views by conversation; the one stored longest ago leaves first."""
+
+    def __init__(self) -> None:
+        self._views: dict[ConversationId, HistoryView] = {}
+
+    def pop(self, conversation: ConversationId) -> HistoryView | None:
+        """Remove and return the view.
+
+        It is absent until the next `put`: a turn that is cut off leaves nothing stale.
+        """
+        return self._views.pop(conversation, None)
+
+    def put(self, conversation: ConversationId, view: HistoryView) -> None:
+        """Store the view. Call once the newest turn's record is durable."""
+        self._views.pop(conversation, None)
+        self._views[conversation] = view
+        if len(self._views) > MAX_CACHED_VIEWS:
+            del self._views[next(iter(self._views))]
+
+
+def fold_marks(fold: ViewFolded) -> ViewMarks:
+    """Return the marks by which a fold shows the turns in view."""
+    return ViewMarks(summed=fold.summed, trimmed=fold.trimmed, spared=fold.spared, excerpts_tokens=fold.excerpts_tokens)
+
+
+def digest_of_view(head: str, turns: Iterable[bytes]) -> str:
+    """Hash a view by its head and the digests of its turns."""
+    hasher = hashlib.blake2b(digest_size=16)
+    _update_hash(hasher, head)
+    for turn in turns:
+        hasher.update(turn)
+    return hasher.hexdigest()
+
+
+async def label_of_turn(reader: StoreReader, ended: TurnRecord) -> TrustLabel:
+    """Return the trust label of a turn's record. Raises StoreError.
+
+    A record of an earlier version holds no label: then it follows from the roles with which its messages were judged.
+    """
+    if (recorded := recorded_label(ended)) is not None:
+        return recorded
+    label = TrustLabel(foreign=ended.foreign)
+    for seq in ended.covers:
+        judged = await reader.find_judgement(seq)
+        label |= TrustLabel(judged.role if judged is not None and judged.role else ANYBODY_ROLE)
+    if any(called.name in _FOREIGN_TEXT_TOOLS for step in ended.steps for called in step.calls) or _QUOTED_TEXT.search(
+        ended.heard
+    ):
+        label |= UNKNOWN_LABEL
+    return label
+
+
+async def find_write_of_cut_off_turn(
+    reader: StoreReader,
+    place: ConversationId,
+    turn: TurnId | None,
+    same: Callable[[LogEntry, NoteWritten | ReminderSet], bool],
+) -> LogEntry | None:
+    """Return the entry that an unfinished earlier turn wrote there and `same` accepts. None: there is none.
+
+    Only entries after the last ended turn count. `turn`: the turn that asks. One turn at a time runs in a conversation,
+    so another that has not ended never will.
+    """
+    if turn is None:
+        return None
+    ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
+    for one in await reader.newest_entries(RECENT_ENTRIES, kinds=["noted", "reminded"], conversation=place):
+        fact = one.fact
+        since = not ended or one.seq > ended[0].seq
+        if since and isinstance(fact, NoteWritten | ReminderSet) and fact.turn not in (None, turn) and same(one, fact):
+            return one
+    return None
+
+
+async def was_begun_by_cut_off_turn(reader: StoreReader, place: ConversationId, started: ToolStarted) -> bool:
+    """Return whether an unfinished earlier turn began the same tool call, and this turn has not begun it yet."""
+    ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
+    found = [
+        one.fact
+        for one in await reader.newest_entries(RECENT_ENTRIES, kinds=["tool_begun"], conversation=place)
+        if isinstance(one.fact, ToolStarted) and (not ended or one.seq > ended[0].seq)
+    ]
+    same = [one.turn for one in found if (one.tool, one.arguments) == (started.tool, started.arguments)]
+    return bool(same) and started.turn not in same
+
+
 def _head_exchanges(head: str) -> Sequence[PromptTurn]:
     return (PromptTurn(input_text=head, reply=""),) if head else ()
+
+
+def _tool_images(exchange: PromptTurn) -> tuple[ToolImage, ...]:
+    steps = () if exchange.without_tools else exchange.steps
+    return tuple([one for step in steps for called in step.calls for one in called.images])
+
+
+def _update_hash(hasher: "hashlib.blake2b", *texts: str) -> None:
+    for text in texts:
+        piece = text.encode("utf-8", "surrogatepass")
+        hasher.update(len(piece).to_bytes(8, "big"))
+        hasher.update(piece)
+
+
+def _piece_texts(part: MessagePart) -> tuple[str, ...]:
+    match part:
+        case TextPart():
+            return (part.text,)
+        case Image():
+            return (part.description,)
+        case ToolCall():
+            return part.id, part.name, part.arguments
+        case _:
+            return part.id, str(part.is_error), part.text

@@ -66,6 +66,24 @@ MAX_JOURNAL_BYTES: Final = 64_000_000
 _JOURNAL_MARK: Final = "journal.mark"
 _NOTE_KEY_PREFIX: Final = "note:"
 
+MAX_MATCHES: Final = 10
+"""Matches shown if several notes fit."""
+MAX_WORDS: Final = 12
+FORGET_PERMIT: Final = ToolPermit(approval="untrusted")
+NO_MATCH: Final = (
+    "There is nothing like that among what you wrote down that may be told of here. All the words must be in it, "
+    "or it is named by a handle like n12, which recall shows."
+)
+NOT_ALLOWED: Final = (
+    "Only an owner or admin can have you forget that. Alone with you, anybody can have you forget what you wrote down "
+    "in that chat."
+)
+_HANDLE: Final = re.compile(r"n([0-9]{1,18})")
+_QUOTES: Final = " \t\r\n\"'`()[]<>"
+_PAGE: Final = 200
+_PAGES: Final = 10
+_FORGOTTEN_MARK: Final = "forgotten.mark"
+
 
 @dataclass(slots=True)
 class _JournalState:
@@ -80,6 +98,17 @@ class _JournalState:
     """Entries written by people, and the state of the file when they were read."""
     unwritten: list[JournalEntry] = field(default_factory=list)
     """Durable notes that are not in the file yet."""
+
+
+class JournalPlaces(SearchPlaces, Protocol):
+    """Provider of facts about places, see `gateway.stream.routing.PrivacyCache`."""
+
+    @property
+    def titles(self) -> PlaceTitles:
+        """Titles of places."""
+
+    async def is_direct(self, conversation: ConversationId) -> bool | None:
+        """Return whether it is a direct chat; None: unknown."""
 
 
 class JournalStore:
@@ -277,83 +306,6 @@ class JournalStore:
         return self._states.setdefault(agent, _JournalState())
 
 
-def _note_identity(noted: NoteWritten) -> tuple[str, str, str, str, bool]:
-    """Return the fields that distinguish notes, regardless of who requested them."""
-    return noted.agent, noted.scope, noted.title, noted.text, noted.lasting
-
-
-def _is_dream_material(noted: NoteWritten) -> bool:
-    """Return whether a note is material for a dream, or a question to an owner."""
-    return noted.lasting or is_trusted(noted.role, foreign=noted.foreign)
-
-
-def _remove_note_from_file(path: Path, note: str) -> None:
-    text = (read_private(path, most=MAX_JOURNAL_BYTES) or b"").decode("utf-8", "surrogateescape")
-    left = remove_note(text, note)
-    if left != text:
-        replace_private(path, left.encode("utf-8", "surrogateescape"))
-
-
-def note_id_of(stored: NewEntry | LogEntry) -> str:
-    """Return the id of a note in the journal."""
-    return (stored.key or "").removeprefix(_NOTE_KEY_PREFIX)
-
-
-def estimate_note_tokens(noted: NoteWritten) -> int:
-    """Return the approximate size of a note."""
-    return estimate_tokens(noted.title + noted.text)
-
-
-def _read_handwritten(path: Path, before: tuple[FileStamp, list[JournalEntry]]) -> tuple[FileStamp, list[JournalEntry]]:
-    now = file_stamp(path)
-    if now == before[0]:
-        return before
-    text = read_tail(path, most=TAIL_BYTES).decode("utf-8", "replace")
-    return now, [entry for entry in parse_journal(text) if not entry.note_id]
-
-
-def to_journal_entry(noted: NoteWritten, entry: NewEntry | LogEntry) -> JournalEntry:
-    """Return a note of the log as a journal entry."""
-    title = REMEMBERED_TITLE if noted.lasting else noted.title
-    return JournalEntry(at=entry.at, title=title, text=noted.text, scope=noted.scope, note_id=note_id_of(entry))
-
-
-MAX_MATCHES: Final = 10
-"""Matches shown if several notes fit."""
-MAX_WORDS: Final = 12
-FORGET_PERMIT: Final = ToolPermit(approval="untrusted")
-NO_MATCH: Final = (
-    "There is nothing like that among what you wrote down that may be told of here. All the words must be in it, "
-    "or it is named by a handle like n12, which recall shows."
-)
-NOT_ALLOWED: Final = (
-    "Only an owner or admin can have you forget that. Alone with you, anybody can have you forget what you wrote down "
-    "in that chat."
-)
-_HANDLE: Final = re.compile(r"n([0-9]{1,18})")
-_QUOTES: Final = " \t\r\n\"'`()[]<>"
-_PAGE: Final = 200
-_PAGES: Final = 10
-_FORGOTTEN_MARK: Final = "forgotten.mark"
-
-
-def parse_note_handle(written: str) -> Seq | None:
-    """Return the note that a handle names, e.g. n12, as `recall` shows it. None: it is no handle."""
-    match = _HANDLE.fullmatch(written.strip(_QUOTES).lower())
-    return Seq(int(match[1])) if match is not None else None
-
-
-class JournalPlaces(SearchPlaces, Protocol):
-    """Provider of facts about places, see `gateway.stream.routing.PrivacyCache`."""
-
-    @property
-    def titles(self) -> PlaceTitles:
-        """Titles of places."""
-
-    async def is_direct(self, conversation: ConversationId) -> bool | None:
-        """Return whether it is a direct chat; None: unknown."""
-
-
 class NoteForgetter:
     """Forgets notes, for all agents. Call `recover` after the journal and the memory have recovered."""
 
@@ -498,3 +450,50 @@ class NoteForgetter:
         ):
             upto = newest_first[0].fact.upto if newest_first else Seq(0)
             await self._memory.rewrite(forgotten.agent, before=before, after=after, upto=upto, reason="forgotten")
+
+
+def parse_note_handle(written: str) -> Seq | None:
+    """Return the note that a handle names, e.g. n12, as `recall` shows it. None: it is no handle."""
+    match = _HANDLE.fullmatch(written.strip(_QUOTES).lower())
+    return Seq(int(match[1])) if match is not None else None
+
+
+def note_id_of(stored: NewEntry | LogEntry) -> str:
+    """Return the id of a note in the journal."""
+    return (stored.key or "").removeprefix(_NOTE_KEY_PREFIX)
+
+
+def estimate_note_tokens(noted: NoteWritten) -> int:
+    """Return the approximate size of a note."""
+    return estimate_tokens(noted.title + noted.text)
+
+
+def to_journal_entry(noted: NoteWritten, entry: NewEntry | LogEntry) -> JournalEntry:
+    """Return a note of the log as a journal entry."""
+    title = REMEMBERED_TITLE if noted.lasting else noted.title
+    return JournalEntry(at=entry.at, title=title, text=noted.text, scope=noted.scope, note_id=note_id_of(entry))
+
+
+def _note_identity(noted: NoteWritten) -> tuple[str, str, str, str, bool]:
+    """Return the fields that distinguish notes, regardless of who requested them."""
+    return noted.agent, noted.scope, noted.title, noted.text, noted.lasting
+
+
+def _is_dream_material(noted: NoteWritten) -> bool:
+    """Return whether a note is material for a dream, or a question to an owner."""
+    return noted.lasting or is_trusted(noted.role, foreign=noted.foreign)
+
+
+def _remove_note_from_file(path: Path, note: str) -> None:
+    text = (read_private(path, most=MAX_JOURNAL_BYTES) or b"").decode("utf-8", "surrogateescape")
+    left = remove_note(text, note)
+    if left != text:
+        replace_private(path, left.encode("utf-8", "surrogateescape"))
+
+
+def _read_handwritten(path: Path, before: tuple[FileStamp, list[JournalEntry]]) -> tuple[FileStamp, list[JournalEntry]]:
+    now = file_stamp(path)
+    if now == before[0]:
+        return before
+    text = read_tail(path, most=TAIL_BYTES).decode("utf-8", "replace")
+    return now, [entry for entry in parse_journal(text) if not entry.note_id]

@@ -40,16 +40,36 @@ MAX_PEOPLE = 10
 MAX_PINNED_CARDS = 1_000
 UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
 
+FRAME_TOKENS = 400
+"""Approximate size of protocol text, channel card and binding."""
+FULL_ACCESS_ROLE = "owner"
+"""Role that gets everything the agent knows in a direct chat: USER and MEMORY are not for others."""
 
-def refresh_reason(*, pinned: bool, last: datetime | None, now: datetime, folded: bool) -> str:
-    """Return why the card is to be written anew; empty: it stays. `last`: end of the newest turn in view."""
-    if not pinned:
-        return "there was none"
-    if folded:
-        return "the view was folded"
-    if last is None or now - last > COLD_AFTER:
-        return "the cache is cold"
-    return ""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptContext:
+    """Part of a turn's prompt in front of the conversation."""
+
+    persona: str
+    binding: PromptBinding
+    peer_name: str | None
+    """Name of the other person in a direct chat. None: it is a room."""
+    last_active_at: datetime | None
+    """End of the newest turn in view, or the last time the cache was kept warm."""
+    visibility: Visibility
+    """Range of information that may be shown there."""
+    card: str = ""
+    """Card in place of the pinned one, for the inner conversation."""
+    tools_tokens: int = 0
+    """Size of the tool specifications, which stand in front of everything."""
+    label: TrustLabel = TRUSTED_LABEL
+    """Trust label of the authors of USER and MEMORY."""
+
+    @property
+    def tokens(self) -> int:
+        """Approximate size."""
+        texts = (self.persona, self.binding.prompt, self.binding.private)
+        return FRAME_TOKENS + self.tools_tokens + sum(estimate_tokens(text) for text in texts)
 
 
 class ChannelCards:
@@ -154,36 +174,15 @@ class ChannelCards:
         return tuple(found.values())[-MAX_PEOPLE:]
 
 
-FRAME_TOKENS = 400
-"""Approximate size of protocol text, channel card and binding."""
-FULL_ACCESS_ROLE = "owner"
-"""Role that gets everything the agent knows in a direct chat: USER and MEMORY are not for others."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptContext:
-    """Part of a turn's prompt in front of the conversation."""
-
-    persona: str
-    binding: PromptBinding
-    peer_name: str | None
-    """Name of the other person in a direct chat. None: it is a room."""
-    last_active_at: datetime | None
-    """End of the newest turn in view, or the last time the cache was kept warm."""
-    visibility: Visibility
-    """Range of information that may be shown there."""
-    card: str = ""
-    """Card in place of the pinned one, for the inner conversation."""
-    tools_tokens: int = 0
-    """Size of the tool specifications, which stand in front of everything."""
-    label: TrustLabel = TRUSTED_LABEL
-    """Trust label of the authors of USER and MEMORY."""
-
-    @property
-    def tokens(self) -> int:
-        """Approximate size."""
-        texts = (self.persona, self.binding.prompt, self.binding.private)
-        return FRAME_TOKENS + self.tools_tokens + sum(estimate_tokens(text) for text in texts)
+def refresh_reason(*, pinned: bool, last: datetime | None, now: datetime, folded: bool) -> str:
+    """Return why the card is to be written anew; empty: it stays. `last`: end of the newest turn in view."""
+    if not pinned:
+        return "there was none"
+    if folded:
+        return "the view was folded"
+    if last is None or now - last > COLD_AFTER:
+        return "the cache is cold"
+    return ""
 
 
 class PromptContextBuilder:

@@ -49,6 +49,12 @@ MAX_SLEEP_S: Final = 60.0
 SAME_TIME_TOLERANCE: Final = timedelta(minutes=1)
 """Two due times this close count as equal."""
 _ID_CHARS: Final = 6
+COMPARED_TIMES: Final = 150
+"""Times of a schedule that are compared: as many as a day has at the shortest interval."""
+_LOOKALIKES: Final = str.maketrans("OIL", "011")
+"""Letters that ids do not contain, and the digits that are meant (crockford.com/base32.html)."""
+
+MAX_LISTED: Final = 50
 
 
 class ReminderCap(NamedTuple):
@@ -64,20 +70,11 @@ ROLE_CAPS: Final[Mapping[str, ReminderCap]] = {
     "member": ReminderCap(10, timedelta(minutes=5)),
 }
 """Caps by role. Owners and admins have none."""
-COMPARED_TIMES: Final = 150
-"""Times of a schedule that are compared: as many as a day has at the shortest interval."""
-_LOOKALIKES: Final = str.maketrans("OIL", "011")
-"""Letters that ids do not contain, and the digits that are meant (crockford.com/base32.html)."""
 
 
 def new_reminder_id(now: datetime) -> str:
     """Return a random id (30 bits), easy to read aloud and to type. The caller checks that it is new."""
     return new_id(now)[-_ID_CHARS:]
-
-
-def normalize_reminder_id(id: str) -> str:  # noqa: A002 - it is what it is
-    """Return the id that a person may have meant."""
-    return id.strip().upper().translate(_LOOKALIKES)
 
 
 class ReminderService:
@@ -299,32 +296,6 @@ class ReminderService:
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
 
 
-def _is_same_reminder(fact: ReminderSet, now: datetime, previous: NoteWritten | ReminderSet, then: datetime) -> bool:
-    """Return whether `fact` repeats the reminder `previous`, set at `then`: the same time, or the same delay."""
-    if not isinstance(previous, ReminderSet) or replace(
-        previous, reminder="", turn=fact.turn, due=fact.due, schedule=""
-    ) != replace(fact, schedule=""):
-        return False
-    later = (fact.due - previous.due) - (now - then)
-    return fact.due == previous.due or fact.schedule == previous.schedule or abs(later) <= SAME_TIME_TOLERANCE
-
-
-def _to_row(fact: ReminderSet) -> PendingReminder:
-    return PendingReminder(
-        id=fact.reminder,
-        agent=fact.agent,
-        conversation=fact.at.conversation if fact.at is not None else None,
-        due=fact.due,
-        schedule=fact.schedule,
-        text=fact.text,
-        sender=fact.by,
-        asked_by=fact.asked_by,
-    )
-
-
-MAX_LISTED: Final = 50
-
-
 class ReminderTools:
     """Tool handlers. Each returns a text for the model, or raises ToolCallRefused."""
 
@@ -392,6 +363,11 @@ class ReminderTools:
         )
 
 
+def normalize_reminder_id(id: str) -> str:  # noqa: A002 - it is what it is
+    """Return the id that a person may have meant."""
+    return id.strip().upper().translate(_LOOKALIKES)
+
+
 def format_due(reminder: PendingReminder, timezone: str) -> str:
     """Return the next time in the time zone of its schedule, else in `timezone`."""
     try:
@@ -400,6 +376,29 @@ def format_due(reminder: PendingReminder, timezone: str) -> str:
     except ScheduleError:  # e.g. a time zone that exists no more
         place = timezone
     return f"{reminder.due.astimezone(parse_timezone(place)):%a %Y-%m-%d %H:%M} ({place})"
+
+
+def _is_same_reminder(fact: ReminderSet, now: datetime, previous: NoteWritten | ReminderSet, then: datetime) -> bool:
+    """Return whether `fact` repeats the reminder `previous`, set at `then`: the same time, or the same delay."""
+    if not isinstance(previous, ReminderSet) or replace(
+        previous, reminder="", turn=fact.turn, due=fact.due, schedule=""
+    ) != replace(fact, schedule=""):
+        return False
+    later = (fact.due - previous.due) - (now - then)
+    return fact.due == previous.due or fact.schedule == previous.schedule or abs(later) <= SAME_TIME_TOLERANCE
+
+
+def _to_row(fact: ReminderSet) -> PendingReminder:
+    return PendingReminder(
+        id=fact.reminder,
+        agent=fact.agent,
+        conversation=fact.at.conversation if fact.at is not None else None,
+        due=fact.due,
+        schedule=fact.schedule,
+        text=fact.text,
+        sender=fact.by,
+        asked_by=fact.asked_by,
+    )
 
 
 def _place_of(context: ToolContext) -> Address | None:

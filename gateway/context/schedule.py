@@ -33,6 +33,13 @@ _MAX_CRON_CHARS: Final = 100
 """Length of the five cron fields together."""
 _CRON_FIELDS: Final = 5
 
+_MAX_SPOKEN_CHARS: Final = 100
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_UNIT: Final = r"(s|m|h|d|w|secs?|seconds?|mins?|minutes?|hrs?|hours?|days?|weeks?)"
+_DURATION_PIECE: Final = re.compile(rf"(\d+(?:\.\d+)?)\s*{_UNIT}(?![a-z])[\s,]*(?:and\s+)?")
+_TIME_OF_DAY: Final = re.compile(r"(?:(today|tomorrow),?\s+(?:at\s+)?|at\s+)?(\d{1,2}):(\d{2})")
+_EXAMPLES: Final = "write e.g. 2026-11-22T09:00, 18:30, tomorrow 9:00 or in 2h30m"
+
 
 class ScheduleError(ValueError):
     """The text is no valid schedule. The message is a sentence that says what to write instead."""
@@ -76,6 +83,20 @@ class DueTimes(NamedTuple):
     """Number of times before it, at most `MAX_MISSED`."""
     next: datetime | None
     """The first time still to come, UTC. None: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpokenTime:
+    """Time phrases as a person or a model wrote them. Empty: not given."""
+
+    at: str = ""
+    """A time: ISO 8601 with or without a time zone, a time of day, or a delay from now."""
+    every: str = ""
+    """Interval; the first time is `at`, or one interval from now."""
+    cron: str = ""
+    """Five fields, as `parse_cron` takes them."""
+    timezone: str = ""
+    """Time zone of `at` or `cron`. Empty: the default one."""
 
 
 def parse_cron(fields: str, timezone: str) -> CronSchedule:
@@ -238,28 +259,6 @@ def _cron_times(schedule: CronSchedule, after: datetime) -> Iterator[datetime]:
         if time > after:  # in an hour that comes twice CronSim begins with the first one
             after = time
             yield time
-
-
-_MAX_SPOKEN_CHARS: Final = 100
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_UNIT: Final = r"(s|m|h|d|w|secs?|seconds?|mins?|minutes?|hrs?|hours?|days?|weeks?)"
-_DURATION_PIECE: Final = re.compile(rf"(\d+(?:\.\d+)?)\s*{_UNIT}(?![a-z])[\s,]*(?:and\s+)?")
-_TIME_OF_DAY: Final = re.compile(r"(?:(today|tomorrow),?\s+(?:at\s+)?|at\s+)?(\d{1,2}):(\d{2})")
-_EXAMPLES: Final = "write e.g. 2026-11-22T09:00, 18:30, tomorrow 9:00 or in 2h30m"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpokenTime:
-    """Time phrases as a person or a model wrote them. Empty: not given."""
-
-    at: str = ""
-    """A time: ISO 8601 with or without a time zone, a time of day, or a delay from now."""
-    every: str = ""
-    """Interval; the first time is `at`, or one interval from now."""
-    cron: str = ""
-    """Five fields, as `parse_cron` takes them."""
-    timezone: str = ""
-    """Time zone of `at` or `cron`. Empty: the default one."""
 
 
 def parse_spoken_time(spoken: SpokenTime, now: datetime, timezone: str) -> tuple[Schedule, datetime]:

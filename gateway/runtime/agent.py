@@ -67,6 +67,9 @@ from gateway.tools.registry import ToolRegistry
 
 logger = logging.getLogger("reverie.minds")
 
+LoadBundle = Callable[[PersonaScope], Awaitable[PersonaBundle]]
+"""Load the agent's present persona."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayServices:
@@ -99,69 +102,6 @@ class GatewayServices:
     """Budgets of people. None: there are none."""
     redact: Redact = field(default_factory=Redactor)
     """Applied to all that a model reads and writes."""
-
-
-def build_digest_builder(
-    services: GatewayServices,
-    agent: str,
-    reader: ConversationReader,
-    owns: Callable[[ConversationId], bool],
-    *,
-    is_small_model: Callable[[], bool],
-) -> DigestBuilder:
-    """Build the digests of an agent. `is_small_model`: its model needs plain prompts."""
-    return DigestBuilder(
-        agent=agent,
-        store=services.store,
-        clock=services.clock,
-        places=services.background_services.places,
-        reader=reader,
-        is_small_model=is_small_model,
-        is_own=owns,
-        is_busy=services.room_locks.is_busy,
-    )
-
-
-def build_platform_actions(
-    services: GatewayServices, agent: str, digests: DigestBuilder, forget: Callable[[ConversationId], None]
-) -> MessagingTools:
-    """Build the tools that act in other places."""
-    return MessagingTools(
-        agent=agent,
-        store=services.store,
-        clock=services.clock,
-        bindings=services.bindings,
-        places=services.background_services.places,
-        who=services.access_policy,
-        channels=services.channels,
-        doors=services.room_locks,
-        digests=digests,
-        post=services.post,
-        forget=forget,
-    )
-
-
-def build_own_tools(
-    services: GatewayServices, agent: str, platform_actions: MessagingTools, send: Callable[[Directive], None]
-) -> tuple[Tool, ...]:
-    """Build the tools that act on the agent itself. `send`: send a directive to its DMN."""
-    rest_tools = RestTools(
-        agent=agent,
-        store=services.store,
-        clock=services.clock,
-        timezone=lambda: services.live.settings.dmn.timezone,
-        send=send,
-    )
-    return (
-        Tool.create(SEND_MESSAGE, SendMessageArgs, platform_actions.send_message, risks=platform_actions.risk),
-        Tool.create(MARK_HANDLED, MarkHandledArgs, platform_actions.mark_handled),
-        Tool.create(REST_UNTIL, RestUntilArgs, rest_tools.rest_until),
-        Tool.create(GO_QUIET, GoQuietArgs, rest_tools.go_quiet),
-    )
-
-
-LoadBundle = Callable[[PersonaScope], Awaitable[PersonaBundle]]
-"""Load the agent's present persona."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,12 +278,6 @@ class AgentRuntime:
             return ""
         parts = self._parts
         return await parts.services.tool_registry.render_status(parts.agent, conversation, self.tools, roles)
-
-
-def turn_settings_key(settings: Settings) -> object:
-    """Return the settings that turns are built from, beside their model: equal while these are unchanged."""
-    agents = {one.id: (one.surface, one.bindings) for one in settings.agents}
-    return settings.tools, settings.recall, settings.dmn.memory_chars, agents
 
 
 class Agent:
@@ -551,3 +485,68 @@ class Agent:
 
     def material_tokens(self) -> int:
         return self._services.background_services.journal_store.material_tokens(self.id)
+
+
+def build_digest_builder(
+    services: GatewayServices,
+    agent: str,
+    reader: ConversationReader,
+    owns: Callable[[ConversationId], bool],
+    *,
+    is_small_model: Callable[[], bool],
+) -> DigestBuilder:
+    """Build the digests of an agent. `is_small_model`: its model needs plain prompts."""
+    return DigestBuilder(
+        agent=agent,
+        store=services.store,
+        clock=services.clock,
+        places=services.background_services.places,
+        reader=reader,
+        is_small_model=is_small_model,
+        is_own=owns,
+        is_busy=services.room_locks.is_busy,
+    )
+
+
+def build_platform_actions(
+    services: GatewayServices, agent: str, digests: DigestBuilder, forget: Callable[[ConversationId], None]
+) -> MessagingTools:
+    """Build the tools that act in other places."""
+    return MessagingTools(
+        agent=agent,
+        store=services.store,
+        clock=services.clock,
+        bindings=services.bindings,
+        places=services.background_services.places,
+        who=services.access_policy,
+        channels=services.channels,
+        doors=services.room_locks,
+        digests=digests,
+        post=services.post,
+        forget=forget,
+    )
+
+
+def build_own_tools(
+    services: GatewayServices, agent: str, platform_actions: MessagingTools, send: Callable[[Directive], None]
+) -> tuple[Tool, ...]:
+    """Build the tools that act on the agent itself. `send`: send a directive to its DMN."""
+    rest_tools = RestTools(
+        agent=agent,
+        store=services.store,
+        clock=services.clock,
+        timezone=lambda: services.live.settings.dmn.timezone,
+        send=send,
+    )
+    return (
+        Tool.create(SEND_MESSAGE, SendMessageArgs, platform_actions.send_message, risks=platform_actions.risk),
+        Tool.create(MARK_HANDLED, MarkHandledArgs, platform_actions.mark_handled),
+        Tool.create(REST_UNTIL, RestUntilArgs, rest_tools.rest_until),
+        Tool.create(GO_QUIET, GoQuietArgs, rest_tools.go_quiet),
+    )
+
+
+def turn_settings_key(settings: Settings) -> object:
+    """Return the settings that turns are built from, beside their model: equal while these are unchanged."""
+    agents = {one.id: (one.surface, one.bindings) for one in settings.agents}
+    return settings.tools, settings.recall, settings.dmn.memory_chars, agents

@@ -7,6 +7,7 @@ from agent.models.base import Model, ModelRequest
 from agent.turn import Toolset
 from gateway.context.dream import Dreamer, DreamResult
 from gateway.context.prompt_context import PromptContextBuilder
+from gateway.context.turn_facts import NO_UNREAD
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, ConversationId, EventId, RequestUsage, TaskFinished
 from gateway.core.facts import Seq, TurnId, TurnRecord
@@ -14,9 +15,7 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.runtime.lane import TurnHandle, TurnInterrupted
 from gateway.runtime.turn import TurnResult
-from gateway.store import NewEntry, Store, UnreadEntries
-
-_NO_UNREAD = UnreadEntries(messages=(), omitted=0, upto=Seq(0))
+from gateway.store import NewEntry, Store
 
 
 class DreamTurnRunner:
@@ -55,7 +54,7 @@ class DreamTurnRunner:
     async def run(self, place: Address, handle: TurnHandle) -> TurnResult:
         """Run a dream. Interrupted, it has changed nothing or everything: see `Dreamer.dream`."""
         turn = TurnId(new_id(self._clock.now()))
-        setting = await self._prompt_context.build(place, _NO_UNREAD, ())
+        setting = await self._prompt_context.build(place, NO_UNREAD, ())
         prompt_input = PromptInput(
             persona=setting.persona,
             binding=setting.binding,

@@ -41,59 +41,8 @@ from gateway.store import NewEntry, Store, StoreError
 
 logger = logging.getLogger("reverie.loop")
 
-
 SAVE_AFTER_S: Final = 1.0
 """Delay of a save that is not urgent, so that nobody waits for it."""
-
-
-class DmnStateSaver:
-    """Saves the DMN state of one agent."""
-
-    def __init__(
-        self,
-        agent: str,
-        store: Store,
-        clock: Clock,
-        *,
-        state: Callable[[], DmnState],
-        trace: DmnTrace,
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
-    ) -> None:
-        """`state` returns the present state.
-
-        `trace` holds the signals. `spawn` starts a task whose failure stops the gateway.
-        """
-        self._agent = agent
-        self._store = store
-        self._clock = clock
-        self._state = state
-        self._trace = trace
-        self._spawn = spawn
-        self._task: asyncio.Task[None] | None = None
-        """The pending save, until it has taken the state to write."""
-
-    def save(self, *, soon: bool) -> None:
-        """Save the state: at once (`soon`), or together with the changes of the next second, as one entry."""
-        if self._task is not None:
-            if not soon:
-                return
-            self._task.cancel()
-        self._task = self._spawn(self._write(0.0 if soon else SAVE_AFTER_S))
-
-    async def stop(self) -> None:
-        """Write now what was pending."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            await self._write(0.0)
-
-    async def _write(self, delay_s: float) -> None:
-        if delay_s:
-            await self._clock.sleep(delay_s)
-        self._task = None
-        state = self._state()
-        fact = DmnStateSaved(state=dump_state(state), agent=self._agent, signals=self._trace.flush(state))
-        await self._store.append([NewEntry(fact=fact, at=self._clock.now())])
 
 
 class TurnTaker(Protocol):
@@ -353,3 +302,53 @@ class AgentLoop:
         await self._clock.sleep(delay_s)
         self._timer = None  # otherwise the next SetTimer would cancel the task that it is called from
         self.tick()
+
+
+class DmnStateSaver:
+    """Saves the DMN state of one agent."""
+
+    def __init__(
+        self,
+        agent: str,
+        store: Store,
+        clock: Clock,
+        *,
+        state: Callable[[], DmnState],
+        trace: DmnTrace,
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        """`state` returns the present state.
+
+        `trace` holds the signals. `spawn` starts a task whose failure stops the gateway.
+        """
+        self._agent = agent
+        self._store = store
+        self._clock = clock
+        self._state = state
+        self._trace = trace
+        self._spawn = spawn
+        self._task: asyncio.Task[None] | None = None
+        """The pending save, until it has taken the state to write."""
+
+    def save(self, *, soon: bool) -> None:
+        """Save the state: at once (`soon`), or together with the changes of the next second, as one entry."""
+        if self._task is not None:
+            if not soon:
+                return
+            self._task.cancel()
+        self._task = self._spawn(self._write(0.0 if soon else SAVE_AFTER_S))
+
+    async def stop(self) -> None:
+        """Write now what was pending."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            await self._write(0.0)
+
+    async def _write(self, delay_s: float) -> None:
+        if delay_s:
+            await self._clock.sleep(delay_s)
+        self._task = None
+        state = self._state()
+        fact = DmnStateSaved(state=dump_state(state), agent=self._agent, signals=self._trace.flush(state))
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now())])

@@ -26,6 +26,12 @@ from gateway.store.effects import CommandEffect, EffectFact
 
 logger = logging.getLogger("reverie.choosing")
 
+NOTIFY_AFTER_S = 5.0
+"""If starting a model takes longer, its readiness is posted."""
+GATEWAY_NAME = "reverie"
+"""Author of choices that are taken back."""
+NOT_CONFIGURED = "it is not configured any more"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChoiceRequest:
@@ -87,13 +93,6 @@ class ModelChoiceAgents(Protocol):
     @property
     def agents(self) -> Sequence[ModelChoiceAgent]:
         """The agents, in the order of the configuration."""
-
-
-NOTIFY_AFTER_S = 5.0
-"""If starting a model takes longer, its readiness is posted."""
-GATEWAY_NAME = "reverie"
-"""Author of choices that are taken back."""
-NOT_CONFIGURED = "it is not configured any more"
 
 
 class _PendingChoice(NamedTuple):

@@ -49,116 +49,17 @@ from gateway.store import StoreReader
 
 logger = logging.getLogger("reverie.cache")
 
-
 LARGE_SHARE = 0.25
 """Share of a model's window above which the exact size of a prompt matters."""
 
+_CACHING: Mapping[str, Literal["marks", "automatic", "none"]] = {
+    "openai": "automatic",
+    "llamacpp": "automatic",
+    "local": "automatic",
+}
 
-class TokenCounters:
-    """Token counters of one gateway."""
-
-    def __init__(self, live: LiveSettings, clock: Clock) -> None:
-        self._live = live
-        self._clock = clock
-        self._tokenizer, self._bytes = OfflineCounter(), OfflineCounter()
-        self._bytes.close()  # it never loads anything
-        self.fine, self.rough = (
-            TokenMeter(self._tokenizer, look=identify_image),
-            TokenMeter(self._bytes, look=identify_image),
-        )
-        self._endpoints: dict[_EndpointKey, EndpointCounter] = {}
-
-    @property
-    def live(self) -> LiveSettings:
-        """The present settings."""
-        return self._live
-
-    def gauge(self, name: str, config: ModelConfig, provider: ProviderConfig) -> RequestMeter:
-        """Return the counter for one model, which its provider calls `name`."""
-        return _ModelGauge(self, name, context_tokens_of(config, provider), config.provider, provider)
-
-    def endpoint(self, key: str, provider: ProviderConfig) -> EndpointCounter | None:
-        """Return the counter that asks this provider.
-
-        None: the settings do not want it, or the provider cannot count.
-        """
-        settings = self._live.optimization.token_counter
-        if not settings.enabled or settings.backend == "tiktoken" or not isinstance(provider, AnthropicConfig):
-            return None
-        endpoint_key = _EndpointKey(key, provider, settings.cache_capacity)
-        if endpoint_key not in self._endpoints:
-            counter = build_counter(
-                settings.backend, provider, self._tokenizer, capacity=settings.cache_capacity, clock=self._clock
-            )
-            assert isinstance(counter, EndpointCounter)
-            self._endpoints[endpoint_key] = counter
-        return self._endpoints[endpoint_key]
-
-    def take_unused(self, providers: Mapping[str, ProviderConfig]) -> list[EndpointCounter]:
-        """Remove and return the counters that these providers do not use; the caller closes them."""
-        capacity = self._live.optimization.token_counter.cache_capacity
-        unused = [one for one in self._endpoints if one != (one.key, providers.get(one.key), capacity)]
-        return [self._endpoints.pop(one) for one in unused]
-
-    async def aclose(self) -> None:
-        """Stop counting and loading."""
-        for endpoint in self._endpoints.values():
-            await endpoint.aclose()
-        self._tokenizer.close()
-
-
-class _EndpointKey(NamedTuple):
-    """Key of a provider's counter, with the size of its cache."""
-
-    key: str
-    provider: AnthropicConfig
-    capacity: int
-
-
-class _ModelGauge:
-    """Implementation of `agent.tokens.calibration.RequestMeter` for one model."""
-
-    def __init__(
-        self, counters: TokenCounters, name: str, window_tokens: int, key: str, provider: ProviderConfig
-    ) -> None:
-        self._counting = counters
-        self._name = name
-        self._window_tokens = window_tokens
-        self._key = key
-        self._provider = provider
-        self._counted_requests: dict[str, ModelRequest] = {}
-        """The one request by agent that the provider was asked to count: its prefix is the same in all others."""
-
-    @property
-    def _endpoint(self) -> EndpointCounter | None:
-        return self._counting.endpoint(self._key, self._provider)
-
-    def estimate(
-        self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None
-    ) -> tuple[TokenMeter, TokenEstimate]:
-        counters, live = self._counting, self._counting.live
-        rough = counters.rough.estimate(model, request, before)
-        if not live.enabled_optimizations(request.shared_key).token_counter:
-            return counters.rough, rough
-        meter, estimate = counters.rough, rough
-        wanted = live.optimization.token_counter.backend == "tiktoken"
-        endpoint = self._endpoint
-        counted = endpoint is not None and endpoint.is_exact
-        if wanted or (not counted and rough.tokens > LARGE_SHARE * self._window_tokens):
-            meter, estimate = counters.fine, counters.fine.estimate(model, request, before)
-        if endpoint is not None and request.shared_key not in self._counted_requests:
-            self._counted_requests[request.shared_key] = request
-            endpoint.request_count(self._body(request), lambda tokens: meter.record_count(estimate, tokens))
-        return meter, estimate
-
-    def is_exact(self, request: ModelRequest) -> bool:
-        counted, endpoint = self._counted_requests.get(request.shared_key), self._endpoint
-        if endpoint is None or counted is None or counted.conversation is not request.conversation:
-            return False
-        return endpoint.is_exact and endpoint.get_count(self._body(counted)) is not None
-
-    def _body(self, request: ModelRequest) -> dict[str, object]:
-        return build_anthropic_request(request, model=self._name).body
+CADENCE_TURNS = 1_000
+"""Newest turns that are read: about twenty of each of fifty conversations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -181,29 +82,6 @@ class AgentModel:
     """All models that may answer, first those of `model`, in their order."""
     summarizer: Model | None
     """Model for summaries of conversations. None: `model`."""
-
-
-class ClosingTasks:
-    """Models and clients that are being closed in the background."""
-
-    def __init__(self) -> None:
-        self._tasks = set[asyncio.Task[None]]()
-
-    def start(self, closing: Coroutine[None, None, None]) -> None:
-        """Start closing in the background. Returns at once."""
-        self._tasks.add(task := asyncio.create_task(self._close(closing)))
-        task.add_done_callback(self._tasks.discard)
-
-    async def aclose(self) -> None:
-        """Return once everything is closed."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def _close(self, closing: Coroutine[None, None, None]) -> None:
-        try:
-            await closing
-        except Exception:  # a bug in an adapter that nobody uses any more
-            logger.exception("closing what is not used any more broke")
 
 
 class _ModelKey(NamedTuple):
@@ -235,6 +113,29 @@ class _ModelSettings(NamedTuple):
 class _SummarizerModels(NamedTuple):
     model: Model | None = None
     models: Sequence[Model] = ()
+
+
+class ClosingTasks:
+    """Models and clients that are being closed in the background."""
+
+    def __init__(self) -> None:
+        self._tasks = set[asyncio.Task[None]]()
+
+    def start(self, closing: Coroutine[None, None, None]) -> None:
+        """Start closing in the background. Returns at once."""
+        self._tasks.add(task := asyncio.create_task(self._close(closing)))
+        task.add_done_callback(self._tasks.discard)
+
+    async def aclose(self) -> None:
+        """Return once everything is closed."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _close(self, closing: Coroutine[None, None, None]) -> None:
+        try:
+            await closing
+        except Exception:  # a bug in an adapter that nobody uses any more
+            logger.exception("closing what is not used any more broke")
 
 
 class ModelPool:
@@ -407,15 +308,111 @@ def _unknown_outlook(_place: str) -> CacheForecast:
     return UNKNOWN_FORECAST
 
 
-_CACHING: Mapping[str, Literal["marks", "automatic", "none"]] = {
-    "openai": "automatic",
-    "llamacpp": "automatic",
-    "local": "automatic",
-}
+class TokenCounters:
+    """Token counters of one gateway."""
+
+    def __init__(self, live: LiveSettings, clock: Clock) -> None:
+        self._live = live
+        self._clock = clock
+        self._tokenizer, self._bytes = OfflineCounter(), OfflineCounter()
+        self._bytes.close()  # it never loads anything
+        self.fine, self.rough = (
+            TokenMeter(self._tokenizer, look=identify_image),
+            TokenMeter(self._bytes, look=identify_image),
+        )
+        self._endpoints: dict[_EndpointKey, EndpointCounter] = {}
+
+    @property
+    def live(self) -> LiveSettings:
+        """The present settings."""
+        return self._live
+
+    def gauge(self, name: str, config: ModelConfig, provider: ProviderConfig) -> RequestMeter:
+        """Return the counter for one model, which its provider calls `name`."""
+        return _ModelGauge(self, name, context_tokens_of(config, provider), config.provider, provider)
+
+    def endpoint(self, key: str, provider: ProviderConfig) -> EndpointCounter | None:
+        """Return the counter that asks this provider.
+
+        None: the settings do not want it, or the provider cannot count.
+        """
+        settings = self._live.optimization.token_counter
+        if not settings.enabled or settings.backend == "tiktoken" or not isinstance(provider, AnthropicConfig):
+            return None
+        endpoint_key = _EndpointKey(key, provider, settings.cache_capacity)
+        if endpoint_key not in self._endpoints:
+            counter = build_counter(
+                settings.backend, provider, self._tokenizer, capacity=settings.cache_capacity, clock=self._clock
+            )
+            assert isinstance(counter, EndpointCounter)
+            self._endpoints[endpoint_key] = counter
+        return self._endpoints[endpoint_key]
+
+    def take_unused(self, providers: Mapping[str, ProviderConfig]) -> list[EndpointCounter]:
+        """Remove and return the counters that these providers do not use; the caller closes them."""
+        capacity = self._live.optimization.token_counter.cache_capacity
+        unused = [one for one in self._endpoints if one != (one.key, providers.get(one.key), capacity)]
+        return [self._endpoints.pop(one) for one in unused]
+
+    async def aclose(self) -> None:
+        """Stop counting and loading."""
+        for endpoint in self._endpoints.values():
+            await endpoint.aclose()
+        self._tokenizer.close()
 
 
-CADENCE_TURNS = 1_000
-"""Newest turns that are read: about twenty of each of fifty conversations."""
+class _EndpointKey(NamedTuple):
+    """Key of a provider's counter, with the size of its cache."""
+
+    key: str
+    provider: AnthropicConfig
+    capacity: int
+
+
+class _ModelGauge:
+    """Implementation of `agent.tokens.calibration.RequestMeter` for one model."""
+
+    def __init__(
+        self, counters: TokenCounters, name: str, window_tokens: int, key: str, provider: ProviderConfig
+    ) -> None:
+        self._counting = counters
+        self._name = name
+        self._window_tokens = window_tokens
+        self._key = key
+        self._provider = provider
+        self._counted_requests: dict[str, ModelRequest] = {}
+        """The one request by agent that the provider was asked to count: its prefix is the same in all others."""
+
+    @property
+    def _endpoint(self) -> EndpointCounter | None:
+        return self._counting.endpoint(self._key, self._provider)
+
+    def estimate(
+        self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None
+    ) -> tuple[TokenMeter, TokenEstimate]:
+        counters, live = self._counting, self._counting.live
+        rough = counters.rough.estimate(model, request, before)
+        if not live.enabled_optimizations(request.shared_key).token_counter:
+            return counters.rough, rough
+        meter, estimate = counters.rough, rough
+        wanted = live.optimization.token_counter.backend == "tiktoken"
+        endpoint = self._endpoint
+        counted = endpoint is not None and endpoint.is_exact
+        if wanted or (not counted and rough.tokens > LARGE_SHARE * self._window_tokens):
+            meter, estimate = counters.fine, counters.fine.estimate(model, request, before)
+        if endpoint is not None and request.shared_key not in self._counted_requests:
+            self._counted_requests[request.shared_key] = request
+            endpoint.request_count(self._body(request), lambda tokens: meter.record_count(estimate, tokens))
+        return meter, estimate
+
+    def is_exact(self, request: ModelRequest) -> bool:
+        counted, endpoint = self._counted_requests.get(request.shared_key), self._endpoint
+        if endpoint is None or counted is None or counted.conversation is not request.conversation:
+            return False
+        return endpoint.is_exact and endpoint.get_count(self._body(counted)) is not None
+
+    def _body(self, request: ModelRequest) -> dict[str, object]:
+        return build_anthropic_request(request, model=self._name).body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -480,40 +477,6 @@ async def open_model_services(live: LiveSettings, clock: Clock, *, model: Model 
         await closing_tasks.aclose()
 
 
-class _ModelSettingsListener:
-    """Applies new settings to models, prices and workspaces."""
-
-    def __init__(
-        self,
-        live: LiveSettings,
-        pool: ModelPool,
-        workspaces: WorkspaceCache,
-        counters: TokenCounters,
-        closing_tasks: ClosingTasks,
-    ) -> None:
-        self._live = live
-        self._pool = pool
-        self._workspaces = workspaces
-        self._counters = counters
-        self._closing = closing_tasks
-
-    def prepare(self, new: Settings) -> Callable[[], None]:
-        apply_pool, workspace_config = self._pool.prepare(new), new.llm.context_optimization.workspace_cache
-
-        def put() -> None:
-            apply_pool()
-            for model in self._pool.caching_models:
-                price = self._live.prices.find(model.dialect.model, provider=model.dialect.provider)
-                model.dialect = replace(model.dialect, price=price)
-            self._workspaces.reconfigure(
-                watch_debounce_ms=workspace_config.watch_debounce_ms, max_age_seconds=workspace_config.max_age_seconds
-            )
-            for endpoint in self._counters.take_unused(new.llm.providers):
-                self._closing.start(endpoint.aclose())
-
-        return put
-
-
 class _CachingWrapper:
     """Wraps each model in a `CachingModel` (an `agent.models.config.ModelWrapper`)."""
 
@@ -556,6 +519,40 @@ class _CachingWrapper:
             allows_hour=long,
             short_lifetime="1h" if cache_config.short_ttl >= LIFETIME_S["1h"] else "5m",
         )
+
+
+class _ModelSettingsListener:
+    """Applies new settings to models, prices and workspaces."""
+
+    def __init__(
+        self,
+        live: LiveSettings,
+        pool: ModelPool,
+        workspaces: WorkspaceCache,
+        counters: TokenCounters,
+        closing_tasks: ClosingTasks,
+    ) -> None:
+        self._live = live
+        self._pool = pool
+        self._workspaces = workspaces
+        self._counters = counters
+        self._closing = closing_tasks
+
+    def prepare(self, new: Settings) -> Callable[[], None]:
+        apply_pool, workspace_config = self._pool.prepare(new), new.llm.context_optimization.workspace_cache
+
+        def put() -> None:
+            apply_pool()
+            for model in self._pool.caching_models:
+                price = self._live.prices.find(model.dialect.model, provider=model.dialect.provider)
+                model.dialect = replace(model.dialect, price=price)
+            self._workspaces.reconfigure(
+                watch_debounce_ms=workspace_config.watch_debounce_ms, max_age_seconds=workspace_config.max_age_seconds
+            )
+            for endpoint in self._counters.take_unused(new.llm.providers):
+                self._closing.start(endpoint.aclose())
+
+        return put
 
 
 class DailyBudget:

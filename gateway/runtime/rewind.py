@@ -44,13 +44,23 @@ from gateway.tools.platform import ConversationLocks
 
 logger = logging.getLogger("reverie.rewinds")
 
-
 RewindAction = Literal["new", "rewind", "retry", "compact"]
 MOST_EXCHANGES = 1_000
 """Exchanges taken back at once: more is a mistake, or a case for `plan_new`."""
 TURN_RUNNING = "A turn is under way here; say it again when it has ended."
 _ALREADY_FRESH = "Nothing is in view here: it is fresh already."
 _NOTHING = Seq(0)
+
+MAX_EARLIER_TURNS = 20
+"""Turns that are searched for the last read position: messages posted unasked read nothing."""
+MAX_REWOUND_LINES = 50
+"""Lines that one turn reads at most."""
+LOCK_TIMEOUT_S = 0.1
+"""Time to acquire the lock: a free one is acquired at once, unless an earlier waiter has not taken it yet."""
+COMPACT_TIMEOUT_S = 8.0
+"""Longest wait of a caller from outside; less than `gateway.core.control_socket.ANSWER_S`."""
+_TOLD_FATES = ("due", "context")
+COMPACTING = "I make what I see of this conversation smaller, and say here what came of it."
 
 
 class TurnInView(NamedTuple):
@@ -89,142 +99,6 @@ class RewindPlan:
         return isinstance(self.fact, ConversationRewound) and bool(self.fact.again)
 
 
-def plan_new(
-    view: Sequence[TurnInView], folded: ViewFolded | None, by: str, *, overheard: Seq = _NOTHING
-) -> RewindPlan:
-    """Begin afresh: no earlier message stays in view, or is read as new. `folded`: the newest fold there.
-
-    `overheard`: log position up to which all unread entries are addressed to others. 0: there are none.
-    """
-    head = folded is not None and bool(folded.head)
-    unread = UnreadDismissed(turn=TurnId(""), upto=overheard) if overheard else None
-    if not view and not head:
-        words = "Nothing was in view here; what was overheard is not told any more." if unread else _ALREADY_FRESH
-        return RewindPlan(text=words, dismissed=unread)
-    start = max(view[-1].seq + 1 if view else 0, folded.start if folded is not None else 0)
-    leaving = f"{_format_turns(len(view))}{' and what stood in front of them' if head else ''}"
-    return RewindPlan(
-        text=f"A fresh view: {leaving} left it; the log keeps all.",
-        fact=ViewFolded(start=Seq(start), reason=f"{by} asked for a fresh view", kinds=("new",)),
-        dismissed=unread,
-    )
-
-
-def find_overheard_upto(unread: Sequence[LogEntry], upto: Seq) -> Seq:
-    """Return the log position up to which all unread entries are addressed to others.
-
-    Entries addressed to the agent are still answered.
-
-    `unread`, `upto`: as in `UnreadEntries`. 0: there are none.
-    """
-    if not unread:
-        return _NOTHING
-    addressed = [one.seq for one in unread if _asks_agent(one)]
-    return Seq(addressed[0] - 1) if addressed else upto
-
-
-def _asks_agent(one: LogEntry) -> bool:
-    return isinstance(one.fact, Alarm) or (isinstance(one.fact, Message) and one.fact.kind != "room")
-
-
-def plan_rewind(view: Sequence[TurnInView], count: int, by: str) -> RewindPlan:
-    """Take back the newest exchanges, or all in view if these are fewer. `count`: at least 1."""
-    if not view:
-        return RewindPlan(text="Nothing is in view here that could be taken back.")
-    first, found = _find_exchanges(view, count)
-    short = f" (of {count}: no more are in view)" if found < count else ""
-    leaving = view[first:]
-    return RewindPlan(
-        text=(
-            f"Taken back: the last {_format_exchanges(found)}{short}, which {_format_were_turns(len(leaving))} "
-            "of this conversation."
-        ),
-        fact=ConversationRewound(first=leaving[0].seq, last=leaving[-1].seq, by=by),
-    )
-
-
-def plan_retry(view: Sequence[TurnInView], by: str, conversation: ConversationId) -> RewindPlan:
-    """Answer the last input once more."""
-    with_input = [index for index, turn in enumerate(view) if turn.covers and turn.fact.within is None]
-    if is_inner(conversation) or not with_input:
-        return RewindPlan(text="Nothing is in view here that could be answered again.")
-    first = _include_interrupted(view, with_input[-1])
-    last = max(index for index, turn in enumerate(view) if turn.fact.within is None)
-    leaving = view[first : last + 1]
-    again = tuple(sorted({seq for turn in leaving for seq in turn.covers}))
-    lines = f"{len(again)} message{'' if len(again) == 1 else 's'}"
-    return RewindPlan(
-        text=f"Once more: {lines} of this conversation {'is' if len(again) == 1 else 'are'} answered again, "
-        f"and {_format_turns(len(leaving))} taken back.",
-        fact=ConversationRewound(first=leaving[0].seq, last=leaving[-1].seq, by=by, again=again),
-    )
-
-
-def parse_count(text_given: str) -> int | None:
-    """Parse a number of exchanges; an empty text: one. None: it is no such number."""
-    text = text_given.strip()
-    if not text:
-        return 1
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST_EXCHANGES))):
-        return None
-    return count if 1 <= (count := int(text)) <= MOST_EXCHANGES else None
-
-
-def _find_exchanges(view: Sequence[TurnInView], count: int) -> tuple[int, int]:
-    """Return where the newest `count` exchanges begin, and their number.
-
-    Turns without a reply count as one exchange.
-    """
-    ends = [index for index, turn in enumerate(view) if turn.fact.text and turn.fact.within is None]
-    if len(ends) <= count:  # including everything in front of the first of them
-        return (0 if len(ends) < count or not ends else _include_interrupted(view, ends[0])), max(1, len(ends))
-    return _include_interrupted(view, ends[-count]), count
-
-
-def _include_interrupted(view: Sequence[TurnInView], index: int) -> int:
-    """Return the first of the interrupted turns that this turn answered."""
-    while index > 0 and view[index - 1].fact.outcome == "interrupted":
-        index -= 1
-    return index
-
-
-def _format_turns(count: int) -> str:
-    return f"{count} turn{'' if count == 1 else 's'}"
-
-
-def _format_exchanges(count: int) -> str:
-    return f"{count} exchanges" if count > 1 else "exchange"
-
-
-def _format_were_turns(count: int) -> str:
-    return f"{'was' if count == 1 else 'were'} {_format_turns(count)}"
-
-
-MAX_EARLIER_TURNS = 20
-"""Turns that are searched for the last read position: messages posted unasked read nothing."""
-MAX_REWOUND_LINES = 50
-"""Lines that one turn reads at most."""
-LOCK_TIMEOUT_S = 0.1
-"""Time to acquire the lock: a free one is acquired at once, unless an earlier waiter has not taken it yet."""
-COMPACT_TIMEOUT_S = 8.0
-"""Longest wait of a caller from outside; less than `gateway.core.control_socket.ANSWER_S`."""
-_TOLD_FATES = ("due", "context")
-COMPACTING = "I make what I see of this conversation smaller, and say here what came of it."
-
-
-class RewindAgents(Protocol):
-    """All agents: `gateway.runtime.agents.Agents`."""
-
-    def forget_view(self, conversation: ConversationId) -> None:
-        """Drop the cached view of a place, because the log differs from it."""
-
-    def notice(self, arrival: ReadyConversation) -> None:
-        """Announce a conversation that is ready for a turn."""
-
-    async def compact(self, conversation: ConversationId) -> str:
-        """Fold the view of a place, while no turn runs there. Return the result in words."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindRequest:
     """Request to change a conversation's view."""
@@ -241,6 +115,19 @@ class RewindRequest:
     """An owner or admin asks."""
     reply_to: MessageId | None = None
     """Message that the later result of `compact` replies to."""
+
+
+class RewindAgents(Protocol):
+    """All agents: `gateway.runtime.agents.Agents`."""
+
+    def forget_view(self, conversation: ConversationId) -> None:
+        """Drop the cached view of a place, because the log differs from it."""
+
+    def notice(self, arrival: ReadyConversation) -> None:
+        """Announce a conversation that is ready for a turn."""
+
+    async def compact(self, conversation: ConversationId) -> str:
+        """Fold the view of a place, while no turn runs there. Return the result in words."""
 
 
 class Rewinder:
@@ -410,3 +297,114 @@ class Rewinder:
         entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=seq)
         (queued,) = await self._store.append([entry])
         self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
+
+
+def plan_new(
+    view: Sequence[TurnInView], folded: ViewFolded | None, by: str, *, overheard: Seq = _NOTHING
+) -> RewindPlan:
+    """Begin afresh: no earlier message stays in view, or is read as new. `folded`: the newest fold there.
+
+    `overheard`: log position up to which all unread entries are addressed to others. 0: there are none.
+    """
+    head = folded is not None and bool(folded.head)
+    unread = UnreadDismissed(turn=TurnId(""), upto=overheard) if overheard else None
+    if not view and not head:
+        words = "Nothing was in view here; what was overheard is not told any more." if unread else _ALREADY_FRESH
+        return RewindPlan(text=words, dismissed=unread)
+    start = max(view[-1].seq + 1 if view else 0, folded.start if folded is not None else 0)
+    leaving = f"{_format_turns(len(view))}{' and what stood in front of them' if head else ''}"
+    return RewindPlan(
+        text=f"A fresh view: {leaving} left it; the log keeps all.",
+        fact=ViewFolded(start=Seq(start), reason=f"{by} asked for a fresh view", kinds=("new",)),
+        dismissed=unread,
+    )
+
+
+def find_overheard_upto(unread: Sequence[LogEntry], upto: Seq) -> Seq:
+    """Return the log position up to which all unread entries are addressed to others.
+
+    Entries addressed to the agent are still answered.
+
+    `unread`, `upto`: as in `UnreadEntries`. 0: there are none.
+    """
+    if not unread:
+        return _NOTHING
+    addressed = [one.seq for one in unread if _asks_agent(one)]
+    return Seq(addressed[0] - 1) if addressed else upto
+
+
+def _asks_agent(one: LogEntry) -> bool:
+    return isinstance(one.fact, Alarm) or (isinstance(one.fact, Message) and one.fact.kind != "room")
+
+
+def plan_rewind(view: Sequence[TurnInView], count: int, by: str) -> RewindPlan:
+    """Take back the newest exchanges, or all in view if these are fewer. `count`: at least 1."""
+    if not view:
+        return RewindPlan(text="Nothing is in view here that could be taken back.")
+    first, found = _find_exchanges(view, count)
+    short = f" (of {count}: no more are in view)" if found < count else ""
+    leaving = view[first:]
+    return RewindPlan(
+        text=(
+            f"Taken back: the last {_format_exchanges(found)}{short}, which {_format_were_turns(len(leaving))} "
+            "of this conversation."
+        ),
+        fact=ConversationRewound(first=leaving[0].seq, last=leaving[-1].seq, by=by),
+    )
+
+
+def plan_retry(view: Sequence[TurnInView], by: str, conversation: ConversationId) -> RewindPlan:
+    """Answer the last input once more."""
+    with_input = [index for index, turn in enumerate(view) if turn.covers and turn.fact.within is None]
+    if is_inner(conversation) or not with_input:
+        return RewindPlan(text="Nothing is in view here that could be answered again.")
+    first = _include_interrupted(view, with_input[-1])
+    last = max(index for index, turn in enumerate(view) if turn.fact.within is None)
+    leaving = view[first : last + 1]
+    again = tuple(sorted({seq for turn in leaving for seq in turn.covers}))
+    lines = f"{len(again)} message{'' if len(again) == 1 else 's'}"
+    return RewindPlan(
+        text=f"Once more: {lines} of this conversation {'is' if len(again) == 1 else 'are'} answered again, "
+        f"and {_format_turns(len(leaving))} taken back.",
+        fact=ConversationRewound(first=leaving[0].seq, last=leaving[-1].seq, by=by, again=again),
+    )
+
+
+def parse_count(text_given: str) -> int | None:
+    """Parse a number of exchanges; an empty text: one. None: it is no such number."""
+    text = text_given.strip()
+    if not text:
+        return 1
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST_EXCHANGES))):
+        return None
+    return count if 1 <= (count := int(text)) <= MOST_EXCHANGES else None
+
+
+def _find_exchanges(view: Sequence[TurnInView], count: int) -> tuple[int, int]:
+    """Return where the newest `count` exchanges begin, and their number.
+
+    Turns without a reply count as one exchange.
+    """
+    ends = [index for index, turn in enumerate(view) if turn.fact.text and turn.fact.within is None]
+    if len(ends) <= count:  # including everything in front of the first of them
+        return (0 if len(ends) < count or not ends else _include_interrupted(view, ends[0])), max(1, len(ends))
+    return _include_interrupted(view, ends[-count]), count
+
+
+def _include_interrupted(view: Sequence[TurnInView], index: int) -> int:
+    """Return the first of the interrupted turns that this turn answered."""
+    while index > 0 and view[index - 1].fact.outcome == "interrupted":
+        index -= 1
+    return index
+
+
+def _format_turns(count: int) -> str:
+    return f"{count} turn{'' if count == 1 else 's'}"
+
+
+def _format_exchanges(count: int) -> str:
+    return f"{count} exchanges" if count > 1 else "exchange"
+
+
+def _format_were_turns(count: int) -> str:
+    return f"{'was' if count == 1 else 'were'} {_format_turns(count)}"

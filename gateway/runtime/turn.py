@@ -55,83 +55,6 @@ FAILURE_TEXTS: Mapping[FailureCause, str] = {
 }
 """Texts posted instead of an answer: the cause, and whether to ask again."""
 
-
-class TurnRecorder:
-    """Writes an agent's turns to the log."""
-
-    def __init__(self, store: Store, clock: Clock, agent_id: str, redact: Redact | None = None) -> None:
-        """`redact` is applied to replies and reasons."""
-        self._store = store
-        self._clock = clock
-        self._agent_id = agent_id
-        self._redact = redact or Redactor()
-
-    def build_record(self, start: TurnStart, outcome: TurnOutcome, consumed: ConsumedInput) -> TurnRecord:
-        """Return the record of a turn, with the text for whoever waits for an answer."""
-        text, basis = self._redact(outcome.text), consumed.basis
-        if outcome.outcome == "failed":
-            logger.error("turn %s failed: %s", start.turn, outcome.reason)
-            text = FAILURE_TEXTS[outcome.cause] if _is_answer_awaited(start, consumed) else ""
-        return TurnRecord(
-            turn=start.turn,
-            covers=consumed.rendered.covers,
-            omitted=consumed.omitted,
-            heard=consumed.rendered.text,
-            upto=consumed.upto,
-            outcome=outcome.outcome,
-            text=text,
-            reason=self._redact(outcome.reason),
-            failure=outcome.cause if outcome.outcome == "failed" else "",
-            model=outcome.model,
-            usage=outcome.usage,
-            requests=outcome.requests,
-            autonomous=start.autonomous,
-            media=consumed.rendered.media,
-            accounts=outcome.accounts,
-            agent=self._agent_id,
-            senders=consumed.rendered.senders,
-            steps=outcome.steps,
-            cause=start.cause,
-            continued=start.continuing,
-            looked=consumed.looked,
-            prompt_tokens=outcome.prompt_tokens,
-            prompt_estimate=outcome.prompt_estimate,
-            recalled=basis.recalled,
-            nudged=basis.nudged,
-            view=basis.view,
-            weighed=basis.weighed,
-            foreign=basis.label.foreign if basis.label is not None else "",
-            least_role=basis.label.role if basis.label is not None else "",
-        )
-
-    async def write(
-        self, start: TurnStart, outcome: TurnOutcome, consumed: ConsumedInput
-    ) -> tuple[Seq, TurnRecord, OutboxPost | None]:
-        """Append the turn and its post. Return the record's log position, the record, and the post for the outbox."""
-        now, place, ended = self._clock.now(), start.place, self.build_record(start, outcome, consumed)
-        record = NewEntry(
-            fact=ended,
-            at=now,
-            conversation=place.conversation,
-            key=f"turn:{ended.turn}",
-            cause=consumed.upto or None,
-        )
-        if not ended.text or start.is_inner:  # a reply in the inner conversation has no reader
-            (written,) = await self._store.append([record])
-            return written.seq, ended, None
-        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=find_reply_to(consumed.messages))
-        queued = NewEntry(
-            fact=PostQueued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
-        )
-        written, waiting = await self._store.append([record, queued])
-        return written.seq, ended, OutboxPost(seq=waiting.seq, at=now, post=post, parts=())
-
-
-def _is_answer_awaited(start: TurnStart, consumed: ConsumedInput) -> bool:
-    """Return whether a person waits for an answer: only they get a message about a failure."""
-    return not start.is_inner and (start.cause in ("addressed", "alarm") or consumed.is_addressed)
-
-
 LOCK_TIMEOUT_S = 2.0
 """Time to acquire the lock: a free one is acquired at once; a turn that just ended holds it until its record is
 written."""
@@ -141,6 +64,30 @@ STOPPING = "I leave it off, and say nothing more of it."
 LEFT_UNANSWERED = "I leave it: what was said here until now is not answered."
 ALREADY_STOPPING = "I am leaving it off already."
 NOTHING_RUNNING = "Nothing is under way here."
+
+NOTHING_TO_ANSWER = "nothing asks for an answer: what did was deleted, or it only tells what happened"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnResult:
+    """Result of a turn, for the agent's loop."""
+
+    has_failed: bool = False
+    used_tools: bool = False
+    has_yielded: bool = False
+    was_interrupted: bool = False
+    autonomous: bool = False
+    is_over_budget: bool = False
+    """The budget does not cover its requests."""
+    cost_usd: float = 0.0
+    """Cost of its requests, as far as their prices are known."""
+
+
+class DigestSource(Protocol):
+    """Source of the inner conversation's input."""
+
+    async def build(self) -> Digest | None:
+        """Return what is pending everywhere. None: nothing is."""
 
 
 class StoppableAgent(Protocol):
@@ -157,116 +104,6 @@ class StoppableAgent(Protocol):
 
     def stop_turn(self, conversation: ConversationId, why: str) -> None:
         """End the turn that runs there, and owe no other."""
-
-
-class TurnStopper:
-    """Stops turns, for all agents."""
-
-    def __init__(self, agent_for: Callable[[ConversationId], StoppableAgent], room_locks: ConversationLocks) -> None:
-        """`agent_for`: return the agent of a conversation."""
-        self._agent_for = agent_for
-        self._room_locks = room_locks
-
-    async def plan_stop(self, at: Address, by: str) -> CommandEffect:
-        """Plan a stop. `by`: who requests it, for people.
-
-        Until the effect is settled no turn begins there, and none ends.
-        """
-        place = at.conversation
-        agent, why = self._agent_for(place), f"{by} had it left off"
-        handle = agent.turn_handle(place)
-        if handle is not None and handle.stop_reason:
-            return CommandEffect(answer=ALREADY_STOPPING)
-        held_handle = handle if handle is not None and handle.hold() else None
-        lock = None if held_handle is not None else await self._acquire_lock(place)
-        try:
-            owes = held_handle is not None or await agent.owes_answer(place)
-            record = await agent.prepare_stop(place, why) if owes else None
-        except BaseException:
-            _release(held_handle, lock)
-            raise
-        if record is None:
-            _release(held_handle, lock)
-            return CommandEffect(answer=NOTHING_RUNNING)
-
-        def settle(written: AppendResult | None) -> None:
-            if written is not None and written.is_new:
-                _stop_logger.info("%s: left off, by %s", place, by)
-                agent.stop_turn(place, why)
-            _release(held_handle, lock)
-
-        effect_fact = EffectFact(record, key=f"turn:{record.turn}")
-        return CommandEffect(
-            answer=LEFT_UNANSWERED if held_handle is None else STOPPING, facts=(effect_fact,), settle=settle
-        )
-
-    async def _acquire_lock(self, place: ConversationId) -> asyncio.Lock | None:
-        """Acquire the lock of a place. None: another caller keeps it, who takes no turn there."""
-        lock = self._room_locks.lock_for(place)
-        try:
-            async with asyncio.timeout(LOCK_TIMEOUT_S):
-                await lock.acquire()
-        except TimeoutError:
-            return None
-        return lock
-
-
-async def build_stop_record(context: AgentContext, conversation: ConversationId, why: str) -> TurnRecord:
-    """Return the record for a stop: everything unread there counts as consumed.
-
-    This includes the input of a turn that runs there. Entries that cannot be rendered in time are only counted.
-    """
-    now, unread = context.clock.now(), await context.store.unread_entries(conversation, most=MAX_UNREAD_LINES)
-    start = TurnStart(
-        turn=TurnId(new_id(now)),
-        place=Address.parse(conversation),
-        autonomous=False,
-        unread=unread,
-        messages=await context.reader.read_current(unread),
-    )
-    rendered = RenderedInput()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(RENDER_TIMEOUT_S):  # attachments may have to be fetched first
-            lines = await context.reader.render(start.messages, sees=False)
-            rendered = render_lines(lines, omitted=0, plain=context.is_small_model) if lines else rendered
-    newest = await context.store.newest_entries(1)
-    upto = max([unread.upto, *[one.seq for one in newest]])  # there may be more unread entries than one turn takes
-    consumed = ConsumedInput(rendered=rendered, omitted=count_omitted(unread, rendered), upto=Seq(upto))
-    return TurnRecorder(context.store, context.clock, context.agent_id, context.redact).build_record(
-        start, TurnOutcome(outcome="yielded", reason=why), consumed
-    )
-
-
-def _release(handle: TurnHandle | None, lock: asyncio.Lock | None) -> None:
-    if handle is not None:
-        handle.release()
-    if lock is not None:
-        lock.release()
-
-
-NOTHING_TO_ANSWER = "nothing asks for an answer: what did was deleted, or it only tells what happened"
-
-
-class DigestSource(Protocol):
-    """Source of the inner conversation's input."""
-
-    async def build(self) -> Digest | None:
-        """Return what is pending everywhere. None: nothing is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnResult:
-    """Result of a turn, for the agent's loop."""
-
-    has_failed: bool = False
-    used_tools: bool = False
-    has_yielded: bool = False
-    was_interrupted: bool = False
-    autonomous: bool = False
-    is_over_budget: bool = False
-    """The budget does not cover its requests."""
-    cost_usd: float = 0.0
-    """Cost of its requests, as far as their prices are known."""
 
 
 class TurnRunner:
@@ -494,6 +331,167 @@ class TurnRunner:
     async def unread_urgency(self, conversation: ConversationId) -> int:
         """Return the highest urgency still unread there, as of some moment during the call."""
         return dict(await self._store.due_conversations(AMBIENT + 1)).get(conversation, AMBIENT)
+
+
+class TurnRecorder:
+    """Writes an agent's turns to the log."""
+
+    def __init__(self, store: Store, clock: Clock, agent_id: str, redact: Redact | None = None) -> None:
+        """`redact` is applied to replies and reasons."""
+        self._store = store
+        self._clock = clock
+        self._agent_id = agent_id
+        self._redact = redact or Redactor()
+
+    def build_record(self, start: TurnStart, outcome: TurnOutcome, consumed: ConsumedInput) -> TurnRecord:
+        """Return the record of a turn, with the text for whoever waits for an answer."""
+        text, basis = self._redact(outcome.text), consumed.basis
+        if outcome.outcome == "failed":
+            logger.error("turn %s failed: %s", start.turn, outcome.reason)
+            text = FAILURE_TEXTS[outcome.cause] if _is_answer_awaited(start, consumed) else ""
+        return TurnRecord(
+            turn=start.turn,
+            covers=consumed.rendered.covers,
+            omitted=consumed.omitted,
+            heard=consumed.rendered.text,
+            upto=consumed.upto,
+            outcome=outcome.outcome,
+            text=text,
+            reason=self._redact(outcome.reason),
+            failure=outcome.cause if outcome.outcome == "failed" else "",
+            model=outcome.model,
+            usage=outcome.usage,
+            requests=outcome.requests,
+            autonomous=start.autonomous,
+            media=consumed.rendered.media,
+            accounts=outcome.accounts,
+            agent=self._agent_id,
+            senders=consumed.rendered.senders,
+            steps=outcome.steps,
+            cause=start.cause,
+            continued=start.continuing,
+            looked=consumed.looked,
+            prompt_tokens=outcome.prompt_tokens,
+            prompt_estimate=outcome.prompt_estimate,
+            recalled=basis.recalled,
+            nudged=basis.nudged,
+            view=basis.view,
+            weighed=basis.weighed,
+            foreign=basis.label.foreign if basis.label is not None else "",
+            least_role=basis.label.role if basis.label is not None else "",
+        )
+
+    async def write(
+        self, start: TurnStart, outcome: TurnOutcome, consumed: ConsumedInput
+    ) -> tuple[Seq, TurnRecord, OutboxPost | None]:
+        """Append the turn and its post. Return the record's log position, the record, and the post for the outbox."""
+        now, place, ended = self._clock.now(), start.place, self.build_record(start, outcome, consumed)
+        record = NewEntry(
+            fact=ended,
+            at=now,
+            conversation=place.conversation,
+            key=f"turn:{ended.turn}",
+            cause=consumed.upto or None,
+        )
+        if not ended.text or start.is_inner:  # a reply in the inner conversation has no reader
+            (written,) = await self._store.append([record])
+            return written.seq, ended, None
+        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=find_reply_to(consumed.messages))
+        queued = NewEntry(
+            fact=PostQueued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
+        )
+        written, waiting = await self._store.append([record, queued])
+        return written.seq, ended, OutboxPost(seq=waiting.seq, at=now, post=post, parts=())
+
+
+class TurnStopper:
+    """Stops turns, for all agents."""
+
+    def __init__(self, agent_for: Callable[[ConversationId], StoppableAgent], room_locks: ConversationLocks) -> None:
+        """`agent_for`: return the agent of a conversation."""
+        self._agent_for = agent_for
+        self._room_locks = room_locks
+
+    async def plan_stop(self, at: Address, by: str) -> CommandEffect:
+        """Plan a stop. `by`: who requests it, for people.
+
+        Until the effect is settled no turn begins there, and none ends.
+        """
+        place = at.conversation
+        agent, why = self._agent_for(place), f"{by} had it left off"
+        handle = agent.turn_handle(place)
+        if handle is not None and handle.stop_reason:
+            return CommandEffect(answer=ALREADY_STOPPING)
+        held_handle = handle if handle is not None and handle.hold() else None
+        lock = None if held_handle is not None else await self._acquire_lock(place)
+        try:
+            owes = held_handle is not None or await agent.owes_answer(place)
+            record = await agent.prepare_stop(place, why) if owes else None
+        except BaseException:
+            _release(held_handle, lock)
+            raise
+        if record is None:
+            _release(held_handle, lock)
+            return CommandEffect(answer=NOTHING_RUNNING)
+
+        def settle(written: AppendResult | None) -> None:
+            if written is not None and written.is_new:
+                _stop_logger.info("%s: left off, by %s", place, by)
+                agent.stop_turn(place, why)
+            _release(held_handle, lock)
+
+        effect_fact = EffectFact(record, key=f"turn:{record.turn}")
+        return CommandEffect(
+            answer=LEFT_UNANSWERED if held_handle is None else STOPPING, facts=(effect_fact,), settle=settle
+        )
+
+    async def _acquire_lock(self, place: ConversationId) -> asyncio.Lock | None:
+        """Acquire the lock of a place. None: another caller keeps it, who takes no turn there."""
+        lock = self._room_locks.lock_for(place)
+        try:
+            async with asyncio.timeout(LOCK_TIMEOUT_S):
+                await lock.acquire()
+        except TimeoutError:
+            return None
+        return lock
+
+
+async def build_stop_record(context: AgentContext, conversation: ConversationId, why: str) -> TurnRecord:
+    """Return the record for a stop: everything unread there counts as consumed.
+
+    This includes the input of a turn that runs there. Entries that cannot be rendered in time are only counted.
+    """
+    now, unread = context.clock.now(), await context.store.unread_entries(conversation, most=MAX_UNREAD_LINES)
+    start = TurnStart(
+        turn=TurnId(new_id(now)),
+        place=Address.parse(conversation),
+        autonomous=False,
+        unread=unread,
+        messages=await context.reader.read_current(unread),
+    )
+    rendered = RenderedInput()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(RENDER_TIMEOUT_S):  # attachments may have to be fetched first
+            lines = await context.reader.render(start.messages, sees=False)
+            rendered = render_lines(lines, omitted=0, plain=context.is_small_model) if lines else rendered
+    newest = await context.store.newest_entries(1)
+    upto = max([unread.upto, *[one.seq for one in newest]])  # there may be more unread entries than one turn takes
+    consumed = ConsumedInput(rendered=rendered, omitted=count_omitted(unread, rendered), upto=Seq(upto))
+    return TurnRecorder(context.store, context.clock, context.agent_id, context.redact).build_record(
+        start, TurnOutcome(outcome="yielded", reason=why), consumed
+    )
+
+
+def _is_answer_awaited(start: TurnStart, consumed: ConsumedInput) -> bool:
+    """Return whether a person waits for an answer: only they get a message about a failure."""
+    return not start.is_inner and (start.cause in ("addressed", "alarm") or consumed.is_addressed)
+
+
+def _release(handle: TurnHandle | None, lock: asyncio.Lock | None) -> None:
+    if handle is not None:
+        handle.release()
+    if lock is not None:
+        lock.release()
 
 
 def _to_result(outcome: TurnOutcome, *, autonomous: bool) -> TurnResult:

@@ -64,6 +64,19 @@ from gateway.tools.platform import MessagingTools
 
 logger = logging.getLogger("reverie.turns")
 
+MAX_UNREAD_LINES = 50
+"""Unread lines in one turn. Older lines not addressed to the agent are only counted, so that a raid of thousands costs
+one bounded prompt; addressed ones wait for the next turn."""
+MAX_RECALL_LINES = 10
+"""Newest lines that recall uses as its query."""
+
+MIN_FOLD_TOKENS = 300
+"""Smallest view that is folded: the text that stands for less takes as much."""
+MAX_FOLDS = 2
+"""Tries to make a conversation fit after the provider has refused it as too long."""
+
+BLOCKED_REASON = "whoever asked for it is blocked"
+
 
 async def _no_text(*_: object) -> str:
     return ""
@@ -124,245 +137,6 @@ class AgentContext:
     def is_small_model(self) -> bool:
         """True for a very small model, which needs plain prompts."""
         return self.model.family == "local"
-
-
-class ReplaceableTools:
-    """Tools of a turn that are replaced when a person speaks during it."""
-
-    def __init__(self, tools: Toolset) -> None:
-        self.tools = tools
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """Specifications of the present tools."""
-        return self.tools.specs
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        """Carry a call out with the present tools."""
-        return await self.tools.call(call)
-
-
-MAX_UNREAD_LINES = 50
-"""Unread lines in one turn. Older lines not addressed to the agent are only counted, so that a raid of thousands costs
-one bounded prompt; addressed ones wait for the next turn."""
-MAX_RECALL_LINES = 10
-"""Newest lines that recall uses as its query."""
-
-
-class UnreadInput:
-    """New input of one turn. Its state so far can be read at any time."""
-
-    def __init__(self, context: AgentContext, start: TurnStart) -> None:
-        self.rendered = RenderedInput()
-        self.lines: Sequence[RenderedMessage] = ()
-        """New lines with their present texts. Empty before `load`."""
-        self._context = context
-        self._start = start
-        self._conversation = start.place.conversation
-        self._omitted = 0
-        self._upto = Seq(0)
-        self._messages = tuple(start.messages)
-        self._overheard_roles: set[str] = set()
-        self.label: TrustLabel = TRUSTED_LABEL
-        """Trust label of everyone whose words it holds so far."""
-        self.reminder_setters = dict[Seq, Sender]()
-        """People who set each reminder: they bear its costs."""
-        self._reminder_roles = dict[Seq, str]()
-        """Role of each reminder, see `gateway.context.requesters.find_reminder_roles`."""
-
-    async def load(self) -> None:
-        """Render what is new."""
-        self.lines = await self._context.reader.render(self._start.messages, sees=self._context.model.takes_images)
-        await self._load_reminders(self._start.unread.messages)
-
-    async def _load_reminders(self, entries: Sequence[LogEntry]) -> None:
-        """Look up who set the reminders among these entries."""
-        store = self._context.store
-        self._reminder_roles |= await find_reminder_roles(store, entries)
-        for one in entries:
-            if isinstance(one.fact, Alarm):
-                entry = await store.entry_by_key(f"reminded:{one.fact.reminder}")
-                fact = entry.fact if entry is not None else None
-                if isinstance(fact, ReminderSet) and fact.by:
-                    self.reminder_setters[one.seq] = Sender(id=fact.by, name=fact.asked_by, verified=True)
-
-    def _charge_reminder_setters(self, rendered: RenderedInput) -> RenderedInput:
-        """Return the input with the setters of reminders as the senders, who bear the costs."""
-        pairs = zip(rendered.covers, rendered.senders, strict=False)
-        payers = [self.reminder_setters[seq].id if seq in self.reminder_setters else sender for seq, sender in pairs]
-        return replace(rendered, senders=tuple(payers))
-
-    def consumed_input(self, outcome: TurnOutcome, basis: TurnBasis) -> ConsumedInput:
-        """Return what the turn has consumed, if it ended with this outcome."""
-        digest, rendered, upto = self._start.digest, self.rendered, self._upto
-        if digest is not None and outcome.outcome == "interrupted":  # what was pending everywhere still is
-            return ConsumedInput(rendered=replace(rendered, covers=(), senders=()), omitted=0, upto=Seq(0), basis=basis)
-        looked = digest.looked if digest is not None else ()
-        return ConsumedInput(
-            rendered=rendered, omitted=self._omitted, upto=upto, messages=self._messages, looked=looked, basis=basis
-        )
-
-    async def render_fitting(self, budget: int) -> tuple[UnreadEntries, RenderedInput]:
-        """Return the new input that fits, and the unread entries that it consumes."""
-        digest, unread = self._start.digest, self._start.unread
-        if digest is not None:
-            return unread, RenderedInput(text=digest.text, covers=digest.covers, senders=digest.senders)
-        rendered = fit_lines(self.lines, omitted=unread.omitted, budget=budget, plain=self._context.is_small_model)
-        if rendered.has_more:
-            unread, rendered = await self._keep_addressed(rendered.covers, unread, self.lines)
-        return unread, rendered if rendered.text else replace(rendered, text=NOTHING_NEW)
-
-    async def recall(self, history: HistoryView, tool_context: ToolContext, shown: str) -> RecallResult:
-        """Return recalled items. `shown`: part of MEMORY.md that the prompt holds anyway."""
-        context, tokens = self._context, self._context.recall_config.ambient_tokens
-        lines = [one.line.text for one in self.lines if not one.line.event][-MAX_RECALL_LINES:]
-        if context.is_small_model or not tokens or not lines:
-            return RecallResult()
-        recalled = await context.ambient_recall(
-            tool_context,
-            lines,
-            known_names={name for turn in history.turns for name in turn.recalled},
-            since=history.turns[0].seq if history.turns else None,
-            tokens=tokens,
-            is_addressed=any(one.line.is_addressed for one in self.lines),
-            shown=shown,
-        )
-        if recalled.is_foreign:
-            tool_context.trust.add(TrustLabel(ANYBODY_ROLE, RECALL.name))
-        return recalled
-
-    def mark_read(self, unread: UnreadEntries, rendered: RenderedInput) -> None:
-        """Record that the model may have read this from here on."""
-        digest = self._start.digest
-        self.rendered = self._charge_reminder_setters(rendered)
-        self._overheard_roles = (
-            {digest.label.role} if digest is not None else _find_overheard_roles(self.lines, rendered)
-        )
-        self.label |= digest.label if digest is not None else _label_of_rendered(self.lines, rendered)
-        self._upto = digest.upto if digest is not None else unread.upto
-        self._omitted = digest.omitted if digest is not None else count_omitted(unread, rendered)
-
-    def roles(self) -> list[str]:
-        """Return the roles of those who addressed the agent."""
-        return [one.line.role for one in self.lines if one.line.is_addressed and not one.line.event]
-
-    def requesters(self) -> tuple[Requester, ...]:
-        """Return the senders of addressed messages that the turn began with, oldest first."""
-        return _find_requesters(self._messages, self.lines, self.rendered)
-
-    def overheard_roles(self) -> tuple[str, ...]:
-        """Return the roles of the authors of rendered messages that were not addressed to the agent."""
-        return tuple(sorted(self._overheard_roles))
-
-    def reminder_roles(self) -> tuple[str, ...]:
-        """Return the least role of the setters of each rendered reminder."""
-        return tuple(
-            sorted({role for seq, role in self._reminder_roles.items() if role and seq in self.rendered.covers})
-        )
-
-    async def render_news(self, budget: int, room: int) -> tuple[str, tuple[Requester, ...]]:
-        """Return what has arrived meanwhile, rendered, and who asks by that.
-
-        At most `room` tokens, and a share of `budget`: what does not fit stays unread, for another turn.
-        """
-        context = self._context
-        unread = await context.store.unread_entries(self._conversation, most=MAX_UNREAD_LINES, after=self._upto)
-        if not unread.messages:
-            return "", ()
-        current = await context.reader.read_current(unread)
-        await self._load_reminders(unread.messages)
-        lines = await context.reader.render(current, sees=False)  # images cannot stand in a tool's results
-        budget = min(budget, int(room / view.UNREAD_SHARE))
-        rendered = fit_lines(lines, omitted=unread.omitted, budget=budget, plain=context.is_small_model)
-        if rendered.has_more:
-            unread, rendered = await self._keep_addressed(rendered.covers, unread, lines, after=self._upto)
-        if view.estimate_tokens(rendered.text) > room:
-            return "", ()
-        rendered = self._charge_reminder_setters(rendered)
-        self.rendered = replace(
-            self.rendered,
-            covers=(*self.rendered.covers, *rendered.covers),
-            senders=(*self.rendered.senders, *rendered.senders),
-        )
-        self._omitted += count_omitted(unread, rendered)
-        self._overheard_roles |= _find_overheard_roles(lines, rendered)
-        self.label |= _label_of_rendered(lines, rendered)
-        self._upto = unread.upto
-        self._messages = (*self._messages, *current)
-        return rendered.text, _find_requesters(current, lines, rendered)
-
-    async def _keep_addressed(
-        self, covers: Sequence[Seq], unread: UnreadEntries, lines: Sequence[RenderedMessage], *, after: int = 0
-    ) -> tuple[UnreadEntries, RenderedInput]:
-        """Return only these lines, all addressed to the agent; there is no room for the others, which stay unread."""
-        first = [one for one in unread.messages if one.seq <= covers[-1] and is_addressed(one.fact)]
-        unread = await self._context.store.unread_entries(self._conversation, most=len(first), after=after)
-        rendered = [one for one in lines if one.seq in covers]
-        return unread, render_lines(rendered, omitted=unread.omitted, plain=self._context.is_small_model)
-
-
-def _find_requesters(
-    current: Sequence[CurrentMessage], lines: Sequence[RenderedMessage], rendered: RenderedInput
-) -> tuple[Requester, ...]:
-    """Return the senders of the rendered messages addressed to the agent, oldest first."""
-    roles = {one.seq: one.line.role for one in lines if one.line.is_addressed and one.seq in rendered.covers}
-    addressed = [one for one in current if one.seq in roles and not one.notice]
-    senders = [(one.message.sender, roles[one.seq]) for one in addressed]
-    return deduplicate_requesters(
-        [
-            Requester(
-                id=sender.id,
-                name=sender.name,
-                role=role,
-                verified=sender.verified,
-                ranks=sender.ranks,
-                is_bot=sender.is_bot,
-            )
-            for sender, role in senders
-        ]
-    )
-
-
-def _find_overheard_roles(lines: Sequence[RenderedMessage], rendered: RenderedInput) -> set[str]:
-    return {one.label.role for one in lines if one.seq in rendered.covers and not one.line.is_addressed}
-
-
-def _label_of_rendered(lines: Sequence[RenderedMessage], rendered: RenderedInput) -> TrustLabel:
-    return reduce(or_, [one.label for one in lines if one.seq in rendered.covers], TRUSTED_LABEL)
-
-
-MIN_FOLD_TOKENS = 300
-"""Smallest view that is folded: the text that stands for less takes as much."""
-MAX_FOLDS = 2
-"""Tries to make a conversation fit after the provider has refused it as too long."""
-
-
-BLOCKED_REASON = "whoever asked for it is blocked"
-
-
-def are_blocked(access_policy: AccessPolicy, at: Address, requesters: Sequence[Requester]) -> bool:
-    """Return whether a person asked there, and everyone who did is blocked by now. Pure."""
-    return bool(requesters) and all(current_role(access_policy, at, one) == "blocked" for one in requesters)
-
-
-@dataclass(slots=True, kw_only=True)
-class _TurnPrompt:
-    """Parts of the turn's requests, beside the new input."""
-
-    directives: str = ""
-    reachable_places: str = ""
-    """Places that the turn may write to besides."""
-    recalled: RecallResult = field(default_factory=RecallResult)
-    shows_past_images: bool = False
-    """Images of earlier turns are shown."""
-    was_too_long: bool = False
-    """The provider has refused a request as too long."""
-    basis: TurnBasis = field(default_factory=TurnBasis)
-
-    def set_view(self, fold: FoldResult) -> None:
-        """Record the view that is used from here on."""
-        weighed = None if fold.is_folded else fold.weighed
-        self.basis = replace(self.basis, view=fold.view.digest, weighed=weighed, recalled=self.recalled.names)
 
 
 class TurnRun:
@@ -663,6 +437,194 @@ class TurnRun:
         ]
 
 
+@dataclass(slots=True, kw_only=True)
+class _TurnPrompt:
+    """Parts of the turn's requests, beside the new input."""
+
+    directives: str = ""
+    reachable_places: str = ""
+    """Places that the turn may write to besides."""
+    recalled: RecallResult = field(default_factory=RecallResult)
+    shows_past_images: bool = False
+    """Images of earlier turns are shown."""
+    was_too_long: bool = False
+    """The provider has refused a request as too long."""
+    basis: TurnBasis = field(default_factory=TurnBasis)
+
+    def set_view(self, fold: FoldResult) -> None:
+        """Record the view that is used from here on."""
+        weighed = None if fold.is_folded else fold.weighed
+        self.basis = replace(self.basis, view=fold.view.digest, weighed=weighed, recalled=self.recalled.names)
+
+
+class UnreadInput:
+    """New input of one turn. Its state so far can be read at any time."""
+
+    def __init__(self, context: AgentContext, start: TurnStart) -> None:
+        self.rendered = RenderedInput()
+        self.lines: Sequence[RenderedMessage] = ()
+        """New lines with their present texts. Empty before `load`."""
+        self._context = context
+        self._start = start
+        self._conversation = start.place.conversation
+        self._omitted = 0
+        self._upto = Seq(0)
+        self._messages = tuple(start.messages)
+        self._overheard_roles: set[str] = set()
+        self.label: TrustLabel = TRUSTED_LABEL
+        """Trust label of everyone whose words it holds so far."""
+        self.reminder_setters = dict[Seq, Sender]()
+        """People who set each reminder: they bear its costs."""
+        self._reminder_roles = dict[Seq, str]()
+        """Role of each reminder, see `gateway.context.requesters.find_reminder_roles`."""
+
+    async def load(self) -> None:
+        """Render what is new."""
+        self.lines = await self._context.reader.render(self._start.messages, sees=self._context.model.takes_images)
+        await self._load_reminders(self._start.unread.messages)
+
+    async def _load_reminders(self, entries: Sequence[LogEntry]) -> None:
+        """Look up who set the reminders among these entries."""
+        store = self._context.store
+        self._reminder_roles |= await find_reminder_roles(store, entries)
+        for one in entries:
+            if isinstance(one.fact, Alarm):
+                entry = await store.entry_by_key(f"reminded:{one.fact.reminder}")
+                fact = entry.fact if entry is not None else None
+                if isinstance(fact, ReminderSet) and fact.by:
+                    self.reminder_setters[one.seq] = Sender(id=fact.by, name=fact.asked_by, verified=True)
+
+    def _charge_reminder_setters(self, rendered: RenderedInput) -> RenderedInput:
+        """Return the input with the setters of reminders as the senders, who bear the costs."""
+        pairs = zip(rendered.covers, rendered.senders, strict=False)
+        payers = [self.reminder_setters[seq].id if seq in self.reminder_setters else sender for seq, sender in pairs]
+        return replace(rendered, senders=tuple(payers))
+
+    def consumed_input(self, outcome: TurnOutcome, basis: TurnBasis) -> ConsumedInput:
+        """Return what the turn has consumed, if it ended with this outcome."""
+        digest, rendered, upto = self._start.digest, self.rendered, self._upto
+        if digest is not None and outcome.outcome == "interrupted":  # what was pending everywhere still is
+            return ConsumedInput(rendered=replace(rendered, covers=(), senders=()), omitted=0, upto=Seq(0), basis=basis)
+        looked = digest.looked if digest is not None else ()
+        return ConsumedInput(
+            rendered=rendered, omitted=self._omitted, upto=upto, messages=self._messages, looked=looked, basis=basis
+        )
+
+    async def render_fitting(self, budget: int) -> tuple[UnreadEntries, RenderedInput]:
+        """Return the new input that fits, and the unread entries that it consumes."""
+        digest, unread = self._start.digest, self._start.unread
+        if digest is not None:
+            return unread, RenderedInput(text=digest.text, covers=digest.covers, senders=digest.senders)
+        rendered = fit_lines(self.lines, omitted=unread.omitted, budget=budget, plain=self._context.is_small_model)
+        if rendered.has_more:
+            unread, rendered = await self._keep_addressed(rendered.covers, unread, self.lines)
+        return unread, rendered if rendered.text else replace(rendered, text=NOTHING_NEW)
+
+    async def recall(self, history: HistoryView, tool_context: ToolContext, shown: str) -> RecallResult:
+        """Return recalled items. `shown`: part of MEMORY.md that the prompt holds anyway."""
+        context, tokens = self._context, self._context.recall_config.ambient_tokens
+        lines = [one.line.text for one in self.lines if not one.line.event][-MAX_RECALL_LINES:]
+        if context.is_small_model or not tokens or not lines:
+            return RecallResult()
+        recalled = await context.ambient_recall(
+            tool_context,
+            lines,
+            known_names={name for turn in history.turns for name in turn.recalled},
+            since=history.turns[0].seq if history.turns else None,
+            tokens=tokens,
+            is_addressed=any(one.line.is_addressed for one in self.lines),
+            shown=shown,
+        )
+        if recalled.is_foreign:
+            tool_context.trust.add(TrustLabel(ANYBODY_ROLE, RECALL.name))
+        return recalled
+
+    def mark_read(self, unread: UnreadEntries, rendered: RenderedInput) -> None:
+        """Record that the model may have read this from here on."""
+        digest = self._start.digest
+        self.rendered = self._charge_reminder_setters(rendered)
+        self._overheard_roles = (
+            {digest.label.role} if digest is not None else _find_overheard_roles(self.lines, rendered)
+        )
+        self.label |= digest.label if digest is not None else _label_of_rendered(self.lines, rendered)
+        self._upto = digest.upto if digest is not None else unread.upto
+        self._omitted = digest.omitted if digest is not None else count_omitted(unread, rendered)
+
+    def roles(self) -> list[str]:
+        """Return the roles of those who addressed the agent."""
+        return [one.line.role for one in self.lines if one.line.is_addressed and not one.line.event]
+
+    def requesters(self) -> tuple[Requester, ...]:
+        """Return the senders of addressed messages that the turn began with, oldest first."""
+        return _find_requesters(self._messages, self.lines, self.rendered)
+
+    def overheard_roles(self) -> tuple[str, ...]:
+        """Return the roles of the authors of rendered messages that were not addressed to the agent."""
+        return tuple(sorted(self._overheard_roles))
+
+    def reminder_roles(self) -> tuple[str, ...]:
+        """Return the least role of the setters of each rendered reminder."""
+        return tuple(
+            sorted({role for seq, role in self._reminder_roles.items() if role and seq in self.rendered.covers})
+        )
+
+    async def render_news(self, budget: int, room: int) -> tuple[str, tuple[Requester, ...]]:
+        """Return what has arrived meanwhile, rendered, and who asks by that.
+
+        At most `room` tokens, and a share of `budget`: what does not fit stays unread, for another turn.
+        """
+        context = self._context
+        unread = await context.store.unread_entries(self._conversation, most=MAX_UNREAD_LINES, after=self._upto)
+        if not unread.messages:
+            return "", ()
+        current = await context.reader.read_current(unread)
+        await self._load_reminders(unread.messages)
+        lines = await context.reader.render(current, sees=False)  # images cannot stand in a tool's results
+        budget = min(budget, int(room / view.UNREAD_SHARE))
+        rendered = fit_lines(lines, omitted=unread.omitted, budget=budget, plain=context.is_small_model)
+        if rendered.has_more:
+            unread, rendered = await self._keep_addressed(rendered.covers, unread, lines, after=self._upto)
+        if view.estimate_tokens(rendered.text) > room:
+            return "", ()
+        rendered = self._charge_reminder_setters(rendered)
+        self.rendered = replace(
+            self.rendered,
+            covers=(*self.rendered.covers, *rendered.covers),
+            senders=(*self.rendered.senders, *rendered.senders),
+        )
+        self._omitted += count_omitted(unread, rendered)
+        self._overheard_roles |= _find_overheard_roles(lines, rendered)
+        self.label |= _label_of_rendered(lines, rendered)
+        self._upto = unread.upto
+        self._messages = (*self._messages, *current)
+        return rendered.text, _find_requesters(current, lines, rendered)
+
+    async def _keep_addressed(
+        self, covers: Sequence[Seq], unread: UnreadEntries, lines: Sequence[RenderedMessage], *, after: int = 0
+    ) -> tuple[UnreadEntries, RenderedInput]:
+        """Return only these lines, all addressed to the agent; there is no room for the others, which stay unread."""
+        first = [one for one in unread.messages if one.seq <= covers[-1] and is_addressed(one.fact)]
+        unread = await self._context.store.unread_entries(self._conversation, most=len(first), after=after)
+        rendered = [one for one in lines if one.seq in covers]
+        return unread, render_lines(rendered, omitted=unread.omitted, plain=self._context.is_small_model)
+
+
+class ReplaceableTools:
+    """Tools of a turn that are replaced when a person speaks during it."""
+
+    def __init__(self, tools: Toolset) -> None:
+        self.tools = tools
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """Specifications of the present tools."""
+        return self.tools.specs
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Carry a call out with the present tools."""
+        return await self.tools.call(call)
+
+
 class TurnDirectives:
     """Instructions for the turns of one agent."""
 
@@ -702,3 +664,38 @@ class TurnDirectives:
             mode = DmnMode.WORKING if continuing else DmnMode.STORED if state.woken else state.mode
             return "\n".join([load_prompt(mode.value), *quiet])
         return "\n".join([load_prompt("working" if continuing else "own"), *quiet])
+
+
+def are_blocked(access_policy: AccessPolicy, at: Address, requesters: Sequence[Requester]) -> bool:
+    """Return whether a person asked there, and everyone who did is blocked by now. Pure."""
+    return bool(requesters) and all(current_role(access_policy, at, one) == "blocked" for one in requesters)
+
+
+def _find_requesters(
+    current: Sequence[CurrentMessage], lines: Sequence[RenderedMessage], rendered: RenderedInput
+) -> tuple[Requester, ...]:
+    """Return the senders of the rendered messages addressed to the agent, oldest first."""
+    roles = {one.seq: one.line.role for one in lines if one.line.is_addressed and one.seq in rendered.covers}
+    addressed = [one for one in current if one.seq in roles and not one.notice]
+    senders = [(one.message.sender, roles[one.seq]) for one in addressed]
+    return deduplicate_requesters(
+        [
+            Requester(
+                id=sender.id,
+                name=sender.name,
+                role=role,
+                verified=sender.verified,
+                ranks=sender.ranks,
+                is_bot=sender.is_bot,
+            )
+            for sender, role in senders
+        ]
+    )
+
+
+def _find_overheard_roles(lines: Sequence[RenderedMessage], rendered: RenderedInput) -> set[str]:
+    return {one.label.role for one in lines if one.seq in rendered.covers and not one.line.is_addressed}
+
+
+def _label_of_rendered(lines: Sequence[RenderedMessage], rendered: RenderedInput) -> TrustLabel:
+    return reduce(or_, [one.label for one in lines if one.seq in rendered.covers], TRUSTED_LABEL)
