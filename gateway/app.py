@@ -317,14 +317,14 @@ class _Gateway:
     async def _propose_notes(self, agent: str, notes: Sequence[DreamNote]) -> None:
         """Ask owners whether these notes may enter an agent's memory. The text is shown only in a direct chat."""
         notify_address = self.model_services.live.settings.access.tell
-        alone = (
+        is_private = (
             not notify_address
             or await self.background_services.places.is_direct(Address.parse(notify_address).conversation) is True
         )
 
         def text(to: Address | None) -> str:
             prefix = "/" if to is None else self.people.channel_style.command_prefix(to.channel)
-            if to is None or not alone:
+            if to is None or not is_private:
                 return (
                     f"{len(notes)} that others had me remember wait for an owner's word: "
                     f"`{prefix}memory pending` shows them to an owner who is alone with me."
@@ -529,14 +529,16 @@ class _Gateway:
         self.agents.set_presence(level)
 
     def _build_services(self, access_policy: AccessPolicy, bindings: Bindings) -> GatewayServices:
-        able = ChannelLookup(self.channels, lambda channel: channel.capabilities)
+        capabilities = ChannelLookup(self.channels, lambda channel: channel.capabilities)
         return GatewayServices(
             live=self.model_services.live,
             store=self.store,
             clock=self.clock,
             bindings=bindings,
             access_policy=access_policy,
-            channel_cards=ChannelCards(self.store, self.clock, able, access_policy, self.redact, titles=self.titles),
+            channel_cards=ChannelCards(
+                self.store, self.clock, capabilities, access_policy, self.redact, titles=self.titles
+            ),
             media=self.media,
             previews=self.previews,
             room_locks=self.room_locks,

@@ -389,49 +389,53 @@ class Compactor:
         """Return whether the last prompt took that share of the usable window, as its provider counted."""
         return is_window_filled(history, share * self.usable_tokens())
 
-    async def fold_if_due(self, place: Address, history: HistoryView, want: CompactionInput) -> FoldResult:
+    async def fold_if_due(self, place: Address, history: HistoryView, compaction_input: CompactionInput) -> FoldResult:
         """Fold the view if that is due.
 
         Where a summary fails, the plan without one is carried out. Raises StoreError.
         """
         conversation = place.conversation
         budget = compute_context_budget(
-            history, want, self._settings(), self.usable_tokens(), compacts=self._is_enabled()
+            history, compaction_input, self._settings(), self.usable_tokens(), compacts=self._is_enabled()
         )
-        pressed = want.attempts > 0 or budget.is_exceeded_by(history.tokens + want.new_tokens)
-        leaves = count_turns_over_image_limit(history, want.rendered) > 0
+        pressed = compaction_input.attempts > 0 or budget.is_exceeded_by(history.tokens + compaction_input.new_tokens)
+        leaves = count_turns_over_image_limit(history, compaction_input.rendered) > 0
         if not (pressed or leaves or history.has_tool_steps):  # most conversations have no tool results to shorten
             return FoldResult(view=history)
-        situation = self._build_situation(conversation, history, want, budget)
+        situation = self._build_situation(conversation, history, compaction_input, budget)
         journal = await self._load_journal(conversation) if (pressed or leaves) and history.turns else []
         written = journal[-1][0].at if journal and pressed else None
-        decision = self._decide(history, situation, written, want)
+        decision = self._decide(history, situation, written, compaction_input)
         summary = None
         if decision.needs_summary:
-            summary = await self._summarize(place, history, decision, want)
+            summary = await self._summarize(place, history, decision, compaction_input)
             if summary is None:
                 situation = replace(situation, compact_above=None)
-                decision = self._decide(history, situation, written, want)
+                decision = self._decide(history, situation, written, compaction_input)
         weighed = FoldDecision(situation=dump_params(situation), written=written, verdict=decision.verdict)
         if not decision.kinds:
             if decision.verdict:
                 logger.debug("%s: not folded: %s", conversation, decision.verdict)
             return FoldResult(view=history, weighed=weighed if decision.verdict else None)
         folded = self._build_fold(
-            history, decision, summary, journal, weighed=weighed, label=history.label | want.current_label()
+            history, decision, summary, journal, weighed=weighed, label=history.label | compaction_input.current_label()
         )
         logger.info("%s: folded (%s): %s", conversation, ", ".join(decision.kinds), decision.verdict)
         return FoldResult(view=await self._history.apply_fold(conversation, history, folded), is_folded=True)
 
     def _build_situation(
-        self, conversation: ConversationId, history: HistoryView, want: CompactionInput, budget: ContextBudget
+        self,
+        conversation: ConversationId,
+        history: HistoryView,
+        compaction_input: CompactionInput,
+        budget: ContextBudget,
     ) -> CompactionParams:
         settings, forecast = self._settings(), self._cache_forecast(conversation)
         return CompactionParams(
             budget=budget.budget_tokens,
             spared=history.fold.spared if history.fold is not None else 0,
             excerpts=min(settings.folds.completed_evidence_tokens, int(budget.budget_tokens * EXCERPTS_SHARE)),
-            new=want.new_tokens,
+            new=compaction_input.new_tokens,
             head=history.head_tokens,
             scale=history.scale,
             full=budget.is_full,
@@ -442,7 +446,7 @@ class Compactor:
             keep_results=settings.folds.keep_recent_tool_results,
             # what could be shortened is not billed anyway
             policy="full" if history.cleared_tokens else settings.folds.policy,
-            force=want.attempts,
+            force=compaction_input.attempts,
             compact_above=budget.compact_above_tokens,
             keep_tail=settings.compaction.tail_keep_tokens,
         )
@@ -452,10 +456,14 @@ class Compactor:
         return not history.turns or self._clock.now() - history.turns[-1].at > COLD_AFTER
 
     def _decide(
-        self, history: HistoryView, params: CompactionParams, written: datetime | None, want: CompactionInput
+        self,
+        history: HistoryView,
+        params: CompactionParams,
+        written: datetime | None,
+        compaction_input: CompactionInput,
     ) -> CompactionPlan:
         decision = plan_compaction(history.sizes(written=written), params)
-        start = count_turns_over_image_limit(history, want.rendered)
+        start = count_turns_over_image_limit(history, compaction_input.rendered)
         if start <= decision.start:
             return decision
         verdict = f"{decision.verdict}; more images than one request takes".strip("; ")
@@ -477,17 +485,17 @@ class Compactor:
         ]
 
     async def _summarize(
-        self, place: Address, history: HistoryView, decision: CompactionPlan, want: CompactionInput
+        self, place: Address, history: HistoryView, decision: CompactionPlan, compaction_input: CompactionInput
     ) -> CompactionSummary | None:
         result = await self._summarizer.summarise(
             place,
-            await want.build_request(history),
+            await compaction_input.build_request(history),
             leaving=decision.start,
             tail=len(history.turns) - decision.start,
             tokens_before=sum(turn.tokens for turn in history.turns[: decision.start]),
             most_tokens=min(SUMMARY_TOKENS, max(MIN_SUMMARY_TOKENS, decision.head)),
-            afford=want.can_afford,
-            progress=want.progress,
+            afford=compaction_input.can_afford,
+            progress=compaction_input.progress,
         )
         return result.summary
 
@@ -552,16 +560,21 @@ class Compactor:
 
 
 def compute_context_budget(
-    history: HistoryView, want: CompactionInput, settings: ContextOptimizationConfig, usable: int, *, compacts: bool
+    history: HistoryView,
+    compaction_input: CompactionInput,
+    settings: ContextOptimizationConfig,
+    usable: int,
+    *,
+    compacts: bool,
 ) -> ContextBudget:
     """Return the limits of a conversation, given the `usable` tokens that prompts may take."""
-    used = int(want.fixed_tokens * history.scale) - history.cleared_tokens
+    used = int(compaction_input.fixed_tokens * history.scale) - history.cleared_tokens
     budget = int(usable * settings.folds.fold_at_pct) - used
     above = int(usable * settings.compaction.compact_at_pct) - used
-    if want.is_requested:  # as if the present size were just too large
-        budget = above = min(budget, int((history.tokens + want.new_tokens) * history.scale) - 1)
+    if compaction_input.is_requested:  # as if the present size were just too large
+        budget = above = min(budget, int((history.tokens + compaction_input.new_tokens) * history.scale) - 1)
     return ContextBudget(
-        budget_tokens=max(0 if want.is_requested else MIN_BUDGET_TOKENS, budget),
+        budget_tokens=max(0 if compaction_input.is_requested else MIN_BUDGET_TOKENS, budget),
         compact_above_tokens=above if compacts else None,
         is_full=is_window_filled(history, usable * settings.folds.fold_at_pct),
         scale=history.scale,

@@ -276,15 +276,15 @@ def indent_text(text: str) -> str:
     return "\n".join(f"  {line}" for line in normalize_text(text).split("\n"))
 
 
-def truncate_lines(text: str, most: int) -> str:
-    """Return the lines that fit into `most` characters. Pure.
+def truncate_lines(text: str, max_chars: int) -> str:
+    """Return the lines that fit into `max_chars` characters. Pure.
 
     Of a single long line its beginning. `text` has no empty lines at its ends.
     """
-    if len(text) <= most:
+    if len(text) <= max_chars:
         return text
-    lines = text[: most + 1].rpartition("\n")[0].rstrip()
-    return lines or text[:most].rstrip()
+    lines = text[: max_chars + 1].rpartition("\n")[0].rstrip()
+    return lines or text[:max_chars].rstrip()
 
 
 def strip_wrapping(text: str) -> str:
@@ -296,16 +296,16 @@ def strip_wrapping(text: str) -> str:
     return text.removeprefix("# MEMORY.md\n").strip("\n") if text.startswith("# MEMORY.md\n") else text
 
 
-async def _find_note(store: Store, one: LogEntry, since: Seq) -> DreamNote | None:
+async def _find_note(store: Store, entry: LogEntry, since: Seq) -> DreamNote | None:
     """Return the note of a log entry for a dream. None: it does not concern dreams.
 
     A `NoteForgotten` concerns them only if an earlier dream (up to `since`) used the note.
     """
-    if isinstance(one.fact, NoteForgotten):
-        noted = await store.entry(one.fact.note) if one.fact.note <= since else None
+    if isinstance(entry.fact, NoteForgotten):
+        noted = await store.entry(entry.fact.note) if entry.fact.note <= since else None
         if noted is not None and isinstance(noted.fact, NoteWritten):
-            return _build_note(one.seq, noted, noted.fact, forgotten=True)
-    return _build_note(one.seq, one, one.fact) if isinstance(one.fact, NoteWritten) else None
+            return _build_note(entry.seq, noted, noted.fact, forgotten=True)
+    return _build_note(entry.seq, entry, entry.fact) if isinstance(entry.fact, NoteWritten) else None
 
 
 def _build_note(seq: Seq, entry: LogEntry, noted: NoteWritten, *, forgotten: bool = False) -> DreamNote:
@@ -337,18 +337,20 @@ class _MemoryRequest:
     afford: Callable[[ModelRequest], bool]
     progress: TurnProgress
 
-    async def request_text(self, brief: PromptInput, most: int) -> tuple[str, TurnOutcome]:
+    async def request_text(self, brief: PromptInput, max_chars: int) -> tuple[str, TurnOutcome]:
         """Return the file's new text and the outcome. Empty text: there is none, and the outcome says why."""
-        most -= 1  # one character for the file's line end
+        max_chars -= 1  # one character for the file's line end
         done = await self._ask(brief)
         text = strip_wrapping(done.text) if done.outcome == "replied" else ""
-        if len(text) <= most:
+        if len(text) <= max_chars:
             return text, done
         first = PromptTurn(input_text=brief.input_text, reply=done.text)
-        again = replace(brief, history=(*brief.history, first), input_text=_TOO_LONG_PROMPT.format(len(text), most))
+        again = replace(
+            brief, history=(*brief.history, first), input_text=_TOO_LONG_PROMPT.format(len(text), max_chars)
+        )
         done = await self._ask(again)
         shorter = strip_wrapping(done.text) if done.outcome == "replied" else ""
-        return truncate_lines(shorter or text, most), done
+        return truncate_lines(shorter or text, max_chars), done
 
     async def _ask(self, brief: PromptInput) -> TurnOutcome:
         try:

@@ -271,7 +271,7 @@ class JournalStore:
         except OSError as error:
             logger.warning("the journal of %s cannot be read: %s", agent, error)
             written = set()
-        last = max((place for place, one in enumerate(entries) if one.note_id in written), default=-1)
+        last = max((index for index, one in enumerate(entries) if one.note_id in written), default=-1)
         return entries[last + 1 :]
 
     def _read_written_ids(self, agent: str, newest: str) -> set[str]:

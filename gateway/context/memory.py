@@ -47,15 +47,15 @@ class DreamRecord(NamedTuple):
     fact: MemoryConsolidated
 
 
-async def load_dreams(reader: StoreReader, agent: str, most: int | None = None) -> list[DreamRecord]:
-    """Return an agent's dreams, newest first, at most `most`, among the newest of all agents."""
+async def load_dreams(reader: StoreReader, agent: str, limit: int | None = None) -> list[DreamRecord]:
+    """Return an agent's dreams, newest first, at most `limit`, among the newest of all agents."""
     found, before = list[DreamRecord](), None
     for _ in range(_PAGES):
         page = await reader.newest_entries(_PAGE, before=before, kinds=["dreamed"])
         for one in reversed(page):
             if isinstance(one.fact, MemoryConsolidated) and one.fact.agent == agent:
                 found.append(DreamRecord(one.key or "", one.at, one.fact))
-            if len(found) == most:
+            if len(found) == limit:
                 return found
         if len(page) < _PAGE:
             break

@@ -236,8 +236,8 @@ class RecallBuilder:
         key = normalize_text(text)
         if not key or key in self._texts:
             return True
-        for most in sizes:
-            lines = [*self._lines, self._redact(line(most))]
+        for max_chars in sizes:
+            lines = [*self._lines, self._redact(line(max_chars))]
             if estimate_tokens("\n".join(lines)) <= self._tokens:
                 self._lines = lines
                 self._names.append(name)
@@ -323,21 +323,23 @@ class AmbientRecall:
         since: Seq | None,
         tokens: int,
         is_addressed: bool,
-        shown: str = "",
+        memory_in_prompt: str = "",
     ) -> RecallResult:
         """Return what relates to these new messages (oldest first), in at most `tokens` of `estimate_tokens`.
 
         Every item has passed `context.visibility`. `known_names`: names of items not to repeat. `since`: log position
         of the first turn in view; None: none is in view. `is_addressed`: a message is addressed to the agent, so the
-        prefetch command is run. `shown`: part of MEMORY.md that is in the prompt anyway. Raises only cancellation:
-        whatever fails or takes too long is left out.
+        prefetch command is run. `memory_in_prompt`: part of MEMORY.md that is in the prompt anyway.
+        Raises only cancellation: whatever fails or takes too long is left out.
         """
         if not lines or tokens <= RECALL_HEADER_TOKENS:
             return RecallResult()
         builder = RecallBuilder(tokens, self._redact)
         async with asyncio.TaskGroup() as group:
             fetching = group.create_task(self._run_prefetch(context, lines)) if is_addressed else None
-            looking = self._search(context, lines, builder, known_names=known_names, since=since, shown=shown)
+            looking = self._search(
+                context, lines, builder, known_names=known_names, since=since, memory_in_prompt=memory_in_prompt
+            )
             try:
                 await with_timeout(self._clock, DEADLINE_S, looking)
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody is to wait for an answer because of it
@@ -362,7 +364,7 @@ class AmbientRecall:
         *,
         known_names: Collection[str],
         since: Seq | None,
-        shown: str,
+        memory_in_prompt: str,
     ) -> None:
         """Add what is found to the result. If this is cut off, the items added before are valid."""
         wanted = [term for term in extract_terms(lines) if term != context.agent.lower()]
@@ -372,7 +374,11 @@ class AmbientRecall:
         weights = weigh_terms(uses, last, _MAX_USES)
         view_start = await self._find_view_start(since) if since is not None else None
         query = _RecallQuery(
-            context=context, told_names=known_names, memory_in_prompt=shown, weights=weights, view_start=view_start
+            context=context,
+            told_names=known_names,
+            memory_in_prompt=memory_in_prompt,
+            weights=weights,
+            view_start=view_start,
         )
         weighed = score_candidates(uses, weights, self._notes)
         from_log = await self._search_log(query, weighed, _PAGE)
@@ -463,9 +469,9 @@ class AmbientRecall:
 def _add_to_result(name: str, source: SearchHit | str | None, builder: RecallBuilder, words: Sequence[str]) -> bool:
     """Add an item to the result. False: there is no room left."""
     if isinstance(source, str):
-        return builder.add(name, source, lambda most: f"[MEMORY.md] {quote_text(source, words, most)}")
+        return builder.add(name, source, lambda max_chars: f"[MEMORY.md] {quote_text(source, words, max_chars)}")
     return source is None or builder.add(
-        name, source.text, lambda most: source.render(words, most), foreign=source.is_foreign
+        name, source.text, lambda max_chars: source.render(words, max_chars), foreign=source.is_foreign
     )
 
 

@@ -182,9 +182,9 @@ class SearchHit:
     is_foreign: bool = True
     """True if it may come from somebody who is not an owner or admin."""
 
-    def render(self, words: Sequence[str], most: int = MAX_QUOTE_CHARS) -> str:
+    def render(self, words: Sequence[str], limit: int = MAX_QUOTE_CHARS) -> str:
         """Return the hit as a line for the model."""
-        return f"[{self.at:%Y-%m-%d %H:%M} UTC] {self.origin}: {quote_text(self.text, words, most)}"
+        return f"[{self.at:%Y-%m-%d %H:%M} UTC] {self.origin}: {quote_text(self.text, words, limit)}"
 
 
 class RecallSearch:
@@ -401,15 +401,15 @@ def contains_all_words(text: str, words: Sequence[str]) -> bool:
     return all(word in folded for word in words)
 
 
-def quote_text(text: str, words: Sequence[str], most: int = MAX_QUOTE_CHARS) -> str:
+def quote_text(text: str, words: Sequence[str], max_chars: int = MAX_QUOTE_CHARS) -> str:
     """Quote a text on one line, around the first of the words. The result cannot be mistaken for a frame."""
     line = to_single_line(text, len(text)).replace('"', "'")
-    if len(line) > most:
+    if len(line) > max_chars:
         # Folded character by character, so that positions stay the same.
         folded = line.lower() if line.isascii() else "".join(fold_case(c)[:1] or " " for c in line)
         places = [place for word in words if (place := folded.find(word)) >= 0]
-        start = max(0, min(min(places, default=0) - most // 4, len(line) - most))
-        end = start + most
+        start = max(0, min(min(places, default=0) - max_chars // 4, len(line) - max_chars))
+        end = start + max_chars
         line = f"{'...' if start else ''}{line[start:end]}{'...' if end < len(line) else ''}"
     return f'"{line}"'
 
@@ -495,17 +495,17 @@ def _clean_term(found: str) -> str:
     return term if sum(map(str.isdigit, term)) >= _MIN_DIGITS else ""
 
 
-def weigh_terms(uses: Mapping[str, Sequence[int]], last: int, most: int) -> TermWeights:
+def weigh_terms(uses: Mapping[str, Sequence[int]], last: int, max_chars: int) -> TermWeights:
     """Return the weights of the rarest `MAX_TERMS` terms.
 
-    `uses`: log positions of texts that hold a term, newest first, at most `most`; their density gives the number of
+    `uses`: log positions of texts that hold a term, newest first, at most `limit`; their density gives the number of
     all. `last`: the last position of the log.
     """
     texts = last * _TEXTS_PER_ENTRY
     common = max(MAX_CHANCE_TEXTS, texts * _COMMON_SHARE)
     texts = max(texts, _MIN_TEXTS)
     counts = {
-        term: len(seqs) * (last / (last - seqs[-1] + 1) if len(seqs) >= most else 1) for term, seqs in uses.items()
+        term: len(seqs) * (last / (last - seqs[-1] + 1) if len(seqs) >= max_chars else 1) for term, seqs in uses.items()
     }
     rare = sorted((count, term) for term, count in counts.items() if 0 < count <= common)[:MAX_TERMS]
     unused = [(1.0, term) for term, count in counts.items() if not count]  # the files may hold it

@@ -541,7 +541,7 @@ class _ModelSettingsListener:
     def prepare(self, new: Settings) -> Callable[[], None]:
         apply_pool, workspace_config = self._pool.prepare(new), new.llm.context_optimization.workspace_cache
 
-        def put() -> None:
+        def apply() -> None:
             apply_pool()
             for model in self._pool.caching_models:
                 price = self._live.prices.find(model.dialect.model, provider=model.dialect.provider)
@@ -552,7 +552,7 @@ class _ModelSettingsListener:
             for endpoint in self._counters.take_unused(new.llm.providers):
                 self._closing.start(endpoint.aclose())
 
-        return put
+        return apply
 
 
 class DailyBudget:

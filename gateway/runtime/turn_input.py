@@ -259,7 +259,9 @@ class TurnRun:
         folds = self._context.optimization().folds
         return max(256, int(self._context.compactor.usable_tokens() * folds.fold_at_pct) - setting.tokens)
 
-    async def _build_turn_prompt(self, history: HistoryView, tool_context: ToolContext, shown: str) -> "_TurnPrompt":
+    async def _build_turn_prompt(
+        self, history: HistoryView, tool_context: ToolContext, memory_in_prompt: str
+    ) -> "_TurnPrompt":
         """Return the parts of the prompt that hold for this turn only."""
         context, start = self._context, self.start
         directives = await context.directives(self._conversation, start.autonomous, start.continuing)
@@ -271,7 +273,7 @@ class TurnRun:
             is_nearly_full and context.model.takes_tools and not any(turn.nudged for turn in history.turns_since_fold())
         )
         directives = "\n".join(filter(None, [directives, load_prompt("write_down") if nudged else ""]))
-        recalled = await self._unread_input.recall(history, tool_context, shown)
+        recalled = await self._unread_input.recall(history, tool_context, memory_in_prompt)
         reachable = await context.reachable_places(self._conversation)
         return _TurnPrompt(
             directives=directives, reachable_places=reachable, recalled=recalled, basis=TurnBasis(nudged=nudged)
@@ -520,7 +522,7 @@ class UnreadInput:
             unread, rendered = await self._keep_addressed(rendered.covers, unread, self.lines)
         return unread, rendered if rendered.text else replace(rendered, text=NOTHING_NEW)
 
-    async def recall(self, history: HistoryView, tool_context: ToolContext, shown: str) -> RecallResult:
+    async def recall(self, history: HistoryView, tool_context: ToolContext, memory_in_prompt: str) -> RecallResult:
         """Return recalled items. `shown`: part of MEMORY.md that the prompt holds anyway."""
         context, tokens = self._context, self._context.recall_config.ambient_tokens
         lines = [one.line.text for one in self.lines if not one.line.event][-MAX_RECALL_LINES:]
@@ -533,7 +535,7 @@ class UnreadInput:
             since=history.turns[0].seq if history.turns else None,
             tokens=tokens,
             is_addressed=any(one.line.is_addressed for one in self.lines),
-            shown=shown,
+            memory_in_prompt=memory_in_prompt,
         )
         if recalled.is_foreign:
             tool_context.trust.add(TrustLabel(ANYBODY_ROLE, RECALL.name))

@@ -64,7 +64,7 @@ async def recalled(
         since=None if since is None else Seq(since),
         tokens=tokens,
         is_addressed=True,
-        shown=shown,
+        memory_in_prompt=shown,
     )
 
 
