@@ -140,14 +140,14 @@ def _spawn(tasks: asyncio.TaskGroup, store: Store, work: Coroutine[None, None, N
     While the gateway stops and the log cannot be written, the task ends where it would write.
     """
 
-    async def carried_out() -> None:
+    async def run_work() -> None:
         try:
             await work
         except StoreClosed:
             if not store.given_up:
                 raise
 
-    task = tasks.create_task(carried_out())
+    task = tasks.create_task(run_work())
     task.add_done_callback(lambda _: work.close())  # a task cancelled before its first step would never close it
     return task
 
@@ -216,7 +216,7 @@ class _Gateway:
         self.room_locks = ConversationLocks()
         self.tool_registry = self._build_tool_registry(access_policy, bindings, files)
         self.agents = Agents(self._build_services(access_policy, bindings), model_services, states, chosen)
-        store.add_listener(self._on_roles_given)
+        store.add_listener(self._on_roles_assigned)
         self.pairing_admin = PairingAdmin(store, clock, redact)
         self.operator_actions = OperatorActions(
             store,
@@ -254,7 +254,7 @@ class _Gateway:
         if make is not None:
             live.add_listener(self._build_channel_reconciler(settings, make))
 
-    def _on_roles_given(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+    def _on_roles_assigned(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         facts = [entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new]
         if any(isinstance(fact, RoleAssigned) and fact.role == "blocked" for fact in facts):
             self._end_blocked_work()

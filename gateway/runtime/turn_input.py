@@ -523,7 +523,7 @@ class UnreadInput:
         return unread, rendered if rendered.text else replace(rendered, text=NOTHING_NEW)
 
     async def recall(self, history: HistoryView, tool_context: ToolContext, memory_in_prompt: str) -> RecallResult:
-        """Return recalled items. `shown`: part of MEMORY.md that the prompt holds anyway."""
+        """Return recalled items. `memory_in_prompt`: part of MEMORY.md that the prompt holds anyway."""
         context, tokens = self._context, self._context.recall_config.ambient_tokens
         lines = [one.line.text for one in self.lines if not one.line.event][-MAX_RECALL_LINES:]
         if context.is_small_model or not tokens or not lines:
