@@ -259,11 +259,13 @@ class PromptContextBuilder:
     def _is_owner(self, message: Message) -> bool:
         return role_of(self._access, message.at, message.sender) == FULL_ACCESS_ROLE
 
-    async def card(self, place: Address, setting: PromptContext, *, folded: bool) -> tuple[str, TrustLabel]:
+    async def card(self, place: Address, prompt_context: PromptContext, *, folded: bool) -> tuple[str, TrustLabel]:
         """Return the pinned card and the trust label of its text.
 
         `folded`: the view just lost its beginning, so a new card costs nothing more.
         """
-        if setting.card:
-            return setting.card, TRUSTED_LABEL
-        return await self._cards.card(place, peer_name=setting.peer_name, last=setting.last_active_at, folded=folded)
+        if prompt_context.card:
+            return prompt_context.card, TRUSTED_LABEL
+        return await self._cards.card(
+            place, peer_name=prompt_context.peer_name, last=prompt_context.last_active_at, folded=folded
+        )

@@ -54,11 +54,11 @@ class DreamTurnRunner:
     async def run(self, place: Address, handle: TurnHandle) -> TurnResult:
         """Run a dream. Interrupted, it has changed nothing or everything: see `Dreamer.dream`."""
         turn = TurnId(new_id(self._clock.now()))
-        setting = await self._prompt_context.build(place, NO_UNREAD, ())
+        prompt_context = await self._prompt_context.build(place, NO_UNREAD, ())
         prompt_input = PromptInput(
-            persona=setting.persona,
-            binding=setting.binding,
-            card=setting.card,
+            persona=prompt_context.persona,
+            binding=prompt_context.binding,
+            card=prompt_context.card,
             history=(),
             input_text="",
             conversation=place.conversation,

@@ -184,29 +184,29 @@ class TurnRun:
         context, start, unread_input = self._context, self.start, self._unread_input
         history = await context.history.take(self._conversation) if self.view is None else self.view
         self.view = history
-        setting = await context.prompt_context.build(start.place, start.unread, history.turns)
+        prompt_context = await context.prompt_context.build(start.place, start.unread, history.turns)
         await unread_input.load()
-        tool_context = self._tool_context(setting)
+        tool_context = self._tool_context(prompt_context)
         self._inherited = await find_inherited_requesters(
             context.store, context.access_policy, history.turns, continuing=start.continuing
         )
         self._trust = tool_context.trust
-        self._trust.add(history.label | setting.label)
-        self._prompt = await self._build_turn_prompt(history, tool_context, setting.binding.private)
+        self._trust.add(history.label | prompt_context.label)
+        self._prompt = await self._build_turn_prompt(history, tool_context, prompt_context.binding.private)
         outcome, tries = TurnOutcome(outcome="failed"), 0
         # images of earlier turns, and of the new messages; these are left out first
         with_past_images = with_images = context.model.takes_images
         while tries <= MAX_FOLDS:
-            unread, rendered = await unread_input.render_fitting(self._budget_tokens(setting) >> tries)
+            unread, rendered = await unread_input.render_fitting(self._budget_tokens(prompt_context) >> tries)
             rendered = rendered if with_images else replace(rendered, media=())
             self._prompt.shows_past_images, self._prompt.was_too_long = with_past_images, tries > 0
-            prompt_input = await self._fold_and_build(setting, rendered, tries)
+            prompt_input = await self._fold_and_build(prompt_context, rendered, tries)
             unread_input.mark_read(unread, rendered)
             with_requesters = self._with_requesters(tool_context)
             if self.is_blocked():
                 return TurnOutcome(outcome="yielded", reason=BLOCKED_REASON, yielded=True)
             try:
-                return await self._take_turn(setting, prompt_input, with_requesters)
+                return await self._take_turn(prompt_context, prompt_input, with_requesters)
             except PromptTooLong as error:
                 self._preparation.record_lost(error.accounts)
                 outcome = TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause)
@@ -244,20 +244,20 @@ class TurnRun:
         history = self.view = await context.history.take(self._conversation)
         if history.tokens < MIN_FOLD_TOKENS:
             return f"What I see of it is small already: about {history.tokens} tokens."
-        setting = await context.prompt_context.build(self.start.place, self.start.unread, history.turns)
+        prompt_context = await context.prompt_context.build(self.start.place, self.start.unread, history.turns)
         self._trust = TurnTrust()
-        self._trust.add(history.label | setting.label)
-        await self._fold_and_build(setting, RenderedInput(), 0, is_requested=True)
+        self._trust.add(history.label | prompt_context.label)
+        await self._fold_and_build(prompt_context, RenderedInput(), 0, is_requested=True)
         folded = self.view
         if folded is history:
             return "There is nothing that could be folded."
         left = f"{len(history.turns) - len(folded.turns)} of {len(history.turns)} turns have left the view"
         return f"{left}; it takes about {folded.tokens} tokens, and took {history.tokens}."
 
-    def _budget_tokens(self, setting: PromptContext) -> int:
+    def _budget_tokens(self, prompt_context: PromptContext) -> int:
         """Return how many tokens the conversation and the new input may take."""
         folds = self._context.optimization().folds
-        return max(256, int(self._context.compactor.usable_tokens() * folds.fold_at_pct) - setting.tokens)
+        return max(256, int(self._context.compactor.usable_tokens() * folds.fold_at_pct) - prompt_context.tokens)
 
     async def _build_turn_prompt(
         self, history: HistoryView, tool_context: ToolContext, memory_in_prompt: str
@@ -280,23 +280,26 @@ class TurnRun:
         )
 
     async def _fold_and_build(
-        self, setting: PromptContext, rendered: RenderedInput, tries: int, *, is_requested: bool = False
+        self, prompt_context: PromptContext, rendered: RenderedInput, tries: int, *, is_requested: bool = False
     ) -> PromptInput:
         """Fold the view where that is due, and build the turn's prompt."""
         assert self.view is not None
 
         async def request(history: HistoryView) -> ModelRequest:
             context = self._context
-            prompt_input = await self._build_prompt_input(setting, history, RenderedInput(), folded=False)
+            prompt_input = await self._build_prompt_input(prompt_context, history, RenderedInput(), folded=False)
             return build_first_request(
-                prompt_input, context.model, context.tools_for(self._tool_context(setting)).specs, context.agent_id
+                prompt_input,
+                context.model,
+                context.tools_for(self._tool_context(prompt_context)).specs,
+                context.agent_id,
             )
 
         result = await self._context.compactor.fold_if_due(
             self.start.place,
             self.view,
             CompactionInput(
-                fixed_tokens=setting.tokens,
+                fixed_tokens=prompt_context.tokens,
                 rendered=rendered,
                 attempts=tries,
                 is_requested=is_requested,
@@ -308,23 +311,23 @@ class TurnRun:
         )
         self.view = result.view
         self._prompt.set_view(result)
-        return await self._build_prompt_input(setting, result.view, rendered, folded=result.is_folded)
+        return await self._build_prompt_input(prompt_context, result.view, rendered, folded=result.is_folded)
 
     def _current_label(self) -> TrustLabel:
         """Return the trust label of all that the requests held so far."""
         return self._trust.label if self._trust is not None else UNKNOWN_LABEL
 
     async def _build_prompt_input(
-        self, setting: PromptContext, history: HistoryView, rendered: RenderedInput, *, folded: bool
+        self, prompt_context: PromptContext, history: HistoryView, rendered: RenderedInput, *, folded: bool
     ) -> PromptInput:
         context, prompt = self._context, self._prompt
-        card, label = await context.prompt_context.card(self.start.place, setting, folded=folded)
+        card, label = await context.prompt_context.card(self.start.place, prompt_context, folded=folded)
         if self._trust is not None:
             self._trust.add(label)
         return PromptInput(
-            persona=setting.persona,
+            persona=prompt_context.persona,
             skills=await context.skill_catalogue(),
-            binding=setting.binding,
+            binding=prompt_context.binding,
             card=card,
             history=await context.history.load_exchanges(history, seeing=prompt.shows_past_images),
             input_text=rendered.text,
@@ -336,13 +339,13 @@ class TurnRun:
             conversation=self._conversation,
         )
 
-    def _tool_context(self, setting: PromptContext) -> ToolContext:
+    def _tool_context(self, prompt_context: PromptContext) -> ToolContext:
         """Return the context in which the turn uses its tools."""
         return ToolContext(
             turn=self.start.turn,
             agent=self._context.agent_id,
             at=self.start.place,
-            visibility=setting.visibility,
+            visibility=prompt_context.visibility,
             autonomous=self.start.autonomous,
             was_user_written=partial(
                 was_written_by_member, self._context.store, self._context.access_policy, self._conversation
@@ -350,7 +353,7 @@ class TurnRun:
         )
 
     async def _take_turn(
-        self, setting: PromptContext, prompt_input: PromptInput, tool_context: ToolContext
+        self, prompt_context: PromptContext, prompt_input: PromptInput, tool_context: ToolContext
     ) -> TurnOutcome:
         context, tools = self._context, ReplaceableTools(self._context.tools_for(tool_context))
 
@@ -359,7 +362,7 @@ class TurnRun:
             nonlocal tool_context
             if self.start.is_inner or not self._handle.take_news():
                 return ""
-            text, requesters = await self._unread_input.render_news(self._budget_tokens(setting), room)
+            text, requesters = await self._unread_input.render_news(self._budget_tokens(prompt_context), room)
             if requesters:  # the turn is theirs now, whatever began it
                 self._is_addressed = True
                 self.start = replace(self.start, autonomous=False)
@@ -372,7 +375,7 @@ class TurnRun:
 
         async def shorten(times: int) -> PromptInput | None:
             """Return the prompt with less of the earlier turns."""
-            return await self._fold_and_build(setting, self._unread_input.rendered, times)
+            return await self._fold_and_build(prompt_context, self._unread_input.rendered, times)
 
         return await take_turn(
             prompt_input,
