@@ -1,1 +1,16 @@
-"""Command line `reverie`: run, setup, doctor, console, backup, replay, demo, and commands to a running gateway."""
+"""Command line `reverie`: run, setup, doctor, console, backup, replay, demo, and commands to a running gateway.
+
+`main` builds the argument parser and has `run`, `check-config`, `health`, `channels` and `demo`. The other commands,
+each an `add_*_parser` function and a handler, are in three files by what they concern: `operate` (setup, doctor,
+backup, restore, pair, console, dashboard, reload), `agent` (context, dmn, journal, memory, notifications, reminders)
+and `log` (log, why, audit, cache, replay). `options` has what they share. The work behind the larger commands is in
+`backup`, `restore`, `replay` and `demo`, and in the packages `setup`, `doctor`, `probes` and `console`.
+
+Rules:
+- Exit codes are 0 done, 1 failed, 2 bad usage or nothing could be done; each file names the exceptions.
+- Results go to stdout, reasons for failures to stderr. Foreign text is printed through `escape_unprintable`, and JSON
+  as ASCII, so that both are safe on every terminal. Secrets are redacted in output for people.
+- A command that changes state asks the running gateway through its control socket. Without a gateway it changes the
+  store under the store's lock, through the same functions. Reading commands work beside a running gateway.
+- Imports that take time are inside the handlers, so that `reverie --help` and the small commands start fast.
+"""

@@ -100,12 +100,12 @@ def add_context_parser(subparsers: Any, resolve_settings: ResolveSettings) -> No
     parser = subparsers.add_parser("context", help="change what an agent sees of a conversation")
     commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
     for what, text in CONTEXT_HELP.items():
-        made: argparse.ArgumentParser = commands.add_parser(what, help=text, description=text)
-        made.add_argument("conversation", metavar="CONVERSATION", help="as the log has it, e.g. irc.libera/#python")
+        command: argparse.ArgumentParser = commands.add_parser(what, help=text, description=text)
+        command.add_argument("conversation", metavar="CONVERSATION", help="as the log has it, e.g. irc.libera/#python")
         if what == "rewind":
-            made.add_argument("count", nargs="?", default="1", metavar="N", help="how many (default 1)")
-        made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
-        made.set_defaults(handler=context_command, resolve_settings=resolve_settings)
+            command.add_argument("count", nargs="?", default="1", metavar="N", help="how many (default 1)")
+        command.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+        command.set_defaults(handler=context_command, resolve_settings=resolve_settings)
 
 
 def context_command(args: argparse.Namespace) -> int:
@@ -188,20 +188,20 @@ def add_dmn_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None: 
     parser = subparsers.add_parser("dmn", help="see and steer what the agents do by themselves")
     commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
     for what in get_args(DmnAction):
-        made: argparse.ArgumentParser = commands.add_parser(what, help=DMN_HELP[what], description=DMN_HELP[what])
+        command: argparse.ArgumentParser = commands.add_parser(what, help=DMN_HELP[what], description=DMN_HELP[what])
         if what in ("sleep", "quiet"):
             text = "how long (45m, 2h), or until when (until 07:00, in dmn.timezone)"
-            made.add_argument("when", nargs="*", metavar="WHEN", help=text)
+            command.add_argument("when", nargs="*", metavar="WHEN", help=text)
         if what == "sleep":
             text = "a type of notifications that wakes it, too, e.g. telegram.main.room (repeatable)"
-            made.add_argument("--on", action="append", default=[], metavar="TYPE", help=text)
+            command.add_argument("--on", action="append", default=[], metavar="TYPE", help=text)
         if what == "presence":
-            made.add_argument("level", choices=(*get_args(PresenceLevel), "auto"), help="auto: as their words show")
+            command.add_argument("level", choices=(*get_args(PresenceLevel), "auto"), help="auto: as their words show")
         else:
-            made.add_argument("--agent", metavar="ID", help="this one only (default: all)")
-        made.add_argument("--json", action="store_true", help="for programs")
-        made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
-        made.set_defaults(handler=dmn_command, resolve_settings=resolve_settings)
+            command.add_argument("--agent", metavar="ID", help="this one only (default: all)")
+        command.add_argument("--json", action="store_true", help="for programs")
+        command.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+        command.set_defaults(handler=dmn_command, resolve_settings=resolve_settings)
 
 
 def dmn_command(args: argparse.Namespace) -> int:
@@ -471,11 +471,11 @@ def add_memory_parser(subparsers: Any, resolve_settings: ResolveSettings) -> Non
     commands = parser.add_subparsers(dest="memory_command", required=True, metavar="COMMAND")
 
     def command(name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-        made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
-        made.add_argument("--agent", metavar="ID", help="which agent (default: the first)")
-        made.set_defaults(handler=handler, resolve_settings=resolve_settings)
-        return made
+        parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+        parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+        parser.add_argument("--agent", metavar="ID", help="which agent (default: the first)")
+        parser.set_defaults(handler=handler, resolve_settings=resolve_settings)
+        return parser
 
     command("show", memory_show_command, "print MEMORY.md")
     command("diff", memory_diff_command, "what the last dream changed")
@@ -593,10 +593,10 @@ def add_notifications_parser(subparsers: Any, resolve_settings: ResolveSettings)
     commands = parser.add_subparsers(dest="notifications_command", required=True, metavar="COMMAND")
 
     def command(name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-        made.add_argument("--json", action="store_true", help="for programs")
-        made.set_defaults(handler=handler, resolve_settings=resolve_settings)
-        return made
+        parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+        parser.add_argument("--json", action="store_true", help="for programs")
+        parser.set_defaults(handler=handler, resolve_settings=resolve_settings)
+        return parser
 
     def store_of(directory: Path) -> Path:
         return resolve_settings(directory).store.path

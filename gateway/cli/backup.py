@@ -227,18 +227,18 @@ def create_backup(
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, "it is there already, and no backup replaces a file", str(target))
     store = settings.store.path
-    with _staging_directory(target.parent) as half:
-        _check_disk_space(store, half)
-        archive, copied = half / "archive", half / "store"
+    with _staging_directory(target.parent) as staging:
+        _check_disk_space(store, staging)
+        archive, copied = staging / "archive", staging / "store"
         left_out = list[str]()
         with os.fdopen(os.open(archive, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                there = [root for root in backup_roots(settings) if root.path.is_dir()]
+                roots = [root for root in backup_roots(settings) if root.path.is_dir()]
                 # Before the store: what a file lacks is later added from the log; what it had beyond the log would
                 # stay.
                 members = [
                     added
-                    for root in there
+                    for root in roots
                     for one in list_files(root, left_out)
                     if (added := _add_member(tar, one)) is not None
                 ]
@@ -252,7 +252,7 @@ def create_backup(
                     entries=found.entries,
                     last=found.last,
                     replayed=differences is not None,
-                    roots=tuple(root.name for root in there),
+                    roots=tuple(root.name for root in roots),
                     left_out=tuple(left_out),
                     members=tuple(members),
                 )
@@ -283,10 +283,10 @@ def _add_member(tar: tarfile.TarFile, one: BackupFile) -> BackupMember | None:
     except FileNotFoundError:
         return None
     with os.fdopen(opened, "rb") as file:
-        seen = os.fstat(opened)
-        digest, size = hashlib.sha256(), seen.st_size
+        status = os.fstat(opened)
+        digest, size = hashlib.sha256(), status.st_size
         tar.addfile(
-            _tar_header(one.name, size, runs=bool(seen.st_mode & 0o100)), _HashingReader(file, size, digest.update)
+            _tar_header(one.name, size, runs=bool(status.st_mode & 0o100)), _HashingReader(file, size, digest.update)
         )
     return BackupMember(name=one.name, size_bytes=size, sha256=digest.hexdigest())
 
@@ -294,9 +294,9 @@ def _add_member(tar: tarfile.TarFile, one: BackupFile) -> BackupMember | None:
 class _HashingReader(io.RawIOBase):
     """Reads a fixed number of bytes of a file and passes them to `tell`."""
 
-    def __init__(self, file: io.BufferedReader, size: int, tell: Callable[[bytes], object]) -> None:
+    def __init__(self, file: io.BufferedReader, size: int, on_read: Callable[[bytes], object]) -> None:
         super().__init__()
-        self._file, self._bytes_left, self._on_read = file, size, tell
+        self._file, self._bytes_left, self._on_read = file, size, on_read
 
     def read(self, size: int = -1, /) -> bytes:
         piece = self._file.read(min(size, self._bytes_left) if size >= 0 else self._bytes_left)
@@ -319,12 +319,12 @@ def _staging_directory(directory: Path) -> Iterator[Path]:
     for stale in directory.glob(f"{_STAGING_PREFIX}*"):
         with contextlib.suppress(OSError), _lock_directory(stale):
             shutil.rmtree(stale)
-    half = Path(tempfile.mkdtemp(prefix=_STAGING_PREFIX, dir=directory))
+    staging = Path(tempfile.mkdtemp(prefix=_STAGING_PREFIX, dir=directory))
     try:
-        with _lock_directory(half):
-            yield half
+        with _lock_directory(staging):
+            yield staging
     finally:
-        shutil.rmtree(half, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -338,13 +338,12 @@ def _lock_directory(directory: Path) -> Iterator[None]:
         os.close(opened)
 
 
-def _check_disk_space(store: Path, half: Path) -> None:
+def _check_disk_space(store: Path, staging: Path) -> None:
     size = store.stat().st_size if store.exists() else 0
-    free = shutil.disk_usage(half).free
+    free = shutil.disk_usage(staging).free
     if free < size * _SPACE_FACTOR:
-        shortage = (
-            f"{half.parent} has {free // 1_000_000} MB left, and {int(size * _SPACE_FACTOR) // 1_000_000} MB are needed"
-        )
+        needed = int(size * _SPACE_FACTOR)
+        shortage = f"{staging.parent} has {free // 1_000_000} MB left, and {needed // 1_000_000} MB are needed"
         raise OSError(errno.ENOSPC, f"{shortage}: make room there, or name another place with --output")
 
 

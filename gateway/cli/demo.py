@@ -98,11 +98,11 @@ class DemoIrcServer(irc.server.IRCServer):  # type: ignore[misc]  # the library 
 class DemoIrcClient:
     """An IRC client for one person in one room."""
 
-    def __init__(self, nick: str, room: str, heard: Callable[[str, str], None]) -> None:
+    def __init__(self, nick: str, room: str, on_message: Callable[[str, str], None]) -> None:
         """`heard(nick, text)` is called for every message of others in the room."""
         self.nick = nick
         self.room = room
-        self._on_message = heard
+        self._on_message = on_message
         self._joined: dict[str, asyncio.Event] = {}
         self._writer: asyncio.StreamWriter | None = None
 

@@ -47,7 +47,7 @@ DEFAULT_AUDIT_ROWS: Final = 50
 """Entries shown by default."""
 _AUDIT_PAGE: Final = 500
 """Entries read at once."""
-_AUDIT_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
+_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 _AUDITED: TypeAdapter[AuditRecord] = TypeAdapter(AuditRecord)
 
 AuditRow = tuple[Seq, datetime, AuditRecord]
@@ -137,7 +137,7 @@ def parse_since(text_or_date: str, now: datetime) -> datetime:
         if "-" in text or "T" in text:
             at = datetime.fromisoformat(text)
             return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
-        return now - timedelta(seconds=_AUDIT_DURATION.validate_python(text))
+        return now - timedelta(seconds=_DURATION.validate_python(text))
     except (ValidationError, ValueError, OverflowError) as error:
         raise ValueError(f"not a duration or a date: {text!r}; write 45m, 2h, 3d or 2026-03-04T07:00") from error
 
@@ -257,15 +257,15 @@ def add_log_parser(
         parser.set_defaults(handler=handler, secrets=secrets)
         return parser
 
-    shown = command("show", log_show_command, "print entries, oldest first")
-    shown.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
-    shown.add_argument(
+    show = command("show", log_show_command, "print entries, oldest first")
+    show.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
+    show.add_argument(
         "--kind", action="append", choices=fact_kinds(), metavar="K", help="only these kinds (repeatable)"
     )
-    shown.add_argument("--match", metavar="TERMS", help="only what was said with these words (an FTS5 query)")
-    shown.add_argument("--after", type=int, metavar="SEQ", help="everything after this entry")
-    shown.add_argument("--last", type=int, metavar="N", help="the newest N only (default 50, without --after)")
-    shown.add_argument("--jsonl", action="store_true", help="one JSON object per line")
+    show.add_argument("--match", metavar="TERMS", help="only what was said with these words (an FTS5 query)")
+    show.add_argument("--after", type=int, metavar="SEQ", help="everything after this entry")
+    show.add_argument("--last", type=int, metavar="N", help="the newest N only (default 50, without --after)")
+    show.add_argument("--jsonl", action="store_true", help="one JSON object per line")
     tailed = command("tail", log_tail_command, "print the newest entries, and follow")
     tailed.add_argument("-n", type=int, default=10, metavar="N", help="how many to begin with (default 10)")
     tailed.add_argument("-f", "--follow", action="store_true", help="go on until interrupted")
@@ -326,14 +326,14 @@ def log_tail_command(args: argparse.Namespace) -> int:
         redact = _log_redactor(args)
         page = await reader.entry_rows(limit=max(0, args.n), newest=True)
         last = page or (await reader.entry_rows(limit=1, newest=True) if args.n <= 0 else [])
-        seen = last[-1][0] if last else 0
+        position = last[-1][0] if last else 0
         _write_rows(sys.stdout, page, redact, jsonl=False)
         while args.follow:
             sys.stdout.flush()
             await asyncio.sleep(_TAIL_POLL_S)
-            async for more in _iter_pages(reader, seen):
+            async for more in _iter_pages(reader, position):
                 _write_rows(sys.stdout, more, redact, jsonl=False)
-                seen = more[-1][0]
+                position = more[-1][0]
 
     return run_with_reader("log", args, run)
 
@@ -398,12 +398,12 @@ def _write_rows(out: TextIO, page: list[LogRow], redact: Redactor, *, jsonl: boo
     )
 
 
-async def _export_log(reader: StoreReader, out: TextIO, tell: ReportProgress) -> None:
+async def _export_log(reader: StoreReader, out: TextIO, progress: ReportProgress) -> None:
     newest = await reader.entry_rows(limit=1, newest=True)
     last = newest[0][0] if newest else 0
     async for page in _iter_pages(reader, 0):
         _write_rows(out, page, Redactor(), jsonl=True)
-        tell(page[-1][0], max(last, page[-1][0]))
+        progress(page[-1][0], max(last, page[-1][0]))
 
 
 def _no_progress(_done: int, _whole: int) -> None:
@@ -427,9 +427,6 @@ async def _iter_pages(
 
 async def _iter_single_page(page: list[LogRow]) -> AsyncIterator[list[LogRow]]:
     yield page
-
-
-_REPLAY_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 
 
 def add_replay_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
@@ -480,6 +477,6 @@ def _parse_replay_since(text: str, now: datetime) -> datetime:
             return at if at.tzinfo else at.replace(tzinfo=UTC)
         if text.endswith("d"):
             return now - timedelta(days=float(text[:-1]))
-        return now - timedelta(seconds=_REPLAY_DURATION.validate_python(text))
+        return now - timedelta(seconds=_DURATION.validate_python(text))
     except (ValidationError, ValueError, OverflowError) as error:
         raise ValueError(f"not a time or a duration: {text!r}; write 2026-03-04T07:00, 2h or 7d") from error

@@ -65,23 +65,23 @@ _BACKUP_STEPS: Final = {
 def add_backup_parsers(subparsers: Any, settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `backup` and `restore` to a command line."""
     text = "copy the store and the agents' files into one archive, beside the running gateway"
-    made = subparsers.add_parser("backup", help=text, description=text)
-    made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
-    made.add_argument("-o", "--output", type=Path, metavar="FILE", help="a new file, or the directory for one")
-    made.add_argument("--whole", action="store_true", help="compare each table with the log, however long it is")
-    made.set_defaults(handler=backup_command, settings=settings)
+    backup = subparsers.add_parser("backup", help=text, description=text)
+    backup.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+    backup.add_argument("-o", "--output", type=Path, metavar="FILE", help="a new file, or the directory for one")
+    backup.add_argument("--whole", action="store_true", help="compare each table with the log, however long it is")
+    backup.set_defaults(handler=backup_command, settings=settings)
     text = "put a backup in place, with the gateway stopped"
-    put = subparsers.add_parser("restore", help=text, description=text)
-    put.add_argument("file", type=Path, metavar="FILE", help="the backup")
-    put.add_argument("--config", type=Path, metavar="DIR", help="the configuration that says where")
-    put.add_argument("--verify", action="store_true", help="only say whether it can be restored")
-    put.add_argument("--replace", action="store_true", help="where something else is: keep that beside")
-    put.add_argument(
+    restore = subparsers.add_parser("restore", help=text, description=text)
+    restore.add_argument("file", type=Path, metavar="FILE", help="the backup")
+    restore.add_argument("--config", type=Path, metavar="DIR", help="the configuration that says where")
+    restore.add_argument("--verify", action="store_true", help="only say whether it can be restored")
+    restore.add_argument("--replace", action="store_true", help="where something else is: keep that beside")
+    restore.add_argument(
         "--nothing-since",
         action="store_true",
         help="no gateway ran since the backup: go on exactly where it stopped, as when you move to another machine",
     )
-    put.set_defaults(handler=restore_command, settings=settings)
+    restore.set_defaults(handler=restore_command, settings=settings)
 
 
 def backup_command(args: argparse.Namespace) -> int:
@@ -95,13 +95,13 @@ def backup_command(args: argparse.Namespace) -> int:
         target /= f"reverie-{now:%Y%m%dT%H%M%SZ}.tar"
     try:
         with _step_progress() as progress:
-            made = create_backup(settings, target, now, whole=args.whole, progress=progress)
+            report = create_backup(settings, target, now, whole=args.whole, progress=progress)
     except (StoreError, OSError) as error:
         return report_failure("backup", error)
     except KeyboardInterrupt:
         print("interrupted: there is no backup", file=sys.stderr)
         return 1
-    return _print_backup(made)
+    return _print_backup(report)
 
 
 def restore_command(args: argparse.Namespace) -> int:
@@ -142,17 +142,17 @@ def _verify_archive(file: Path) -> "VerifiedBackup":
         return verify_backup(file, Path(half) / "all", progress)
 
 
-def _print_backup(made: "BackupReport") -> int:
-    print(f"{made.path}: {made.size_bytes / 1e6:.1f} MB, {_describe_manifest(made.manifest)}")
-    for name in made.manifest.left_out:
+def _print_backup(report: "BackupReport") -> int:
+    print(f"{report.path}: {report.size_bytes / 1e6:.1f} MB, {_describe_manifest(report.manifest)}")
+    for name in report.manifest.left_out:
         print(f"left out, as it is no plain file: {escape_unprintable(name)}")
-    for one in made.differences:
+    for one in report.differences:
         print(
             f"{one.table} differs from the log: {one.missing} missing and {one.extra} extra rows; the backup is right"
         )
-    if made.differences:
+    if report.differences:
         print("mend the running store: stop the gateway, and run `reverie log rebuild`")
-    return 1 if made.differences else 0
+    return 1 if report.differences else 0
 
 
 def _print_verified(verified: "VerifiedBackup") -> None:
@@ -164,23 +164,23 @@ def _print_verified(verified: "VerifiedBackup") -> None:
         print(f"{one.table} differs from the log: {one.missing} missing and {one.extra} extra rows; a restore mends it")
 
 
-def _print_restored(done: "RestoreReport", *, exact: bool) -> None:
-    _print_verified(done.verified)
-    for place in done.restored_paths:
+def _print_restored(report: "RestoreReport", *, exact: bool) -> None:
+    _print_verified(report.verified)
+    for place in report.restored_paths:
         print(f"restored: {place}")
-    for place in done.kept_paths:
+    for place in report.kept_paths:
         print(f"kept, what was there before: {place}")
-    settled = done.reconciled
+    changes = report.reconciled
     if exact:
         print("it goes on exactly where the backup stopped; had a gateway run since, people would see things twice")
         return
     print(
-        f"{settled.uncertain_posts} posts that waited may have been sent since: they are uncertain, and not sent again"
+        f"{changes.uncertain_posts} posts that waited may have been sent since: they are uncertain, and not sent again"
     )
     print(
-        f"{settled.unread_conversations} conversations had something unanswered: it is told with the next message there"
+        f"{changes.unread_conversations} conversations had something unanswered: it is told with the next message there"
     )
-    for name in settled.reset_channels:
+    for name in changes.reset_channels:
         print(f"{name} begins anew: what was said there since the backup is not read from its history")
     print("who was let in, blocked or given a role since is as it was; reminders that were due since come, late")
 
@@ -210,12 +210,12 @@ def _step_progress() -> Iterator[Callable[[str, int, int], None]]:
 def add_console_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `console` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "watch the gateway and talk to it in this terminal; runs one if none runs"
-    made: argparse.ArgumentParser = subparsers.add_parser("console", help=text, description=text)
-    made.add_argument("--config", type=Path, metavar="DIR", help="the configuration directory")
-    where = made.add_mutually_exclusive_group()
+    parser: argparse.ArgumentParser = subparsers.add_parser("console", help=text, description=text)
+    parser.add_argument("--config", type=Path, metavar="DIR", help="the configuration directory")
+    where = parser.add_mutually_exclusive_group()
     where.add_argument("--url", default="", metavar="URL", help="attach there, with the token in REVERIE_TOKEN")
     where.add_argument("--run", action="store_true", help="run a gateway; fails if one runs with this store")
-    made.set_defaults(handler=console_command, resolve_settings=resolve_settings)
+    parser.set_defaults(handler=console_command, resolve_settings=resolve_settings)
 
 
 def console_command(args: argparse.Namespace) -> int:
@@ -399,10 +399,10 @@ class _DoctorProgress:
         columns = os.get_terminal_size(stream.fileno()).columns or 80  # 0: the size is not known
         self._max_width = min(columns - 1, 78)  # a wrapped line could not be cleared
 
-    def show(self, done: int, of: int, left: Sequence[str]) -> None:
+    def show(self, done: int, total: int, running: Sequence[str]) -> None:
         """Replace the line."""
-        names = ", ".join(left[:3]) + (", ..." if len(left) > 3 else "")  # noqa: PLR2004 - what a line has room for
-        line = f"looking: {done} of {of} ({names})"[: self._max_width] if left else ""
+        names = ", ".join(running[:3]) + (", ..." if len(running) > 3 else "")  # noqa: PLR2004 - what a line has room for
+        line = f"looking: {done} of {total} ({names})"[: self._max_width] if running else ""
         self._stream.write(f"\r{line:<{self._width}}")
         self._stream.flush()
         self._width = len(line)
@@ -419,11 +419,11 @@ def add_pair_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:
     commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
 
     def command(what: str, text: str) -> argparse.ArgumentParser:
-        made: argparse.ArgumentParser = commands.add_parser(what, help=text, description=text)
-        made.add_argument("--json", action="store_true", help="for programs")
-        made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
-        made.set_defaults(handler=pair_command, resolve_settings=resolve_settings)
-        return made
+        parser: argparse.ArgumentParser = commands.add_parser(what, help=text, description=text)
+        parser.add_argument("--json", action="store_true", help="for programs")
+        parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+        parser.set_defaults(handler=pair_command, resolve_settings=resolve_settings)
+        return parser
 
     command("list", "who asks to be let in, which rooms wait, and who was let in")
     let_in = command("approve", "let in whoever asks, or open the room that somebody asks for")
@@ -569,13 +569,13 @@ def setup_command(args: argparse.Namespace) -> int:
     """Handle `setup`."""
     from gateway.cli.setup.program import AnswerFlags, SetupOptions, run_setup  # noqa: PLC0415 - the other commands start faster without it
 
-    given = vars(args)
-    answers = {key: given[_flag_attribute(key)] for key in _TEXT_FLAGS if given[_flag_attribute(key)] is not None}
+    values = vars(args)
+    answers = {key: values[_flag_attribute(key)] for key in _TEXT_FLAGS if values[_flag_attribute(key)] is not None}
     secrets = {}
     for key in _SECRET_FLAGS:
-        if (variable := given[f"{_flag_attribute(key)}_env"]) is not None:
+        if (variable := values[f"{_flag_attribute(key)}_env"]) is not None:
             secrets[key] = f"${{{variable}}}"
-        elif (path := given[f"{_flag_attribute(key)}_file"]) is not None:
+        elif (path := values[f"{_flag_attribute(key)}_file"]) is not None:
             secrets[key] = f"${{file:{path.absolute()}}}"
     return run_setup(
         SetupOptions(

@@ -36,6 +36,12 @@ from gateway.stream.media import DescribedAttachment
 
 ReplayCheck = Literal["dmn", "planner", "view", "heard"]
 REPLAY_CHECKS: Final[tuple[ReplayCheck, ...]] = get_args(ReplayCheck)
+_CHECK_LABELS: Final[dict[ReplayCheck, str]] = {
+    "dmn": "what the networks decided",
+    "planner": "whether to fold",
+    "view": "what turns were shown of the past",
+    "heard": "what turns were told as new",
+}
 MAX_DIFFERENCES: Final = 1_000
 """Differences that are kept and printed; more are only counted."""
 NO_SEQ: Final = Seq(0)
@@ -102,10 +108,10 @@ class ReplayReport:
         """Count an item that differs, with its differences."""
         self.tallies[sort].compared += 1
         room = MAX_DIFFERENCES - len(self.differences)
-        made = (
+        kept = (
             ReplayDifference(seq=seq, check=sort, conversation=conversation, what=one) for one in what[: max(0, room)]
         )
-        self.differences += made
+        self.differences += kept
 
     def add_entry(self, seq: Seq, at: datetime) -> None:
         """Extend the range by this entry."""
@@ -143,11 +149,11 @@ def add_policy_remarks(report: ReplayReport, now: Mapping[str, DmnPolicy]) -> No
 
 def describe_text_difference(was: str, now: str) -> str:
     """Describe where two texts begin to differ."""
-    place = next((i for i, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), None)
-    place = min(len(was), len(now)) if place is None else place
-    begin = max(0, place - EXCERPT_CHARS // 3)
+    index = next((i for i, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), None)
+    index = min(len(was), len(now)) if index is None else index
+    begin = max(0, index - EXCERPT_CHARS // 3)
     before, after = (f"{text[begin : begin + EXCERPT_CHARS]!r}" for text in (was, now))
-    return f"from character {place} on it was {before}, and is {after} ({len(was)} and {len(now)} characters)"
+    return f"from character {index} on it was {before}, and is {after} ({len(was)} and {len(now)} characters)"
 
 
 def format_replay_report(report: ReplayReport) -> list[str]:
@@ -187,14 +193,6 @@ def replay_report_as_json(report: ReplayReport) -> dict[str, object]:
     }
 
 
-_CHECK_LABELS: Final[dict[ReplayCheck, str]] = {
-    "dmn": "what the networks decided",
-    "planner": "whether to fold",
-    "view": "what turns were shown of the past",
-    "heard": "what turns were told as new",
-}
-
-
 def _format_time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}"
 
@@ -211,43 +209,45 @@ class InputComparison(NamedTuple):
     """Description of the difference."""
 
 
-async def compare_input(reader: StoreReader, place: ConversationId, seq: Seq, ended: TurnRecord) -> InputComparison:
+async def compare_input(
+    reader: StoreReader, conversation: ConversationId, seq: Seq, turn: TurnRecord
+) -> InputComparison:
     """Render the messages of a turn again and compare. Roles are those of the recorded judgements."""
-    if reason := _skip_reason(place, ended):
+    if reason := _skip_reason(conversation, turn):
         return InputComparison(skipped=reason)
-    covered = [one for cover in ended.covers if (one := await reader.entry(cover)) is not None]
-    if len(covered) < len(ended.covers):
+    covered = [one for cover in turn.covers if (one := await reader.entry(cover)) is not None]
+    if len(covered) < len(turn.covers):
         return InputComparison(skipped="not all that it covers is there")
     if any(isinstance(one.fact, Message) and one.fact.attachments for one in covered):
         return InputComparison(skipped="something came with attachments, which are kept for a while only")
     rendered = ""
     # an edit made while the turn ran may have been rendered or not
-    for before in dict.fromkeys((seq, Seq(ended.upto + 1))):
+    for before in dict.fromkeys((seq, Seq(turn.upto + 1))):
         known = _ReaderBefore(reader, before)
         for plain in (False, True):
-            rendered = await _render_input(known, covered, ended, plain=plain)
-            if rendered == ended.heard:
+            rendered = await _render_input(known, covered, turn, plain=plain)
+            if rendered == turn.heard:
                 return InputComparison()
-            if _OMITTED_LINE.sub("", rendered) == _OMITTED_LINE.sub("", ended.heard):
+            if _OMITTED_LINE.sub("", rendered) == _OMITTED_LINE.sub("", turn.heard):
                 return InputComparison(
                     skipped="only the number of lines that it left out differs, in which deleted ones count"
                 )
-    return InputComparison(difference=describe_text_difference(ended.heard, rendered))
+    return InputComparison(difference=describe_text_difference(turn.heard, rendered))
 
 
-def _skip_reason(place: ConversationId, ended: TurnRecord) -> str:
-    if is_inner(place):
+def _skip_reason(conversation: ConversationId, turn: TurnRecord) -> str:
+    if is_inner(conversation):
         return "a digest of many places"
-    if ended.within is not None:
+    if turn.within is not None:
         return "told in a digest, and answered out of the inner conversation"
-    if not ended.covers or ended.heard in ("", NOTHING_NEW):
+    if not turn.covers or turn.heard in ("", NOTHING_NEW):
         return "nothing new was told"
-    if any(step.heard for step in ended.steps):
+    if any(step.heard for step in turn.steps):
         return "more arrived in its middle"
     return ""
 
 
-async def _render_input(known: "_ReaderBefore", covered: Sequence[LogEntry], ended: TurnRecord, *, plain: bool) -> str:
+async def _render_input(known: "_ReaderBefore", covered: Sequence[LogEntry], turn: TurnRecord, *, plain: bool) -> str:
     roles = dict[str, Role]()
     for one in covered:
         judged = await known.find_judgement(one.seq)
@@ -258,9 +258,9 @@ async def _render_input(known: "_ReaderBefore", covered: Sequence[LogEntry], end
         dm_policy="open", roles=roles, open_rooms={channel: frozenset({ANY_ROOM}) for channel in channels}
     )
     hearing = ConversationReader(known, policy, _NoMedia())
-    unread = UnreadEntries(messages=tuple(covered), omitted=ended.omitted, upto=ended.upto, has_changes=True)
+    unread = UnreadEntries(messages=tuple(covered), omitted=turn.omitted, upto=turn.upto, has_changes=True)
     lines = await hearing.render(await hearing.read_current(unread), sees=False)
-    return render_prompt_lines([one.line for one in lines], omitted=ended.omitted, plain=plain)
+    return render_prompt_lines([one.line for one in lines], omitted=turn.omitted, plain=plain)
 
 
 class _ReaderBefore(StoreReader):
@@ -336,37 +336,37 @@ class ViewReplay:
             case _:
                 pass
 
-    def _compare_view(self, entry: LogEntry, ended: TurnRecord, report: ReplayReport) -> None:
-        if ended.view:
-            right = {simple: view for simple, view in self._views.items() if view.digest == ended.view}
+    def _compare_view(self, entry: LogEntry, turn: TurnRecord, report: ReplayReport) -> None:
+        if turn.view:
+            right = {simple: view for simple, view in self._views.items() if view.digest == turn.view}
             if right:
                 report.add_match("view")
                 self._keep_matching(set(right))
             else:
                 view = next(iter(self._views.values()))
                 now = f"it is {view.digest} of {len(view.turns)} turns"
-                report.add_differences("view", entry.seq, entry.conversation, f"the view was {ended.view}, and {now}")
-        elif ended.requests:
+                report.add_differences("view", entry.seq, entry.conversation, f"the view was {turn.view}, and {now}")
+        elif turn.requests:
             report.add_skipped("view", "a dream, or of a version that did not tell what it was shown")
-        if ended.weighed is not None:
-            found = {simple: self._plan_again(simple, ended.weighed) for simple in self._views}
-            verdicts = [_verdict_difference(decision, ended.weighed) for decision in found.values()]
+        if turn.weighed is not None:
+            found = {simple: self._plan_again(simple, turn.weighed) for simple in self._views}
+            verdicts = [_verdict_difference(decision, turn.weighed) for decision in found.values()]
             self._record_verdict(entry, verdicts, report)
 
     def _compare_fold(self, entry: LogEntry, folded: ViewFolded, weighed: FoldDecision, report: ReplayReport) -> None:
         verdicts = []
         for simple, view in self._views.items():
             decision = self._plan_again(simple, weighed)
-            unlike = _verdict_difference(decision, weighed)
-            if not unlike and IMAGES_REASON not in weighed.verdict and decision is not None:
+            difference = _verdict_difference(decision, weighed)
+            if not difference and IMAGES_REASON not in weighed.verdict and decision is not None:
                 start = view.seq_at(decision.start) if decision.start else view.fold.start if view.fold else Seq(0)
                 if (decision.kinds, start) != (folded.kinds, folded.start):
                     was, now = (
                         f"{', '.join(kinds)} from {at} on"
                         for kinds, at in ((folded.kinds, folded.start), (decision.kinds, start))
                     )
-                    unlike = f"it was folded by {was}, and is by {now}"
-            verdicts.append(unlike)
+                    difference = f"it was folded by {was}, and is by {now}"
+            verdicts.append(difference)
         self._record_verdict(entry, verdicts, report)
 
     def _record_verdict(self, entry: LogEntry, verdicts: list[str], report: ReplayReport) -> None:
@@ -443,36 +443,38 @@ async def _replay_entry(
     reader: StoreReader, entry: LogEntry, begin: Seq, views: dict[ConversationId, ViewReplay], report: ReplayReport
 ) -> None:
     report.add_entry(entry.seq, entry.at)
-    fact, place = entry.fact, entry.conversation
+    fact, conversation = entry.fact, entry.conversation
     if isinstance(fact, DmnStateSaved):
         replay_dmn(report, entry.seq, fact)
         return
-    if place is None:
+    if conversation is None:
         return
-    if place not in views:
-        views[place] = await _load_view(reader, place, begin)
-    views[place].apply_entry(entry, report)
+    if conversation not in views:
+        views[conversation] = await _load_view(reader, conversation, begin)
+    views[conversation].apply_entry(entry, report)
     if isinstance(fact, TurnRecord):
-        found = await compare_input(reader, place, entry.seq, fact)
+        found = await compare_input(reader, conversation, entry.seq, fact)
         if found.skipped:
             report.add_skipped("heard", found.skipped)
         elif found.difference:
-            report.add_differences("heard", entry.seq, place, found.difference)
+            report.add_differences("heard", entry.seq, conversation, found.difference)
         else:
             report.add_match("heard")
 
 
-async def _load_view(reader: StoreReader, place: ConversationId, begin: Seq) -> ViewReplay:
+async def _load_view(reader: StoreReader, conversation: ConversationId, begin: Seq) -> ViewReplay:
     """Load the view of a conversation as it was when the range began."""
     view, start = ViewReplay(), 0
-    for fold in await reader.newest_entries(1, before=begin, kinds=["folded"], conversation=place):
+    for fold in await reader.newest_entries(1, before=begin, kinds=["folded"], conversation=conversation):
         start = fold.fact.start if isinstance(fold.fact, ViewFolded) else 0
     after, kinds = start - 1, ["turn_ended", "folded", "rewound"]
-    while page := await reader.entries(after=after, before=begin, kinds=kinds, conversation=place, limit=_REPLAY_PAGE):
+    while page := await reader.entries(
+        after=after, before=begin, kinds=kinds, conversation=conversation, limit=_REPLAY_PAGE
+    ):
         for entry in page:
             view.apply_entry(entry, None)
         after = page[-1].seq
-    for fold in await reader.newest_entries(1, before=begin, kinds=["folded"], conversation=place):
+    for fold in await reader.newest_entries(1, before=begin, kinds=["folded"], conversation=conversation):
         view.apply_entry(fold, None)
     return view
 
@@ -506,15 +508,15 @@ async def open_log(path: Path) -> AsyncIterator[StoreReader]:
             yield reader
         return
     with tempfile.TemporaryDirectory(prefix="reverie-replay-") as folder:
-        made = Path(folder, "export.db")
-        create_store_file(made)
-        migrate_schema(made)
-        with contextlib.closing(sqlite3.connect(sqlite_uri(made, "rw"), uri=True)) as connection, connection:
+        imported = Path(folder, "export.db")
+        create_store_file(imported)
+        migrate_schema(imported)
+        with contextlib.closing(sqlite3.connect(sqlite_uri(imported, "rw"), uri=True)) as connection, connection:
             try:
                 connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", _read_export(path))
             except (sqlite3.Error, OverflowError) as error:
                 raise InvalidLog(f"{path} is no log: {error}") from error
-        async with await Store.open_readonly(made) as reader:
+        async with await Store.open_readonly(imported) as reader:
             yield reader
 
 

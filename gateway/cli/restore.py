@@ -141,20 +141,20 @@ def _make_private_directory(directory: Path) -> None:
         directory.mkdir(mode=0o700)
 
 
-def _compare_members(manifest: BackupManifest, there: Mapping[str, BackupMember]) -> None:
+def _compare_members(manifest: BackupManifest, found: Mapping[str, BackupMember]) -> None:
     listed = {one.name: one for one in manifest.members}
-    for name in sorted(listed.keys() | there.keys()):
-        if name not in there:
+    for name in sorted(listed.keys() | found.keys()):
+        if name not in found:
             raise InvalidBackup(f"{name!r} is missing in it: {_DAMAGED}")
-        if listed.get(name) != there[name]:
+        if listed.get(name) != found[name]:
             raise InvalidBackup(f"{name!r} in it is not what was put there: {_DAMAGED}")
         if name != root_name(name) and root_name(name) not in manifest.roots:
             raise InvalidBackup(f"{name!r} in it belongs nowhere: no reverie made this; do not use it")
 
 
-def is_same_tree(root: Path, here: Path) -> bool:
+def is_same_tree(first: Path, second: Path) -> bool:
     """Return whether two directories contain the same files with the same bytes."""
-    return _digest_tree(root) == _digest_tree(here)
+    return _digest_tree(first) == _digest_tree(second)
 
 
 def _digest_tree(root: Path) -> dict[str, str]:
@@ -363,33 +363,35 @@ def restore_backup(
     lock = StoreLock(store, now)
     try:
         finish_moves(store)
-        with _restore_staging(store.parent) as half:
-            verified = verify_backup(archive, half / "all", progress)
-            places = _target_paths(verified.manifest, settings)
-            places = {
-                name: place
-                for name, place in places.items()
-                if name == STORE_NAME or not _is_in_place(half, name, place)
+        with _restore_staging(store.parent) as staging:
+            verified = verify_backup(archive, staging / "all", progress)
+            targets = _target_paths(verified.manifest, settings)
+            targets = {
+                name: target
+                for name, target in targets.items()
+                if name == STORE_NAME or not _is_in_place(staging, name, target)
             }
-            taken = [place for place in places.values() if _is_occupied(place)]
-            if taken and not replace:
-                occupied = ", ".join(map(str, taken))
+            occupied_paths = [target for target in targets.values() if _is_occupied(target)]
+            if occupied_paths and not replace:
+                occupied = ", ".join(map(str, occupied_paths))
                 raise FileExistsError(
                     f"there is something else at {occupied}: --replace keeps it beside, as *.before-..."
                 )
-            migrate_schema(half / "all" / STORE_NAME)  # the backup still has the old schema
-            made = verified.manifest.made
+            migrate_schema(staging / "all" / STORE_NAME)  # the backup still has the old schema
+            backup_time = verified.manifest.made
             settled = asyncio.run(
-                reconcile_restored(half / "all" / STORE_NAME, settings, SystemClock(), made=made, by=by, exact=exact)
+                reconcile_restored(
+                    staging / "all" / STORE_NAME, settings, SystemClock(), made=backup_time, by=by, exact=exact
+                )
             )
-            seal_store(half / "all" / STORE_NAME)
-            with _staged_targets(half / "all", places, store) as ready:
-                moves = _plan_moves(ready, places, store, f".before-{now:%Y%m%dT%H%M%SZ}")
+            seal_store(staging / "all" / STORE_NAME)
+            with _staged_targets(staging / "all", targets, store) as ready:
+                moves = _plan_moves(ready, targets, store, f".before-{now:%Y%m%dT%H%M%SZ}")
                 move_files(store, moves)
             _chown_like(store.with_name(f"{store.name}.lock"), store.parent)
         kept = tuple(move.old for move in moves if move.old is not None and os.path.lexists(move.old))
         return RestoreReport(
-            verified=verified, reconciled=settled, restored_paths=tuple(places.values()), kept_paths=kept
+            verified=verified, reconciled=settled, restored_paths=tuple(targets.values()), kept_paths=kept
         )
     finally:
         lock.release()
@@ -400,11 +402,11 @@ def _restore_staging(directory: Path) -> Iterator[Path]:
     """Create a temporary directory; remove what a kill left of one. The store's lock is held."""
     for stale in directory.glob(f"{_STAGING_SUFFIX}-*"):
         shutil.rmtree(stale, ignore_errors=True)
-    half = Path(tempfile.mkdtemp(prefix=f"{_STAGING_SUFFIX}-", dir=directory))
+    staging = Path(tempfile.mkdtemp(prefix=f"{_STAGING_SUFFIX}-", dir=directory))
     try:
-        yield half
+        yield staging
     finally:
-        shutil.rmtree(half, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _target_paths(manifest: BackupManifest, settings: Settings) -> dict[str, Path]:
@@ -420,37 +422,37 @@ def _target_paths(manifest: BackupManifest, settings: Settings) -> dict[str, Pat
     return {name: known[name] for name in (*manifest.roots, STORE_NAME) if name in known}
 
 
-def _is_in_place(half: Path, name: str, place: Path) -> bool:
+def _is_in_place(staging: Path, name: str, target: Path) -> bool:
     """Return whether the same files are there already."""
-    return place.is_dir() and not place.is_symlink() and is_same_tree(half / "all" / name, place)
+    return target.is_dir() and not target.is_symlink() and is_same_tree(staging / "all" / name, target)
 
 
-def _is_occupied(place: Path) -> bool:
-    if os.path.ismount(place):
-        raise OSError(f"{place} is a mount, and cannot be moved: mount what is above it, and restore")
-    if place.is_dir() and not place.is_symlink():
-        return any(place.iterdir())
-    return os.path.lexists(place)
+def _is_occupied(path: Path) -> bool:
+    if os.path.ismount(path):
+        raise OSError(f"{path} is a mount, and cannot be moved: mount what is above it, and restore")
+    if path.is_dir() and not path.is_symlink():
+        return any(path.iterdir())
+    return os.path.lexists(path)
 
 
 @contextlib.contextmanager
-def _staged_targets(all_: Path, places: dict[str, Path], store: Path) -> Iterator[dict[str, Path]]:
+def _staged_targets(all_: Path, targets: dict[str, Path], store: Path) -> Iterator[dict[str, Path]]:
     """Move each root beside its target, on the same file system, under a temporary name.
 
     If the final move was interrupted they stay: whoever opens the store next completes it.
     """
     ready = dict[str, Path]()
     try:
-        for name, place in places.items():
-            _make_owned_directory(place.parent)
-            beside = place.with_name(f"{place.name}{_STAGING_SUFFIX}")
+        for name, target in targets.items():
+            _make_owned_directory(target.parent)
+            beside = target.with_name(f"{target.name}{_STAGING_SUFFIX}")
             _remove_path(beside)
             ready[name] = beside
             try:
                 (all_ / name).rename(beside)
             except OSError:  # another file system
                 _copy_durably(all_ / name, beside)
-            _chown_like(beside, place.parent)
+            _chown_like(beside, target.parent)
         yield ready
     finally:
         for beside in () if move_plan_path(store).exists() else ready.values():
@@ -485,14 +487,14 @@ def _chown_like(path: Path, like: Path) -> None:
             os.chown(one, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
-def _plan_moves(ready: dict[str, Path], places: dict[str, Path], store: Path, suffix: str) -> list[FileMove]:
+def _plan_moves(ready: dict[str, Path], targets: dict[str, Path], store: Path, suffix: str) -> list[FileMove]:
     """Plan the moves, the store last: SQLite's files of the old store move with it."""
 
-    def old(place: Path) -> Path | None:
-        return place.with_name(f"{place.name}{suffix}").absolute() if os.path.lexists(place) else None
+    def old(path: Path) -> Path | None:
+        return path.with_name(f"{path.name}{suffix}").absolute() if os.path.lexists(path) else None
 
     moves = [
-        FileMove(new=beside.absolute(), place=places[name].absolute(), old=old(places[name]))
+        FileMove(new=beside.absolute(), place=targets[name].absolute(), old=old(targets[name]))
         for name, beside in ready.items()
         if name != STORE_NAME
     ]

@@ -54,13 +54,13 @@ class OperatorActions:
     async def _stop(self, order: StopTurnRequest, at: Address) -> ControlResponse:
         change = await self._stopping.plan_stop(at, order.by)
         now, ok = self._clock.now(), bool(change.facts)
-        made = [
+        entries = [
             NewEntry(fact=one.fact, at=now, conversation=at.conversation, key=one.key or None) for one in change.facts
         ]
         written = None
         try:
             written, *_ = await self._store.append(
-                [*made, self._build_audit_entry(order, at, ok=ok, words=change.answer)]
+                [*entries, self._build_audit_entry(order, at, ok=ok, words=change.answer)]
             )
         finally:
             change.settle(written)
@@ -73,10 +73,10 @@ class OperatorActions:
         return ControlResponse(ok=bool(names), lines=(words,))
 
     async def _reload(self, order: ReloadRequest) -> ControlResponse:
-        came = await self._reload_settings()
-        ok = not (came.problems or came.read_error)
-        await self._store.append([self._build_audit_entry(order, None, ok=ok, words=str(came))])
-        return ControlResponse(ok=ok, lines=tuple(map(self._redact, came.lines)))
+        result = await self._reload_settings()
+        ok = not (result.problems or result.read_error)
+        await self._store.append([self._build_audit_entry(order, None, ok=ok, words=str(result))])
+        return ControlResponse(ok=ok, lines=tuple(map(self._redact, result.lines)))
 
     def _build_audit_entry(
         self, order: StopTurnRequest | KillToolRequest | ReloadRequest, at: Address | None, *, ok: bool, words: str

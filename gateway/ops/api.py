@@ -315,9 +315,9 @@ ALLOWED_METHODS = {
 class ApiRouter:
     """Router of the API of one server. Close it."""
 
-    def __init__(self, house: ApiServices) -> None:
-        self._services = house
-        self._backend = ApiBackend(house)
+    def __init__(self, services: ApiServices) -> None:
+        self._services = services
+        self._backend = ApiBackend(services)
 
     async def respond(
         self, head: HttpRequestHead, body: bytes, stream: EventBroadcaster

@@ -151,8 +151,8 @@ class ApiServices:
 class ApiBackend:
     """Services of the gateway and a connection to its store, opened at the first use. Close it."""
 
-    def __init__(self, house: ApiServices) -> None:
-        self.services = house
+    def __init__(self, services: ApiServices) -> None:
+        self.services = services
         self._reader: OverviewReader | None = None
         self._opening = asyncio.Lock()
 
@@ -292,11 +292,11 @@ class ConversationMessage(ApiModel):
 
 
 class PromptBlock(ApiModel):
-    """A block of a request, the smallest unit that the cache plan reads or writes."""
+    """A part of a request that changes as a whole."""
 
     name: str
     lifetime: CacheTtl | None
-    """Lifetime of the cache mark behind it. None: no mark, so nothing is written here."""
+    """Lifetime of the cache mark behind it. None: no mark stands there."""
     marked: bool
     """True if a cache mark stands at its end, or in it."""
     tokens: int

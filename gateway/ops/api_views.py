@@ -83,14 +83,14 @@ def token_fields(usage: Usage, cost_usd: float) -> dict[str, float]:
 async def get_status(backend: ApiBackend, _query: ApiQuery) -> GatewayStatus:
     """Return the state of the gateway."""
     services, now = backend.services, backend.services.clock.now().astimezone(UTC)
-    seen = services.stats.snapshot()
+    snapshot = services.stats.snapshot()
     spent = await (await backend.open_reader()).spending_sums("all", since=now.date().isoformat())
     usage = sum((one.usage for one in spent), Usage())
     return GatewayStatus(
         version=services.version,
-        started=seen.started,
+        started=snapshot.started,
         now=now,
-        ready=seen.is_ready,
+        ready=snapshot.is_ready,
         model=services.describe_model(),
         agents=tuple(services.list_minds()),
         today=UsageTotals(
@@ -202,27 +202,27 @@ def _build_block(
     )
 
 
-def _render_units(request: ModelRequest, laid: Sequence[PromptSegment], part: Sequence[int]) -> str:
-    first = laid[part[0]]
+def _render_units(request: ModelRequest, segments: Sequence[PromptSegment], part: Sequence[int]) -> str:
+    first = segments[part[0]]
     if first.behind == "tools":
-        told = [{"name": one.name, "description": one.description, "schema": one.schema} for one in request.tools]
-        return json.dumps(told, ensure_ascii=False, indent=1)
+        tools = [{"name": one.name, "description": one.description, "schema": one.schema} for one in request.tools]
+        return json.dumps(tools, ensure_ascii=False, indent=1)
     if first.behind == "block":
-        return "\n\n".join(request.blocks[laid[index].number].text for index in part)
+        return "\n\n".join(request.blocks[segments[index].number].text for index in part)
     lines = list[str]()
     for index in part:
-        unit = laid[index]
-        message, place = request.conversation[unit.number], _find_piece_index(laid, index)
+        unit = segments[index]
+        message, place = request.conversation[unit.number], _find_piece_index(segments, index)
         if place == 0:
             lines.append(f"[{message.role}]")
         lines.append(_render_piece(message.parts[place]) if place < len(message.parts) else "")
     return "\n".join(lines)
 
 
-def _find_piece_index(laid: Sequence[PromptSegment], index: int) -> int:
+def _find_piece_index(segments: Sequence[PromptSegment], index: int) -> int:
     """Return the index of the message part that a segment stands for."""
     first = index
-    while first > 0 and (laid[first - 1].behind, laid[first - 1].number) == ("said", laid[index].number):
+    while first > 0 and (segments[first - 1].behind, segments[first - 1].number) == ("said", segments[index].number):
         first -= 1
     return index - first
 
@@ -288,8 +288,8 @@ async def get_conversation(backend: ApiBackend, query: ConversationQuery) -> Con
     """Return one conversation with its last request."""
     conversation = parse_conversation(query.id)
     reader = await backend.open_reader()
-    said = await reader.spoken_entries(conversation, query.limit)
-    events = {event.seq: event for event in await reader.notifications_at([one.seq for one in said])}
+    entries = await reader.spoken_entries(conversation, query.limit)
+    events = {event.seq: event for event in await reader.notifications_at([one.seq for one in entries])}
     agent = find_agent(backend, conversation)
     planned = backend.services.find_last_request(conversation)
     return ConversationDetail(
@@ -299,7 +299,7 @@ async def get_conversation(backend: ApiBackend, query: ConversationQuery) -> Con
             _build_message(
                 one, find_outcome(events[one.seq]).value if one.seq in events else one.delivered or "waiting"
             )
-            for one in said
+            for one in entries
         ),
         prompt=build_prompt_snapshot(planned) if planned is not None else None,
     )

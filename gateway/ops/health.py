@@ -49,72 +49,6 @@ if TYPE_CHECKING:
     from gateway.ops.api_schemas import ApiServices
 
 
-MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
-"""Failures of a turn that are caused by the provider, not by the request."""
-_ROOM_PREFIX: Final = "room:"
-
-
-class OutageMonitor:
-    """Reports outages of rooms and models of one gateway. `on_appended` listens to the store."""
-
-    def __init__(
-        self,
-        live: LiveSettings,
-        channels: Mapping[ChannelName, Channel],
-        stats: GatewayStats,
-        clock: Clock,
-        *,
-        tell: Callable[[str, str], None],
-        title: Callable[[Address], str],
-    ) -> None:
-        """`tell`: `OwnerNotifier.notify`. `title`: returns the display name of a conversation."""
-        self._live_settings = live
-        self._channels = channels
-        self._stats = stats
-        self._clock = clock
-        self._notify_owners = tell
-        self._find_title = title
-
-    def check_rooms(self) -> None:
-        """Update the configured rooms that cannot be entered. Call it every few seconds."""
-        refused = {
-            f"{_ROOM_PREFIX}{at.conversation}": (at, why)
-            for name, channel in list(self._channels.items())
-            if isinstance(channel, KnowsJoinRefusals)
-            for room in self._configured_rooms(name)
-            for at in [Address(channel=name, room=room)]
-            if (why := channel.join_refusal(room))
-        }
-        for what, (at, why) in refused.items():
-            text = f"{self._find_title(at)} cannot be entered: {why}"
-            if self._stats.report_problem(what, text, self._clock.now(), partial=True):
-                self._notify_owners(what, f"{text}.")
-        for what in self._stats.problem_names(_ROOM_PREFIX):
-            if what not in refused:
-                self._stats.clear_problem(what)
-
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Update the state of the models from the turns that ended. A listener of the store."""
-        for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, TurnRecord) and done.is_new:
-                self._on_turn_ended(entry.fact)
-
-    def _on_turn_ended(self, turn: TurnRecord) -> None:
-        what, now = f"model:{turn.agent}", self._clock.now()
-        if turn.outcome == "failed" and turn.failure in MODEL_FAILURES:
-            text = f"No model answers {turn.agent}: {turn.reason}"
-            if self._stats.report_problem(what, text, now):
-                self._notify_owners(
-                    f"{what}:{now.isoformat()}", f"{text}. Who asks is told so; I say when one answers again."
-                )
-        elif turn.requests and turn.outcome != "failed" and self._stats.clear_problem(what):
-            self._notify_owners(f"{what}:over:{now.isoformat()}", f"A model answers {turn.agent} again.")
-
-    def _configured_rooms(self, name: ChannelName) -> Sequence[RoomId]:
-        config = self._live_settings.settings.channels.get(name)
-        return [RoomId(room) for room in getattr(config, "rooms", ()) if room != "*"]
-
-
 HEARTBEAT_INTERVAL_S = 5.0
 BLOCK_BYTES = 4096
 """The heartbeat is padded to a disk block or two, so that the next one fits into the same space."""
@@ -203,21 +137,21 @@ def read_heartbeat(store: Path, now: datetime) -> Heartbeat | None:
 
 async def check_health(store: Path, channels: Collection[str], now: datetime) -> HealthReport:
     """Check the gateway that uses this store and is configured with these channels."""
-    sign = read_heartbeat(store, now)
-    if sign is None:
+    heartbeat = read_heartbeat(store, now)
+    if heartbeat is None:
         return HealthReport(ok=False, findings=(f"no gateway is running with the store {store}",))
-    if sign.age_s > STALE_HEARTBEAT_S:
+    if heartbeat.age_s > STALE_HEARTBEAT_S:
         why = f"the gateway has stopped, hangs, or cannot write beside {store}"
-        return HealthReport(ok=False, findings=(f"no sign of life for {sign.age_s:.0f} s: {why}",))
+        return HealthReport(ok=False, findings=(f"no sign of life for {heartbeat.age_s:.0f} s: {why}",))
     try:
         async with await Store.open_readonly(store) as reader:
             links = {
-                link.channel: link for link in await reader.connection_states() if link.at >= sign.snapshot.started
+                link.channel: link for link in await reader.connection_states() if link.at >= heartbeat.snapshot.started
             }
     except StoreError as error:
         return HealthReport(ok=False, findings=(str(error),))
-    bad = [describe_problem(one) for one in sign.snapshot.problems if not one.partial]
-    less = [describe_problem(one) for one in sign.snapshot.problems if one.partial]
+    bad = [describe_problem(one) for one in heartbeat.snapshot.problems if not one.partial]
+    less = [describe_problem(one) for one in heartbeat.snapshot.problems if one.partial]
     for name in channels:
         link = links.get(ChannelName(name))
         if link is None:
@@ -296,16 +230,18 @@ class GatewayReport:
 
 async def read_gateway_report(store: Path, platforms: Mapping[ChannelName, str], now: datetime) -> GatewayReport:
     """Read the state of the gateway that uses this store. `platforms`: those of the configured channels."""
-    sign = read_heartbeat(store, now)
-    if sign is not None:
-        running = sign.age_s <= STALE_HEARTBEAT_S
-        started = f"running since {format_time(sign.snapshot.started)}"
+    heartbeat = read_heartbeat(store, now)
+    if heartbeat is not None:
+        running = heartbeat.age_s <= STALE_HEARTBEAT_S
+        started = f"running since {format_time(heartbeat.snapshot.started)}"
         finding = (
             started
             if running
-            else f"no sign of life for {format_duration(sign.age_s)}: stopped, or it hangs; then it was:"
+            else f"no sign of life for {format_duration(heartbeat.age_s)}: stopped, or it hangs; then it was:"
         )
-        return GatewayReport(running=running, finding=finding, snapshot=sign.snapshot, links=(), platforms=platforms)
+        return GatewayReport(
+            running=running, finding=finding, snapshot=heartbeat.snapshot, links=(), platforms=platforms
+        )
     links: tuple[ConnectionState, ...] = ()
     finding = f"no gateway is running with the store {store}"
     try:
@@ -318,6 +254,72 @@ async def read_gateway_report(store: Path, platforms: Mapping[ChannelName, str],
 
 def _format_link_state(link: ConnectionState) -> str:
     return "up" if link.up else "down"
+
+
+MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
+"""Failures of a turn that are caused by the provider, not by the request."""
+_ROOM_PREFIX: Final = "room:"
+
+
+class OutageMonitor:
+    """Reports outages of rooms and models of one gateway. `on_appended` listens to the store."""
+
+    def __init__(
+        self,
+        live: LiveSettings,
+        channels: Mapping[ChannelName, Channel],
+        stats: GatewayStats,
+        clock: Clock,
+        *,
+        tell: Callable[[str, str], None],
+        title: Callable[[Address], str],
+    ) -> None:
+        """`tell`: `OwnerNotifier.notify`. `title`: returns the display name of a conversation."""
+        self._live_settings = live
+        self._channels = channels
+        self._stats = stats
+        self._clock = clock
+        self._notify_owners = tell
+        self._find_title = title
+
+    def check_rooms(self) -> None:
+        """Update the configured rooms that cannot be entered. Call it every few seconds."""
+        refused = {
+            f"{_ROOM_PREFIX}{at.conversation}": (at, why)
+            for name, channel in list(self._channels.items())
+            if isinstance(channel, KnowsJoinRefusals)
+            for room in self._configured_rooms(name)
+            for at in [Address(channel=name, room=room)]
+            if (why := channel.join_refusal(room))
+        }
+        for what, (at, why) in refused.items():
+            text = f"{self._find_title(at)} cannot be entered: {why}"
+            if self._stats.report_problem(what, text, self._clock.now(), partial=True):
+                self._notify_owners(what, f"{text}.")
+        for what in self._stats.problem_names(_ROOM_PREFIX):
+            if what not in refused:
+                self._stats.clear_problem(what)
+
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+        """Update the state of the models from the turns that ended. A listener of the store."""
+        for entry, done in zip(entries, written, strict=True):
+            if isinstance(entry.fact, TurnRecord) and done.is_new:
+                self._on_turn_ended(entry.fact)
+
+    def _on_turn_ended(self, turn: TurnRecord) -> None:
+        what, now = f"model:{turn.agent}", self._clock.now()
+        if turn.outcome == "failed" and turn.failure in MODEL_FAILURES:
+            text = f"No model answers {turn.agent}: {turn.reason}"
+            if self._stats.report_problem(what, text, now):
+                self._notify_owners(
+                    f"{what}:{now.isoformat()}", f"{text}. Who asks is told so; I say when one answers again."
+                )
+        elif turn.requests and turn.outcome != "failed" and self._stats.clear_problem(what):
+            self._notify_owners(f"{what}:over:{now.isoformat()}", f"A model answers {turn.agent} again.")
+
+    def _configured_rooms(self, name: ChannelName) -> Sequence[RoomId]:
+        config = self._live_settings.settings.channels.get(name)
+        return [RoomId(room) for room in getattr(config, "rooms", ()) if room != "*"]
 
 
 class OpsService:
@@ -362,7 +364,7 @@ class OpsService:
             host=host,
             names=names,
             token=token,
-            door=self._create_router if house is not None else None,
+            create_router=self._create_router if house is not None else None,
             stream=self.stream,
             clock=clock,
         )

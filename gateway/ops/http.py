@@ -138,8 +138,8 @@ def reject_unknown_host(head: HttpRequestHead, host: str, names: Collection[str]
 def has_token(head: HttpRequestHead, token: str) -> bool:
     """Return whether a request carries the token. The comparison takes the same time for every wrong token."""
     match = _BEARER.fullmatch(head.headers.get("authorization", ""))
-    given = match["token"].strip() if match is not None else ""
-    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()) and bool(given)
+    sent_token = match["token"].strip() if match is not None else ""
+    return hmac.compare_digest(sent_token.encode("utf-8", "replace"), token.encode()) and bool(sent_token)
 
 
 def unauthorized_response() -> HttpResponse:

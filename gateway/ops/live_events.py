@@ -416,9 +416,9 @@ _LAST_WORD = re.compile(r"[!-~]+\Z")
 class SseEncoder:
     """Encoder that knows what was sent last. Implements `EventEncoder`."""
 
-    def __init__(self, desk: ApiBackend) -> None:
-        self._backend = desk
-        self._services = desk.services
+    def __init__(self, backend: ApiBackend) -> None:
+        self._backend = backend
+        self._services = backend.services
         self._sent_text: dict[TurnId, str] = {}
         """Redacted text sent of each growing answer, by turn."""
         self._growing: dict[TurnId, tuple[RunningTurn, str]] = {}
@@ -469,8 +469,8 @@ class SseEncoder:
             (one.seq, [build_recorded_turn_event(one)])
             for one in await reader.recent_turns(most, after=after, before=end)
         ]
-        for kept in await reader.newest_entries(most, after=after, before=end, kinds=["post", "delivery"]):
-            backlog.append((kept.seq, [*build_fact_events(kept.fact, kept.seq, kept.at, kept.conversation or "")]))
+        for entry in await reader.newest_entries(most, after=after, before=end, kinds=["post", "delivery"]):
+            backlog.append((entry.seq, [*build_fact_events(entry.fact, entry.seq, entry.at, entry.conversation or "")]))
         recent = sorted(backlog, key=lambda one: one[0])[-most:]
         lost = missed - len(recent)
         first = [SseFrame(seq=0, data=self.encode_lost(lost), event_count=1)] if lost > 0 else []
@@ -708,9 +708,9 @@ SSE_KEEPALIVE: Final = b": nothing happens\n\n"
 class EventBroadcaster:
     """Distributes events to all subscribers. Implements `gateway.context.observer.TurnObserver`."""
 
-    def __init__(self, clock: Clock, onlookers: TurnTracker, encoder: Callable[[], EventEncoder]) -> None:
-        """`teller` creates an encoder when the first client connects."""
-        self._clock, self._onlookers, self._make = clock, onlookers, encoder
+    def __init__(self, clock: Clock, turn_tracker: TurnTracker, encoder: Callable[[], EventEncoder]) -> None:
+        """`encoder` creates an encoder when the first client connects."""
+        self._clock, self._turn_tracker, self._create_encoder = clock, turn_tracker, encoder
         self._encoder: EventEncoder | None = None
         self._subscribers: set[EventSubscriber] = set()
         self._pending: list[GatewayEvent] = []
@@ -780,15 +780,15 @@ class EventBroadcaster:
 
     def _start(self) -> EventEncoder:
         if self._encoder is None:
-            self._encoder = self._make()
+            self._encoder = self._create_encoder()
         if self._flushing is None:
-            self._onlookers.observer = self
+            self._turn_tracker.observer = self
             self._log_handler.start()
             self._flushing = asyncio.create_task(self._flush(self._encoder))
         return self._encoder
 
     def _stop(self) -> None:
-        self._onlookers.observer = None
+        self._turn_tracker.observer = None
         self._log_handler.stop()
         if self._flushing is not None:
             self._flushing.cancel()

@@ -114,25 +114,25 @@ class LlmStats:
             name="llm_requests_total",
             kind="counter",
             help_text="Model requests that were answered.",
-            samples=self._samples(lambda of: of.requests),
+            samples=self._samples(lambda counters: counters.requests),
         )
         yield MetricFamily(
             name="llm_cost_usd_total",
             kind="counter",
             help_text="What they cost in US dollars; absent where no price is known.",
-            samples=self._samples(lambda of: of.cost_usd if of.priced else None),
+            samples=self._samples(lambda counters: counters.cost_usd if counters.priced else None),
         )
         yield MetricFamily(
             name="llm_cache_read_tokens_total",
             kind="counter",
             help_text="Prompt tokens read from the provider's cache.",
-            samples=self._samples(lambda of: of.usage.cache_read_tokens),
+            samples=self._samples(lambda counters: counters.usage.cache_read_tokens),
         )
         yield MetricFamily(
             name="llm_cache_creation_tokens_total",
             kind="counter",
             help_text="Prompt tokens written to the provider's cache.",
-            samples=self._samples(lambda of: of.usage.cache_write_tokens),
+            samples=self._samples(lambda counters: counters.usage.cache_write_tokens),
         )
         yield MetricFamily(
             name="llm_cache_hit_ratio",
@@ -147,13 +147,17 @@ class LlmStats:
             name="llm_prompt_tokens_estimated",
             kind="gauge",
             help_text="Tokens that the newest request's prompt was thought to have before it was sent.",
-            samples=self._samples(lambda of: of.estimated or None),
+            samples=self._samples(lambda counters: counters.estimated or None),
         )
         yield MetricFamily(
             name="llm_prompt_tokens_drift",
             kind="histogram",
             help_text="How far estimates were from the bill, in percent of the bill, whichever way.",
-            samples=[sample for asked, of in self._requests.items() for sample in of.drift.samples(asked._asdict())],
+            samples=[
+                sample
+                for labels, counters in self._requests.items()
+                for sample in counters.drift.samples(labels._asdict())
+            ],
         )
 
     def _compaction_families(self) -> Iterable[MetricFamily]:
@@ -179,7 +183,7 @@ class LlmStats:
 
     def _workspace_families(self) -> Iterable[MetricFamily]:
         counts = self._workspace()
-        for place, (what, told) in enumerate(
+        for place, (what, help_text) in enumerate(
             (
                 ("hits", "Persona files answered from memory, by workspace."),
                 ("misses", "Persona files read from the disk, by workspace."),
@@ -187,17 +191,19 @@ class LlmStats:
             )
         ):
             samples = [MetricSample({"path": path}, counts[path][place]) for path in sorted(counts)]
-            yield MetricFamily(name=f"workspace_cache_{what}_total", kind="counter", help_text=told, samples=samples)
+            yield MetricFamily(
+                name=f"workspace_cache_{what}_total", kind="counter", help_text=help_text, samples=samples
+            )
 
     def _samples(self, value: Callable[[_RequestCounters], float | None]) -> Sequence[MetricSample]:
         """Return one sample for each model for which `value` returns a number."""
-        found = ((labels, value(of)) for labels, of in self._requests.items())
+        found = ((labels, value(counters)) for labels, counters in self._requests.items())
         return [MetricSample(labels._asdict(), number) for labels, number in found if number is not None]
 
     def _ratios(self) -> Sequence[MetricSample]:
         usage: dict[str, Usage] = {}
-        for labels, of in self._requests.items():
-            usage[labels.agent] = usage.get(labels.agent, Usage()) + of.usage
+        for labels, counters in self._requests.items():
+            usage[labels.agent] = usage.get(labels.agent, Usage()) + counters.usage
         billed = {agent: one for agent, one in usage.items() if _prompt_tokens(one) > 0}
         return [
             MetricSample({"agent": agent}, one.cache_read_tokens / _prompt_tokens(one)) for agent, one in billed.items()
@@ -249,9 +255,9 @@ class AgentStats:
                 for mode in DmnMode
             ],
         )
-        for name, told, value in _GAUGES:
+        for name, help_text, value in _GAUGES:
             samples = [MetricSample({"agent": one.agent}, float(value(one))) for one in minds]
-            yield MetricFamily(name=f"reverie_dmn_{name}", kind="gauge", help_text=told, samples=samples)
+            yield MetricFamily(name=f"reverie_dmn_{name}", kind="gauge", help_text=help_text, samples=samples)
 
     def _build_counter_families(self) -> Iterable[MetricFamily]:
         yield MetricFamily(

@@ -98,7 +98,7 @@ class OpsSite:
         host: str = "127.0.0.1",
         names: Collection[str] = (),
         token: str | None = None,
-        door: "Callable[[], ApiRouter] | None" = None,
+        create_router: "Callable[[], ApiRouter] | None" = None,
         stream: "EventBroadcaster | None" = None,
         clock: Clock | None = None,
     ) -> None:
@@ -109,7 +109,7 @@ class OpsSite:
         self._pages = pages
         self._host, self._names = host, frozenset(name.lower() for name in names)
         self._token = token
-        self._make, self._stream = door, stream
+        self._create_router, self._stream = create_router, stream
         self._router: ApiRouter | None = None
         self._clock = clock or SystemClock()
         self.denied_requests = 0
@@ -122,8 +122,8 @@ class OpsSite:
         if path in self._pages or path in load_assets():
             return await self._check_page(head)
         if not path.startswith("/api/") and path != "/openapi.json":
-            there = ", ".join((*self._pages, "/", "/openapi.json", "/api/..."))
-            return problem_response(HTTPStatus.NOT_FOUND, f"there is {there}")
+            paths = ", ".join((*self._pages, "/", "/openapi.json", "/api/..."))
+            return problem_response(HTTPStatus.NOT_FOUND, f"there is {paths}")
         if (refused := await self._check_token(head)) is not None:
             return refused
         from gateway.ops.api import ALLOWED_METHODS  # noqa: PLC0415 - loaded at the first request
@@ -147,9 +147,9 @@ class OpsSite:
 
     def open_router(self) -> "ApiRouter":
         """Return the API router; create it at the first call."""
-        assert self._make is not None
+        assert self._create_router is not None
         if self._router is None:
-            self._router = self._make()
+            self._router = self._create_router()
         return self._router
 
     async def close(self) -> None:
@@ -165,7 +165,7 @@ class OpsSite:
         return None
 
     async def _check_token(self, head: HttpRequestHead) -> HttpResponse | None:
-        if self._token is None or self._make is None:
+        if self._token is None or self._create_router is None:
             return missing_token_response()
         if has_token(head, self._token):
             return None

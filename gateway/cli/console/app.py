@@ -114,11 +114,11 @@ class Prompt(TextArea):
         return True
 
     def action_say(self) -> None:
-        said = self.text.strip()
-        if said:
-            self._input_history.add(said)
+        text = self.text.strip()
+        if text:
+            self._input_history.add(text)
             self._set_text("")
-            self.post_message(self.Submitted(said))
+            self.post_message(self.Submitted(text))
 
     def action_line(self) -> None:
         self.insert("\n")
@@ -177,7 +177,7 @@ RESIZE_DELAY_S: Final = 0.15
 @lru_cache(maxsize=4_096)
 def render_strip(row: StyledRow, cells: int, base: Style, over: Style | None = None) -> Strip:
     """Render a row with exactly this width."""
-    segments = [Segment(said, base + TONE_STYLES[tone] + over) for tone, said in row]
+    segments = [Segment(text, base + TONE_STYLES[tone] + over) for tone, text in row]
     return Strip(segments).adjust_cell_length(cells, base + over if over else base)
 
 

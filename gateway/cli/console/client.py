@@ -329,8 +329,8 @@ class ApiEventStream:
         try:
             async for data in self._response.aiter_bytes():
                 found = parser.feed(data)
-                seen = [event for one in found if (event := parse_event(one.name, one.data)) is not None]
-                yield next((one.id for one in reversed(found) if one.id), ""), seen
+                events = [event for one in found if (event := parse_event(one.name, one.data)) is not None]
+                yield next((one.id for one in reversed(found) if one.id), ""), events
         except (httpx.HTTPError, SseEventTooLarge) as error:
             raise ApiUnavailable(f"the connection broke: {_describe_http_error(error)}") from error
         raise ApiUnavailable("the gateway closed the connection")

@@ -155,10 +155,10 @@ async def find_target(
         )
     if running:
         host = "127.0.0.1" if settings.ops.host in ("0.0.0.0", "::") else settings.ops.host  # noqa: S104 - it is compared
-        there = f"[{host}]" if ":" in host else host
+        authority = f"[{host}]" if ":" in host else host
         with contextlib.suppress(_GatewayNotAnswering):
             target = ConsoleTarget(
-                url=f"http://{there}:{settings.ops.port}",
+                url=f"http://{authority}:{settings.ops.port}",
                 token=configured_token or env.get(TOKEN_VARIABLE, ""),
                 is_own=False,
             )
@@ -203,8 +203,8 @@ async def _check_target(target: ConsoleTarget, settings: Settings | None, direct
 def _find_free_port(port: int) -> int:
     """Return this port if it is free, else any free one."""
     for wanted in (port, 0):
-        with contextlib.suppress(OSError), socket.socket() as made:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
-            made.bind(("127.0.0.1", wanted))
-            return int(made.getsockname()[1])
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            probe.bind(("127.0.0.1", wanted))
+            return int(probe.getsockname()[1])
     raise ConsoleUnavailable("no port on 127.0.0.1 is free")

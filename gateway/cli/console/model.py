@@ -303,9 +303,11 @@ def describe_turn_end(turn: ConsoleTurnEvent, seconds: float | None) -> str:
     parts = [turn.outcome or "ended"]
     if seconds is not None:
         parts.append(format_duration(seconds))
-    asked = sum(filter(None, (turn.input_tokens, turn.read_tokens, turn.written_tokens)))
-    if asked:
-        parts.append(f"{format_tokens(asked)} in ({format_percent((turn.read_tokens or 0) / asked)} read)")
+    prompt_tokens = sum(filter(None, (turn.input_tokens, turn.read_tokens, turn.written_tokens)))
+    if prompt_tokens:
+        parts.append(
+            f"{format_tokens(prompt_tokens)} in ({format_percent((turn.read_tokens or 0) / prompt_tokens)} read)"
+        )
     if turn.output_tokens:
         parts.append(f"{format_tokens(turn.output_tokens)} out")
     if turn.cost_usd:
@@ -639,10 +641,10 @@ class ConsoleModel:
 
     def _ensure_turn(self, event: ConsoleTextDelta) -> ConsoleActiveTurn:
         """Return the turn of this text; its start event may be missing."""
-        made = ConsoleActiveTurn(
+        started = ConsoleActiveTurn(
             agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous
         )
-        return self.turns.setdefault(event.turn, made)
+        return self.turns.setdefault(event.turn, started)
 
     def _apply_tool(self, event: ConsoleToolEvent, time: str) -> None:
         self.autonomous_pane.finish_block(f"think {event.turn}")
@@ -708,7 +710,7 @@ def _connection_spans(one: ConsoleConnection) -> list[StyledSpan]:
 
 
 def _dmn_spans(console: ConsoleModel) -> list[list[StyledSpan]]:
-    shown: list[list[StyledSpan]] = []
+    parts: list[list[StyledSpan]] = []
     for mind in console.dmn_states.values():
         spans: list[StyledSpan] = [
             ("head", one_line(mind.agent, 20)),
@@ -716,8 +718,8 @@ def _dmn_spans(console: ConsoleModel) -> list[list[StyledSpan]]:
         ]
         if mind.quiet:
             spans.append(("note", " quiet"))
-        shown.append(spans)
-    return shown
+        parts.append(spans)
+    return parts
 
 
 def _activity_spans(console: ConsoleModel, now: datetime, beat: int) -> list[list[StyledSpan]]:
@@ -743,22 +745,22 @@ def _usage_spans(console: ConsoleModel) -> list[list[StyledSpan]]:
     if status is None:
         return [[("time", "nothing is known yet")]]
     today = status.today
-    asked = today.input_tokens + today.read_tokens + today.written_tokens
-    used: list[StyledSpan] = [("time", "today "), ("plain", f"{format_tokens(asked)} in")]
+    prompt_tokens = today.input_tokens + today.read_tokens + today.written_tokens
+    used: list[StyledSpan] = [("time", "today "), ("plain", f"{format_tokens(prompt_tokens)} in")]
     if today.read_share is not None:
         used.append(("good", f" {format_percent(today.read_share)} read"))
     used.append(("plain", f" {format_tokens(today.output_tokens)} out"))
     if today.cost_usd is not None:
         used.append(("plain", f" {format_usd(today.cost_usd)}"))
-    shown: list[list[StyledSpan]] = [used, [("time", "model "), ("plain", one_line(status.model, 60) or "-")]]
-    shown += [
+    parts: list[list[StyledSpan]] = [used, [("time", "model "), ("plain", one_line(status.model, 60) or "-")]]
+    parts += [
         [("time", "autonomous turns "), ("plain", f"{one.turns_today} of {one.daily_turns}")]
         for one in console.dmn_states.values()
         if one.daily_turns
     ]
     if not status.ready:
-        shown.append([("bad", "not ready")])
-    return shown
+        parts.append([("bad", "not ready")])
+    return parts
 
 
 def _join_spans(parts: list[list[StyledSpan]], width: int) -> StyledRow:

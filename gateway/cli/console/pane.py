@@ -43,11 +43,11 @@ _STACKED_MARKS: Final = re.compile(f"({_MARKS}{{4}}){_MARKS}+")
 
 def safe_lines(text: str) -> list[str]:
     """Return the lines of any text, each safe to draw. An empty text is one empty line."""
-    shown = []
+    lines = []
     for line in _LINE_ENDS.sub("\n", text).split("\n"):
         safe = line if line.isascii() and line.isprintable() else _escape_line(line)
-        shown += [safe[at : at + MAX_LINE_CHARS] for at in range(0, len(safe), MAX_LINE_CHARS)] or [""]
-    return shown
+        lines += [safe[at : at + MAX_LINE_CHARS] for at in range(0, len(safe), MAX_LINE_CHARS)] or [""]
+    return lines
 
 
 def one_line(text: str, chars: int = MAX_LINE_CHARS) -> str:
@@ -153,7 +153,7 @@ class PaneLine:
 
 def wrap_line(line: PaneLine, width: int) -> list[StyledRow]:
     """Wrap a line into rows of at most `width` cells."""
-    whole = "".join(said for _, said in line.spans)
+    whole = "".join(text for _, text in line.spans)
     if len(whole) <= width and (whole.isascii() or cell_width(whole) <= width):
         return [line.spans]
     indent = min(line.indent, width // 3)
@@ -164,10 +164,10 @@ def wrap_line(line: PaneLine, width: int) -> list[StyledRow]:
 
 def _slice_spans(spans: StyledRow, start: int, end: int) -> StyledRow:
     at, pieces = 0, list[StyledSpan]()
-    for tone, said in spans:
-        size = len(said)
+    for tone, text in spans:
+        size = len(text)
         if at < end and start < at + size:
-            pieces.append((tone, said[start - at if start > at else 0 : end - at]))
+            pieces.append((tone, text[start - at if start > at else 0 : end - at]))
         at += size
     return tuple(pieces)
 
@@ -369,15 +369,15 @@ class Pane:
         self.scroll_to(self.row_count)
 
     def _append(self, lines: Iterable[PaneLine]) -> None:
-        before, shown = len(self._rows), 0
+        before, visible = len(self._rows), 0
         for line in lines:
             rows = self._wrap(line)
             self._lines.append(line)
             self._row_counts.append(len(rows))
             self._rows += rows
-            shown += bool(rows)
+            visible += bool(rows)
         if not self.is_following:
-            self.missed_count += shown
+            self.missed_count += visible
             if self._top > before:  # the window is inside a block, which moved down
                 self._top += len(self._rows) - before
         self._evict()
@@ -422,9 +422,9 @@ class Pane:
         for number, line in enumerate(self._lines):
             if number == at:
                 top = len(self._rows)
-            made = self._wrap(line)
-            self._row_counts.append(len(made))
-            self._rows += made
+            rendered = self._wrap(line)
+            self._row_counts.append(len(rendered))
+            self._rows += rendered
         self._top = top if at < len(self._lines) else len(self._rows)
         for block in self._blocks.values():
             block.invalidate_rows()

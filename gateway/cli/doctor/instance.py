@@ -4,7 +4,6 @@ The gateway is detected by its heartbeat and its lock. It is asked for nothing b
 """
 
 import errno
-import ipaddress
 import json
 import os
 import socket
@@ -20,6 +19,7 @@ from gateway.cli.probes.base import Finding
 from gateway.core.control_socket import SocketPathTooLong, socket_path
 from gateway.core.redaction import looks_random
 from gateway.ops.health import STALE_HEARTBEAT_S, read_heartbeat
+from gateway.ops.http import is_loopback
 
 PortHolder = Literal["nobody", "ours", "another gateway", "another program"]
 
@@ -218,7 +218,7 @@ async def check_port(context: DoctorContext) -> Sequence[Finding]:
     """Check who holds the port, whether it can be bound, and the version of the gateway that listens."""
     ops, running = context.settings.ops, context.gateway_state.kind == "running"
     token = None if ops.token is None else ops.token.get_secret_value()
-    found = list(judge_token(ops.host, token, loopback=_is_loopback(ops.host)))
+    found = list(judge_token(ops.host, token, loopback=is_loopback(ops.host)))
     holder: PortHolder = "nobody"
     unbound, release = "", ""
     if ops.port:
@@ -279,13 +279,6 @@ def _find_reachable_host(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - nothing is bound
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 RELOAD_GRACE_S: Final = 60.0
 """Seconds: twice the gateway's reload interval where file changes are not reported (`gateway.config.reload`)."""
 
@@ -323,10 +316,10 @@ async def check_running(context: DoctorContext) -> Sequence[Finding]:
         return found
     heartbeat = await run_in_thread(lambda: read_heartbeat(store, now))
     if heartbeat is not None:
-        seen = {
+        channels = {
             str(one.channel): RunningChannel(state=one.state, reason=one.reason) for one in heartbeat.snapshot.channels
         }
-        found += judge_running_channels(list(context.settings.channels), seen)
+        found += judge_running_channels(list(context.settings.channels), channels)
     return found
 
 

@@ -234,11 +234,11 @@ async def build_prompt_prefix(settings: Settings, agent: AgentConfig) -> ModelRe
     """Build the common prefix of an agent's prompts, as the gateway does. No model is called."""
     llm = settings.llm
     provider = _find_model(settings, agent.model)[1]
-    made: dict[str, Model] = {}
-    model = build_model(agent.model, llm.models, llm.providers, SystemClock(), made=made)
+    built: dict[str, Model] = {}
+    model = build_model(agent.model, llm.models, llm.providers, SystemClock(), made=built)
     try:
         tools = _list_tools(settings) if model.takes_tools else ()
-        return await run_in_thread(lambda: _build_prefix_request(agent, provider, made[agent.model], tools))
+        return await run_in_thread(lambda: _build_prefix_request(agent, provider, built[agent.model], tools))
     finally:
         await model.aclose()
 

@@ -26,7 +26,7 @@ from channels.irc.config import TlsConfig
 from channels.irc.tls import create_ssl_context
 from gateway.cli.doctor.base import DoctorCheck, DoctorContext
 from gateway.cli.doctor.store import open_reader
-from gateway.cli.probes.base import Finding, probe_url, uses_proxy
+from gateway.cli.probes.base import DEFAULT_PORTS, Finding, probe_url, uses_proxy
 from gateway.config.models import ChannelConfig, Settings
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import SystemClock
@@ -196,7 +196,6 @@ def judge_certificate(server: str, left_s: float, *, where: str) -> Finding:
 
 
 CONNECT_TIMEOUT_S: Final = 8.0
-_PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,17 +230,17 @@ def list_servers(settings: Settings) -> list[ServerEndpoint]:
 
 async def check_servers(context: DoctorContext) -> Sequence[Finding]:
     """Check all certificates, and the reachability of servers without a check of their own."""
-    asked = [_check_server(one) for one in list_servers(context.settings)]
+    checks = [_check_server(one) for one in list_servers(context.settings)]
     for name, channel in context.settings.channels.items():
         if channel.platform == "irc":
-            asked.append(_check_irc_certificate(name, channel.host, channel.port, channel.tls))
-    return [finding for found in await asyncio.gather(*asked) for finding in found]
+            checks.append(_check_irc_certificate(name, channel.host, channel.port, channel.tls))
+    return [finding for found in await asyncio.gather(*checks) for finding in found]
 
 
 async def _check_server(server: ServerEndpoint) -> list[Finding]:
     parts = urlsplit(server.url)
     try:
-        host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+        host, port = parts.hostname or "", parts.port or DEFAULT_PORTS[parts.scheme]
     except (ValueError, KeyError):
         return []  # the configuration's own check reports it
     if parts.scheme in ("https", "wss") and not uses_proxy(parts.scheme, host):

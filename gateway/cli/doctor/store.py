@@ -232,17 +232,17 @@ async def open_reader(path: Path, *, alive: bool) -> StoreReader:
 def inspect_store(path: Path, *, alive: bool) -> StoreObservation:
     """Inspect the store file. `alive`: a process may write to it meanwhile. Blocks."""
     unusable = _find_directory_problem(path.parent)
-    there = not unusable and path.exists()
-    closed = there and not os.access(path, os.R_OK | os.W_OK)
+    exists = not unusable and path.exists()
+    closed = exists and not os.access(path, os.R_OK | os.W_OK)
     found = StoreObservation(
         path=str(path),
-        exists=there,
+        exists=exists,
         directory_problem=unusable,
         newest_schema=len(migrations()),
         free_bytes=_read_free_bytes(path.parent),
         writable=not closed,
     )
-    if not there or not os.access(path, os.R_OK):
+    if not exists or not os.access(path, os.R_OK):
         return found
     wal_bytes = _read_wal_bytes(path)
     opened = _inspect_database(_build_sqlite_uri(path, alive=alive))

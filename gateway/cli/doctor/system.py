@@ -79,8 +79,8 @@ async def check_clock(context: DoctorContext) -> Sequence[Finding]:
     """Check how far the clock is off."""
     ahead: dict[str, float] = {}
     if not context.offline:
-        asked = [_measure_skew(origin) for origin in list_origins(context.settings)[:MAX_CLOCK_SERVERS]]
-        ahead = dict(filter(None, await asyncio.gather(*asked)))
+        measurements = [_measure_skew(origin) for origin in list_origins(context.settings)[:MAX_CLOCK_SERVERS]]
+        ahead = dict(filter(None, await asyncio.gather(*measurements)))
     return judge_clock(ahead, _read_kernel_clock(), keeps=(context.environment.root / _SYSTEMD).is_dir())
 
 
@@ -209,7 +209,7 @@ def _judge_mode(one: FileMode, uid: int) -> Iterator[Finding]:
 
 
 def judge_workspace(
-    agent: str, path: str, *, there: bool, notes: Iterable[str] = (), closed: str = ""
+    agent: str, path: str, *, exists: bool, notes: Iterable[str] = (), closed: str = ""
 ) -> Iterator[Finding]:
     """Judge an agent's workspace. `notes`: problems found while reading it; `closed`: why it cannot be read."""
     if closed:
@@ -221,7 +221,7 @@ def judge_workspace(
             where=f"agents.{agent}.workspace ({path})",
         )
         return
-    if not there:
+    if not exists:
         yield Finding(
             code="files.workspace",
             level="bad",
@@ -338,9 +338,9 @@ def _check_workspaces(settings: Settings) -> Iterator[Finding]:
         try:
             reading = read_workspace(root, "public", provider.kind)
         except OSError as error:
-            yield from judge_workspace(agent.id, str(root), there=True, closed=error.strerror or "it cannot be read")
+            yield from judge_workspace(agent.id, str(root), exists=True, closed=error.strerror or "it cannot be read")
         else:
-            yield from judge_workspace(agent.id, str(root), there=not reading.is_missing, notes=reading.notes)
+            yield from judge_workspace(agent.id, str(root), exists=not reading.is_missing, notes=reading.notes)
 
 
 def _check_named_files(settings: Settings) -> Iterator[Finding]:
@@ -687,12 +687,12 @@ def parse_requirement(text: str) -> Requirement | None:
 def is_allowed_version(bounds: Iterable[tuple[str, str]], version: str) -> bool:
     """Return whether a version is within the bounds. Only numbers are compared: installed versions are releases."""
     have = _parse_version(version)
-    for sign, bound in bounds:
+    for operator, bound in bounds:
         want = _parse_version(bound)
         width = max(len(have), len(want))
         a, b = (*have, *[0] * (width - len(have))), (*want, *[0] * (width - len(want)))
         held = {">=": a >= b, "<=": a <= b, "==": a == b, "!=": a != b, "<": a < b, ">": a > b, "~=": a >= b}
-        if not held[sign]:
+        if not held[operator]:
             return False
     return True
 
@@ -706,7 +706,7 @@ def judge_libraries(needs: Iterable[str], installed: Callable[[str], str | None]
         if one is None or (one.is_optional and version is None):
             continue
         count += 1
-        wanted = ",".join(f"{sign}{bound}" for sign, bound in one.bounds)
+        wanted = ",".join(f"{operator}{bound}" for operator, bound in one.bounds)
         if version is None:
             what = f"{one.name} is not installed ({wanted or 'any version'} is needed)"
         elif not is_allowed_version(one.bounds, version):
@@ -735,7 +735,7 @@ def judge_python(version: tuple[int, ...], sqlite: tuple[int, ...], *, strict: b
         yield Finding(code="versions.python", level="bad", what=f"this is Python {number}", fix=fix)
     else:
         yield Finding(code="versions.python", level="ok", what=f"Python {number}")
-    lacks = [name for name, there in (("STRICT tables", strict), ("FTS5", fts5)) if not there]
+    lacks = [name for name, available in (("STRICT tables", strict), ("FTS5", fts5)) if not available]
     engine = ".".join(map(str, sqlite))
     if lacks:
         what = f"SQLite {engine} here has no {' and no '.join(lacks)}"

@@ -77,8 +77,8 @@ class FindingCollector:
         return line if len(line) <= _MAX_SENTENCE_CHARS else line[: _MAX_SENTENCE_CHARS - 1] + "…"
 
     def _add(self, code: str, level: Severity, what: str, fix: str) -> None:
-        made = Finding(code=code, level=level, what=self.clean(what), fix=self.clean(fix), where=self._where)
-        self.findings.append(made)
+        finding = Finding(code=code, level=level, what=self.clean(what), fix=self.clean(fix), where=self._where)
+        self.findings.append(finding)
 
 
 PROBE_TIMEOUT_S: Final = 10.0
@@ -86,7 +86,8 @@ PROBE_TIMEOUT_S: Final = 10.0
 _EXPIRED, _NOT_YET, _SELF_SIGNED, _WRONG_HOST = 10, 9, frozenset({18, 19, 20, 21}), frozenset({62, 64})
 """Codes of OpenSSL, X509_V_ERR_*: x509_vfy.h."""
 _UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL})
-_PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
+DEFAULT_PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
+"""Port of a URL without one, by scheme."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +104,17 @@ def explain_connection_error(error: BaseException, host: str, port: int, *, ca_k
 
     `ca_key`: the configuration key for another root certificate, where there is one.
     """
-    there = f"{host}:{port}"
+    address = f"{host}:{port}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _explain_certificate_error(error, there, host, ca_key)
+        return _explain_certificate_error(error, address, host, ca_key)
     if isinstance(error, ssl.SSLError):
         reason = error.reason or ""
         if reason in {"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
             return ConnectionProblem(
-                "net.tls.none", f"{there} does not speak TLS", "take its port for TLS, or turn TLS off"
+                "net.tls.none", f"{address} does not speak TLS", "take its port for TLS, or turn TLS off"
             )
         return ConnectionProblem(
-            "net.tls", f"TLS with {there} failed ({reason or 'no reason'})", "look at the server's TLS settings"
+            "net.tls", f"TLS with {address} failed ({reason or 'no reason'})", "look at the server's TLS settings"
         )
     if isinstance(error, socket.gaierror):
         if error.errno in {socket.EAI_AGAIN, getattr(socket, "EAI_SYSTEM", None)}:
@@ -122,39 +123,39 @@ def explain_connection_error(error: BaseException, host: str, port: int, *, ca_k
         return ConnectionProblem("net.name", f"there is no host called {host}", "look for a typing mistake in the name")
     if isinstance(error, ConnectionRefusedError):
         fix = "start the server, or correct the port"
-        return ConnectionProblem("net.refused", f"nothing listens at {there}", fix)
+        return ConnectionProblem("net.refused", f"nothing listens at {address}", fix)
     if isinstance(error, TimeoutError):
         fix = "look at the port, and at firewalls between here and there"
-        return ConnectionProblem("net.timeout", f"{there} does not answer", fix)
+        return ConnectionProblem("net.timeout", f"{address} does not answer", fix)
     if isinstance(error, OSError) and error.errno in _UNREACHABLE:
-        return ConnectionProblem("net.route", f"there is no way to {there}", "look at this machine's network")
+        return ConnectionProblem("net.route", f"there is no way to {address}", "look at this machine's network")
     return ConnectionProblem(
-        "net.lost", f"{there} hung up ({type(error).__name__})", "look at the port, and whether it takes TLS"
+        "net.lost", f"{address} hung up ({type(error).__name__})", "look at the port, and whether it takes TLS"
     )
 
 
 def _explain_certificate_error(
-    error: ssl.SSLCertVerificationError, there: str, host: str, ca_key: str
+    error: ssl.SSLCertVerificationError, address: str, host: str, ca_key: str
 ) -> ConnectionProblem:
     number = error.verify_code
     if number == _EXPIRED:
         fix = "whoever runs the server must renew it; look at this machine's clock, too"
-        return ConnectionProblem("net.tls.expired", f"the certificate of {there} has expired", fix)
+        return ConnectionProblem("net.tls.expired", f"the certificate of {address} has expired", fix)
     if number == _NOT_YET:
         return ConnectionProblem(
-            "net.tls.clock", f"the certificate of {there} is not valid yet", "set this machine's clock"
+            "net.tls.clock", f"the certificate of {address} is not valid yet", "set this machine's clock"
         )
     if number in _WRONG_HOST:
         fix = f"write the name that the certificate is for, in place of {host}"
-        return ConnectionProblem("net.tls.host", f"the certificate of {there} is for another name", fix)
+        return ConnectionProblem("net.tls.host", f"the certificate of {address} is for another name", fix)
     if number in _SELF_SIGNED:
         own = f"; for a server of your own, name its root in {ca_key}" if ca_key else ""
         fix = f"install the package ca-certificates if every server is refused{own}"
         return ConnectionProblem(
-            "net.tls.issuer", f"the certificate of {there} is signed by nobody whom this machine trusts", fix
+            "net.tls.issuer", f"the certificate of {address} is signed by nobody whom this machine trusts", fix
         )
     return ConnectionProblem(
-        "net.tls", f"the certificate of {there} is not good: {error.verify_message}", "ask who runs the server"
+        "net.tls", f"the certificate of {address} is not good: {error.verify_message}", "ask who runs the server"
     )
 
 
@@ -193,7 +194,7 @@ async def probe_url(url: str, *, where: str = "") -> list[Finding]:
     scheme, host, port = "", "", 0
     with contextlib.suppress(ValueError):
         parts = urlsplit(url)
-        scheme, host, port = parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
+        scheme, host, port = parts.scheme, parts.hostname or "", parts.port or DEFAULT_PORTS.get(parts.scheme, 443)
     if not host:
         problem = _invalid_host_problem("")
         found = FindingCollector(where)

@@ -157,7 +157,7 @@ class _IrcProbeSession:
             self.write(raw)
 
     async def wait(self, hurry_s: float) -> None:
-        """Wait until everything is known. After `hurry_s` seconds without an answer the login is hurried on."""
+        """Wait until everything is known. After `hurry_s` seconds unanswered steps of the login are given up."""
         try:
             await asyncio.wait_for(self._done.wait(), hurry_s)
         except TimeoutError:

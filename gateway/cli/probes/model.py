@@ -234,13 +234,13 @@ async def _ask_one_token(
     """Ask for one token through the same code that answers people."""
     key, source = keys[0] or "model", keys[1] or "provider"
     single = config.model_copy(update={"provider": source, "fallbacks": ()})
-    made: dict[str, Model] = {}
+    built: dict[str, Model] = {}
     try:
-        build_model(key, {key: single}, {source: provider}, SystemClock(), made=made)
+        build_model(key, {key: single}, {source: provider}, SystemClock(), made=built)
     except ValueError as error:
         found.bad("model.answer", str(error), "correct the entry")
         return
-    model, name = made[key], config.name or provider.kind
+    model, name = built[key], config.name or provider.kind
     conversation = (ModelMessage(role="user", parts=(TextPart(text="Say OK."),)),)
     request = ModelRequest(blocks=(), conversation=conversation, max_output_tokens=1, shared_key="probe")
     try:

@@ -414,13 +414,13 @@ def apply_changes(text: str, wanted: Iterable[ConfigChange]) -> str:
 def _expected_tree(tree: Tree, change: ConfigChange) -> Tree:
     """Return the tree as it should be after the change."""
     *above, last = change.keys
-    made: Tree = copy.deepcopy(tree) or {}
-    node = made
+    expected: Tree = copy.deepcopy(tree) or {}
+    node = expected
     for depth, key in enumerate(above):
         below = value_at(node, key)
         if not isinstance(below, dict | list):
             if change.value is None:
-                return made
+                return expected
             below = [] if isinstance(change.keys[depth + 1], int) else {}
             _set_item(node, key, below)
         node = below
@@ -429,7 +429,7 @@ def _expected_tree(tree: Tree, change: ConfigChange) -> Tree:
             node.pop(str(last), None)
     else:
         _set_item(node, last, change.value)
-    return made
+    return expected
 
 
 def _set_item(node: Tree, key: str | int, value: Tree) -> None:
@@ -642,14 +642,14 @@ def write_files(directory: Path, files: tuple[SetupFile, ...]) -> None:
     Raises OSError; then nothing has changed, unless the disk fails between two renames (each file is still whole).
     SIGINT and SIGTERM are blocked for the milliseconds that this takes.
     """
-    made: list[Path] = []
+    created: list[Path] = []
     waiting: list[tuple[Path, Path]] = []
     private = {(directory / file.path).parent for file in files if file.secret}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         for folder in _missing_folders(directory, files):
             folder.mkdir(mode=_PRIVATE_DIRECTORY if folder in private else _DIRECTORY)
-            made.append(folder)
+            created.append(folder)
         for file in sorted(files, key=lambda one: (not one.secret, Path(one.path).suffix in {".yaml", ".yml"})):
             target = directory / file.path
             if target.is_dir():
@@ -662,7 +662,7 @@ def write_files(directory: Path, files: tuple[SetupFile, ...]) -> None:
     except OSError:
         for draft, _ in waiting:
             draft.unlink(missing_ok=True)
-        for folder in reversed(made):
+        for folder in reversed(created):
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise
@@ -708,7 +708,7 @@ class ConfigDraft:
 
 
 def draft_config(
-    answers: SetupAnswers, now: Mapping[str, str], persona: Mapping[str, str], here: Mapping[str, str], today: str
+    answers: SetupAnswers, now: Mapping[str, str], persona: Mapping[str, str], current: Mapping[str, str], today: str
 ) -> ConfigDraft:
     """Draft the files for the answers.
 
@@ -717,7 +717,7 @@ def draft_config(
     """
     wanted = build_entries(answers)
     secrets = [SetupFile(path=one.path, text=f"{one.value}\n", secret=True) for one in answers.secrets if one.is_new]
-    files = _persona_files(answers, persona, here)
+    files = _persona_files(answers, persona, current)
     notices: tuple[str, ...] = ()
     if answers.identity is not None and not files:
         notices = (f"Its persona is not here but in {answers.workspace}: edit it there.",)
@@ -741,7 +741,7 @@ def draft_config(
         )
         return ConfigDraft(files=(*secrets, aside), notices=notices)
     files = [*files, *(SetupFile(path=name, text=text) for name, text in texts.items() if text != now.get(name))]
-    found = [line for file in files for line in _unified_diff(file, {**here, **now}.get(file.path, ""))]
+    found = [line for file in files for line in _unified_diff(file, {**current, **now}.get(file.path, ""))]
     return ConfigDraft(files=(*secrets, *files), notices=notices, diff=tuple(found))
 
 
@@ -756,14 +756,14 @@ def _unified_diff(file: SetupFile, before: str) -> list[str]:
     return list(difflib.unified_diff(old, new, file.path, f"{file.path} (new)", lineterm=""))
 
 
-def _persona_files(answers: SetupAnswers, persona: Mapping[str, str], here: Mapping[str, str]) -> list[SetupFile]:
+def _persona_files(answers: SetupAnswers, persona: Mapping[str, str], current: Mapping[str, str]) -> list[SetupFile]:
     if answers.identity is None or answers.workspace is None or answers.workspace.startswith(("/", "~", "..")):
         return []
     folder = answers.workspace.removeprefix("./").rstrip("/")
     texts = {**persona, "IDENTITY.md": answers.identity}
     files = [SetupFile(path=f"{folder}/{name}", text=text) for name, text in texts.items()]
     # Existing persona files belong to the operator; only IDENTITY.md was asked for.
-    return [one for one in files if one.path not in here or one.path == f"{folder}/IDENTITY.md"]
+    return [one for one in files if one.path not in current or one.path == f"{folder}/IDENTITY.md"]
 
 
 def _choose_file(change: ConfigChange, trees: Mapping[str, Tree]) -> str:

@@ -122,17 +122,17 @@ def run_interview(situation: SetupSituation) -> DialogFlow[SetupAnswers]:
 
 
 def _ask_platforms(before: SetupAnswers) -> DialogFlow[tuple[str, ...]]:
-    there = [name for name in PLATFORMS if getattr(before, name) is not None]
+    existing = [name for name in PLATFORMS if getattr(before, name) is not None]
     words = yield from ask(
         SetupQuestion(
             key="platforms",
             text="Platforms (telegram, discord, irc; several with spaces)",
-            default=" ".join(there) or "telegram",
+            default=" ".join(existing) or "telegram",
             parse=_parse_platforms,
         )
     )
     chosen = split_words(words)
-    stay = [name for name in there if name not in chosen]
+    stay = [name for name in existing if name not in chosen]
     if stay:
         yield from tell(f"  Left as it is: {', '.join(stay)}. What is to go, take out of the file.")
     return chosen

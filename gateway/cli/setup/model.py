@@ -50,7 +50,7 @@ def ask_model(before: ModelAnswers | None, url: str | None = None) -> DialogFlow
     `url`: address of the provider, instead of the default of its kind.
     """
     yield from tell(*_MODEL_INTRO)
-    kept = before.api_key if before else None
+    existing_key = before.api_key if before else None
     while True:
         answers = yield from _ask_provider(before, url)
         way = "again"
@@ -67,18 +67,18 @@ def ask_model(before: ModelAnswers | None, url: str | None = None) -> DialogFlow
                     continue
             answers = yield from _ask_model_name(answers, offered)
             yield from tell("  Asking it for one word ...")
-            seen = yield from request_probe(
+            result = yield from request_probe(
                 ProbeRequest(ModelProbeRequest(build_model_config(answers), build_provider_config(answers))),
                 ModelProbeResult,
             )
-            way = yield from review_findings(seen.findings, skip=False)
-            answers = _with_context_limit(answers, seen)
-            if way == "correct" and _is_only_name_wrong(seen):
+            way = yield from review_findings(result.findings, skip=False)
+            answers = _with_context_limit(answers, result)
+            if way == "correct" and _is_only_name_wrong(result):
                 way = "again"
         if way == "go on":
             return answers
         before = replace(
-            answers, api_key=answers.api_key if answers.api_key is None or not answers.api_key.is_new else kept
+            answers, api_key=answers.api_key if answers.api_key is None or not answers.api_key.is_new else existing_key
         )
 
 

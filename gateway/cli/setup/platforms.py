@@ -60,10 +60,10 @@ def ask_token(
     `config`: builds the channel's configuration with a token. `name`: returns the bot's name; empty: not known.
     `later`: code of a finding that is shown with another question.
     """
-    kept = question.existing
+    existing = question.existing
     while True:
-        token = yield from ask_secret(replace(question, existing=kept))
-        kept = token if not token.is_new else kept
+        token = yield from ask_secret(replace(question, existing=existing))
+        existing = token if not token.is_new else existing
         if token.value is None:
             yield from tell(f"  {token.reference} is not set here, so the token cannot be looked at now.")
             return token, unseen
@@ -147,26 +147,26 @@ def ask_discord(
     yield from tell(*_DISCORD_INTRO)
     answers = before or DiscordAnswers(channel=channel, token=SecretReference(reference=""))
     answers = replace(answers, api_url=urls[0] or answers.api_url, gateway_url=urls[1] or answers.gateway_url)
-    token, seen = yield from ask_token(
+    token, result = yield from ask_token(
         SecretQuestion(
             key="discord.token", text="Token", file=f"{channel}.token", existing=before.token if before else None
         ),
         "Discord",
         DiscordProbeResult(),
         config=lambda token: build_discord_config(replace(answers, token=token, rooms=())),
-        name=lambda seen: seen.name,
+        name=lambda result: result.name,
         later="discord.guilds",
     )
-    answers = replace(answers, token=token, name=seen.name, invitation=seen.invitation_url)
-    rooms = yield from _ask_discord_rooms(answers, seen)
-    owner_id = yield from _ask_discord_owner(answers, owner, seen)
+    answers = replace(answers, token=token, name=result.name, invitation=result.invitation_url)
+    rooms = yield from _ask_discord_rooms(answers, result)
+    owner_id = yield from _ask_discord_owner(answers, owner, result)
     return DiscordSetup(channel=replace(answers, rooms=rooms), owner=owner_id)
 
 
-def _ask_discord_rooms(answers: DiscordAnswers, seen: DiscordProbeResult) -> DialogFlow[tuple[str, ...]]:
-    while not seen.guilds and seen.id:
+def _ask_discord_rooms(answers: DiscordAnswers, result: DiscordProbeResult) -> DialogFlow[tuple[str, ...]]:
+    while not result.guilds and result.id:
         yield from tell("", "  It is in no guild yet. Open this address, and choose where it is to be:", "")
-        yield from tell(f"  {seen.invitation_url}", "")
+        yield from tell(f"  {result.invitation_url}", "")
         answer = yield from ask(
             SetupQuestion(
                 key="",
@@ -177,9 +177,9 @@ def _ask_discord_rooms(answers: DiscordAnswers, seen: DiscordProbeResult) -> Dia
         )
         if answer:
             break
-        seen = yield from request_probe(ProbeRequest(build_discord_config(answers)), DiscordProbeResult)
-    yield from tell("", *(f"  {number}  {name}" for number, name in seen.guilds[:10]))
-    default = " ".join(answers.rooms) or (seen.guilds[0][0] if len(seen.guilds) == 1 else "none")
+        result = yield from request_probe(ProbeRequest(build_discord_config(answers)), DiscordProbeResult)
+    yield from tell("", *(f"  {number}  {name}" for number, name in result.guilds[:10]))
+    default = " ".join(answers.rooms) or (result.guilds[0][0] if len(result.guilds) == 1 else "none")
     while True:
         answer = yield from ask(
             SetupQuestion(
@@ -190,7 +190,7 @@ def _ask_discord_rooms(answers: DiscordAnswers, seen: DiscordProbeResult) -> Dia
             )
         )
         rooms = () if answer == "none" else split_words(answer)
-        wanted = [room for room in rooms if room != "*" and room not in {number for number, _ in seen.guilds}]
+        wanted = [room for room in rooms if room != "*" and room not in {number for number, _ in result.guilds}]
         if answers.token.value is None or not wanted:
             return rooms
         checked = yield from request_probe(
@@ -203,8 +203,10 @@ def _ask_discord_rooms(answers: DiscordAnswers, seen: DiscordProbeResult) -> Dia
             return rooms
 
 
-def _ask_discord_owner(answers: DiscordAnswers, before: str | None, seen: DiscordProbeResult) -> DialogFlow[str | None]:
-    number, name = seen.owner
+def _ask_discord_owner(
+    answers: DiscordAnswers, before: str | None, result: DiscordProbeResult
+) -> DialogFlow[str | None]:
+    number, name = result.owner
     yield from tell("", "  The owner may do everything, and is known by an id of Discord's.")
     if before is None and number:
         yield from tell(f"  The application belongs to {name} ({number}).")
@@ -398,8 +400,8 @@ def _questions_to_repeat(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 
 def _ask_irc_server(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
-    there = f"{answers.host}:{answers.port}" if answers.host else "irc.libera.chat:6697"
-    words = yield from ask(SetupQuestion(key="irc.server", text="Server", default=there, parse=parse_irc_address))
+    address = f"{answers.host}:{answers.port}" if answers.host else "irc.libera.chat:6697"
+    words = yield from ask(SetupQuestion(key="irc.server", text="Server", default=address, parse=parse_irc_address))
     host, _, port = words.rpartition(":")
     number = int(port)
     same = answers.host == host and answers.port == number
@@ -443,10 +445,12 @@ def _ask_irc_account(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
     )
     if account.lower() == NONE:
         return replace(answers, account=None, account_password=None)
-    kept = answers.account_password if account == answers.account else None
+    existing = answers.account_password if account == answers.account else None
     channel = answers.channel or irc_channel_name(answers.host)
     password = yield from ask_secret(
-        SecretQuestion(key="irc.password", text="Password of that account", file=f"{channel}.password", existing=kept)
+        SecretQuestion(
+            key="irc.password", text="Password of that account", file=f"{channel}.password", existing=existing
+        )
     )
     return replace(answers, account=account, account_password=password)
 
@@ -589,19 +593,19 @@ def ask_telegram(
         existing=before.token if before else None,
         parse=_parse_telegram_token,
     )
-    token, seen = yield from ask_token(
+    token, result = yield from ask_token(
         question,
         "Telegram",
         TelegramProbeResult(),
         config=lambda token: build_telegram_config(replace(answers, token=token, rooms=())),
-        name=lambda seen: f"@{seen.username}" if seen.username else "",
+        name=lambda result: f"@{result.username}" if result.username else "",
         later="telegram.commands",
     )
-    answers = replace(answers, token=token, username=seen.username)
+    answers = replace(answers, token=token, username=result.username)
     owner_id = yield from _ask_telegram_owner(answers, owner, polled=polled)
     rooms = yield from _ask_telegram_rooms(answers, polled=polled)
     answers = replace(answers, rooms=rooms)
-    if rooms and seen.reads_whole_groups is False:
+    if rooms and result.reads_whole_groups is False:
         yield from _ask_privacy(answers)
     return TelegramSetup(channel=answers, owner=owner_id)
 

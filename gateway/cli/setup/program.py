@@ -67,6 +67,9 @@ from gateway.core.control_socket import ControlError, send_control_request, sock
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 
+DONE, FAILED, BAD_USAGE = 0, 1, 2
+"""Exit codes."""
+
 
 async def run_probe(request: ProbeRequest, directory: Path, *, polled: bool) -> ProbeReply | str:
     """Run a probe. Takes about ten seconds at most. Problems become findings.
@@ -137,9 +140,9 @@ class Respondent(Protocol):
 
     def tell(self, lines: tuple[str, ...]) -> None: ...
 
-    def show_findings(self, said: SetupFindings) -> None: ...
+    def show_findings(self, findings: SetupFindings) -> None: ...
 
-    def choose_remedy(self, said: ProblemQuestion) -> ProblemChoice: ...
+    def choose_remedy(self, question: ProblemQuestion) -> ProblemChoice: ...
 
 
 class SetupAborted(Exception):
@@ -252,9 +255,9 @@ class TerminalRespondent:
         self._directory = directory
 
     def ask(self, question: SetupQuestion) -> str:
-        if (given := self._answers.pop(question.key, None)) is not None:
+        if (flag_answer := self._answers.pop(question.key, None)) is not None:
             try:
-                return parse_choice(question, given)
+                return parse_choice(question, flag_answer)
             except ValueError as error:
                 raise SetupAborted(f"--{question.key.replace('.', '-')}: {error}", code=2) from None
         if question.is_optional and question.default is not None:
@@ -271,19 +274,19 @@ class TerminalRespondent:
                 self._write_wrapped(str(error), "  ", "  ")
 
     def ask_secret(self, question: SecretQuestion) -> SecretReference:
-        if (given := self._secrets.pop(question.key, None)) is not None:
+        if (flag_reference := self._secrets.pop(question.key, None)) is not None:
             try:
-                return self._remember_secret(resolve_secret(given, self._directory))
+                return self._remember_secret(resolve_secret(flag_reference, self._directory))
             except ValueError as error:
                 raise SetupAborted(f"--{question.key.replace('.', '-')}-file: {error}", code=2) from None
-        kept = question.existing
+        existing = question.existing
         if question.is_optional:
-            return self._remember_secret(kept or SecretReference(reference=""))
-        hint = "hidden; Enter keeps it" if kept else "hidden, or ${NAME} of the environment"
+            return self._remember_secret(existing or SecretReference(reference=""))
+        hint = "hidden; Enter keeps it" if existing else "hidden, or ${NAME} of the environment"
         while True:
             words = self._read_hidden(f"{question.text} ({hint}): ").strip()
-            if not words and kept is not None:
-                return self._remember_secret(kept)
+            if not words and existing is not None:
+                return self._remember_secret(existing)
             try:
                 if words.startswith("${"):
                     return self._remember_secret(resolve_secret(words, self._directory))
@@ -312,18 +315,21 @@ class TerminalRespondent:
             else:
                 self._write("\n")
 
-    def show_findings(self, said: SetupFindings) -> None:
-        for finding in said.findings:
+    def show_findings(self, findings: SetupFindings) -> None:
+        for finding in findings.findings:
             self._write_finding(finding)
 
-    def choose_remedy(self, said: ProblemQuestion) -> ProblemChoice:
-        ways = ", ".join(f"{_CHOICE_LABELS[way]} ({way[0]})" for way in said.choices)
+    def choose_remedy(self, problem: ProblemQuestion) -> ProblemChoice:
+        ways = ", ".join(f"{_CHOICE_LABELS[way]} ({way[0]})" for way in problem.choices)
         self._write_wrapped(f"What now: {ways}.", "  ", "  ")
         question = SetupQuestion(
-            key="", text="  Your choice", default=said.choices[0], parse=partial(_parse_problem_choice, said.choices)
+            key="",
+            text="  Your choice",
+            default=problem.choices[0],
+            parse=partial(_parse_problem_choice, problem.choices),
         )
         answer = self.ask(question)
-        return next(way for way in said.choices if way == answer)
+        return next(way for way in problem.choices if way == answer)
 
     def _write_finding(self, finding: Finding) -> None:
         self._write_wrapped(escape_unprintable(finding.what), f"  {_LEVEL_SIGNS[finding.level]:>2} ", "     ")
@@ -337,8 +343,8 @@ class TerminalRespondent:
 
     def _read_line(self, text: str, default: str | None, brackets: str = "") -> str:
         self.question_count += 1
-        shown = brackets.split()[0 if default == "yes" else 1] if brackets else default or ""
-        self._write(f"{text} [{shown}]: " if shown else f"{text}: ")
+        hint = brackets.split()[0 if default == "yes" else 1] if brackets else default or ""
+        self._write(f"{text} [{hint}]: " if hint else f"{text}: ")
         words = sys.stdin.readline()
         if not words:
             raise _input_ended()
@@ -396,9 +402,6 @@ def _parse_problem_choice(ways: tuple[ProblemChoice, ...], words: str) -> str:
 def _hanging_indent(line: str) -> int:
     """Return the indent of the continuation lines."""
     return len(line) - len(line.lstrip())
-
-
-FAILED, BAD_USAGE = 1, 2
 
 
 class UnattendedRespondent:
@@ -470,17 +473,16 @@ class UnattendedRespondent:
     def tell(self, lines: tuple[str, ...]) -> None:
         """Ignore the text."""
 
-    def show_findings(self, said: SetupFindings) -> None:
-        self.findings += said.findings
+    def show_findings(self, findings: SetupFindings) -> None:
+        self.findings += findings.findings
 
-    def choose_remedy(self, said: ProblemQuestion) -> ProblemChoice:
-        if self._force or all(one.level == "warning" for one in said.findings):
+    def choose_remedy(self, problem: ProblemQuestion) -> ProblemChoice:
+        if self._force or all(one.level == "warning" for one in problem.findings):
             return "go on"
-        problems = "; ".join(f"{one.what}: {one.fix}" for one in said.findings)
+        problems = "; ".join(f"{one.what}: {one.fix}" for one in problem.findings)
         raise SetupAborted(f"{problems} (--force writes it all the same)", code=FAILED)
 
 
-DONE = 0
 DEFAULT_DIRECTORY = "./reverie"
 _SMALL_MODEL_PERSONA = "IDENTITY.local.md"
 """File of the default persona for very small models; a persona written by setup is for all models."""
@@ -506,30 +508,32 @@ class SetupOptions:
 
 def run_setup(options: SetupOptions) -> int:
     """Run setup and return the exit code. If it stops, the reason is written to standard error."""
-    who: TerminalRespondent | UnattendedRespondent = (
+    respondent: TerminalRespondent | UnattendedRespondent = (
         TerminalRespondent(Path(), options.flags)
         if options.is_interactive
         else UnattendedRespondent(Path(), options.flags, force=options.force)
     )
     try:
-        return _run_setup(options, who)
+        return _run_setup(options, respondent)
     except SetupAborted as stopped:
-        return _report_abort(options, who, str(stopped), stopped.code)
+        return _report_abort(options, respondent, str(stopped), stopped.code)
     except KeyboardInterrupt:
         sys.stderr.write("\nstopped; nothing was written\n")
         return FAILED
     except (OSError, UnicodeError, yaml.YAMLError) as error:
-        return _report_abort(options, who, _describe_error(error), FAILED)
+        return _report_abort(options, respondent, _describe_error(error), FAILED)
     except Exception:  # noqa: BLE001 - an unexpected error may quote a secret: it is printed redacted
-        redact = Redactor(who.seen_secrets)
+        redact = Redactor(respondent.seen_secrets)
         sys.stderr.write(f"this is a bug, and nothing was written\n{redact(traceback.format_exc())}")
         return FAILED
 
 
-def _report_abort(options: SetupOptions, who: TerminalRespondent | UnattendedRespondent, reason: str, code: int) -> int:
-    message = Redactor(who.seen_secrets)(reason)
+def _report_abort(
+    options: SetupOptions, respondent: TerminalRespondent | UnattendedRespondent, reason: str, code: int
+) -> int:
+    message = Redactor(respondent.seen_secrets)(reason)
     if options.json:
-        sys.stdout.write(json.dumps({"ok": False, "error": message, "findings": _findings_as_json(who)}) + "\n")
+        sys.stdout.write(json.dumps({"ok": False, "error": message, "findings": _findings_as_json(respondent)}) + "\n")
     else:
         sys.stderr.write(f"setup: {message}\n")
     return code
@@ -543,23 +547,23 @@ def _describe_error(error: Exception) -> str:
     return "a file of the configuration cannot be read; mend it first"
 
 
-def _run_setup(options: SetupOptions, who: TerminalRespondent | UnattendedRespondent) -> int:
-    who.tell(("Reverie setup. Enter takes what stands in brackets; Ctrl-C leaves all as it is.", ""))
+def _run_setup(options: SetupOptions, respondent: TerminalRespondent | UnattendedRespondent) -> int:
+    respondent.tell(("Reverie setup. Enter takes what stands in brackets; Ctrl-C leaves all as it is.", ""))
     directory = options.directory
     if directory is None:
         question = SetupQuestion(key="config", text="Directory of the configuration", default=DEFAULT_DIRECTORY)
-        directory = Path(who.ask(question)).expanduser()
+        directory = Path(respondent.ask(question)).expanduser()
     if not is_writable(directory):
         raise SetupAborted(
             f"{directory} cannot be written: name another directory, or look who owns it", code=BAD_USAGE
         )
-    who.set_directory(directory)
+    respondent.set_directory(directory)
     now = read_config_files(directory)
     trees = [parse_yaml(text) for text in now.values()]
     running = bool(now) and _is_gateway_running(directory, trees)
     existing = _existing_answers(directory, trees) if now else None
     if existing is not None:
-        who.tell((f"There is a configuration in {directory}: what it says now is proposed.",))
+        respondent.tell((f"There is a configuration in {directory}: what it says now is proposed.",))
     persona = _load_default_persona()
     situation = SetupSituation(
         existing=existing,
@@ -570,30 +574,30 @@ def _run_setup(options: SetupOptions, who: TerminalRespondent | UnattendedRespon
         discord_urls=options.discord_urls,
         model_url=options.model_url,
     )
-    answers = run_flow(run_interview(situation), who, directory, polled=running)
-    who.seen_secrets += [one.value for one in answers.secrets if one.value]
+    answers = run_flow(run_interview(situation), respondent, directory, polled=running)
+    respondent.seen_secrets += [one.value for one in answers.secrets if one.value]
     today = datetime.now(UTC).date().isoformat()
-    made = draft_config(answers, now, persona, _read_existing_files(directory, answers), today)
-    return _write_config(options, who, directory, answers, made, running=running)
+    draft = draft_config(answers, now, persona, _read_existing_files(directory, answers), today)
+    return _write_config(options, respondent, directory, answers, draft, running=running)
 
 
 def _write_config(
     options: SetupOptions,
-    who: TerminalRespondent | UnattendedRespondent,
+    respondent: TerminalRespondent | UnattendedRespondent,
     directory: Path,
     answers: SetupAnswers,
-    made: ConfigDraft,
+    draft: ConfigDraft,
     *,
     running: bool,
 ) -> int:
-    warnings = _validate_draft(directory, answers, made) if made.files else []
-    if isinstance(who, UnattendedRespondent) and who.unused_flags:
-        warnings.append(f"not needed: {', '.join(who.unused_flags)}")
-    if made.files and not _confirm_write(options, who, directory, made):
+    warnings = _validate_draft(directory, answers, draft) if draft.files else []
+    if isinstance(respondent, UnattendedRespondent) and respondent.unused_flags:
+        warnings.append(f"not needed: {', '.join(respondent.unused_flags)}")
+    if draft.files and not _confirm_write(options, respondent, directory, draft):
         raise SetupAborted("nothing was written", code=FAILED)
-    if made.files:
-        write_files(directory, made.files)
-    names = [str(directory / file.path) for file in made.files]
+    if draft.files:
+        write_files(directory, draft.files)
+    names = [str(directory / file.path) for file in draft.files]
     if options.json:
         result = {
             "ok": True,
@@ -601,25 +605,25 @@ def _write_config(
             "written": names,
             "channels": [one.channel for one in (answers.telegram, answers.discord, answers.irc) if one],
             "owners": list(answers.owners),
-            "warnings": [*warnings, *made.notices],
-            "findings": _findings_as_json(who),
+            "warnings": [*warnings, *draft.notices],
+            "findings": _findings_as_json(respondent),
             "next": next_commands(str(directory)),
         }
         sys.stdout.write(json.dumps(result) + "\n")
         return DONE
     out = ["", "Written." if names else "Nothing has changed."]
-    out += [f"  note: {one}" for one in (*warnings, *made.notices)]
+    out += [f"  note: {one}" for one in (*warnings, *draft.notices)]
     out += build_farewell(answers, str(directory), running=running)
     sys.stdout.write("".join(f"{line}\n" for line in out))
     return DONE
 
 
 def _confirm_write(
-    options: SetupOptions, who: TerminalRespondent | UnattendedRespondent, directory: Path, made: ConfigDraft
+    options: SetupOptions, respondent: TerminalRespondent | UnattendedRespondent, directory: Path, draft: ConfigDraft
 ) -> bool:
-    lines = redact_diff(made, who.seen_secrets)
-    hidden = [file.path for file in made.files if file.secret and (directory / file.path).exists()]
-    fresh = [file.path for file in made.files if not (directory / file.path).exists()]
+    lines = redact_diff(draft, respondent.seen_secrets)
+    hidden = [file.path for file in draft.files if file.secret and (directory / file.path).exists()]
+    fresh = [file.path for file in draft.files if not (directory / file.path).exists()]
     if not options.json:
         if lines:
             sys.stdout.write("\nWhat would change:\n\n" + "".join(f"{line}\n" for line in lines) + "\n")
@@ -633,13 +637,13 @@ def _confirm_write(
         if lines or hidden:
             raise SetupAborted(f"{directory} holds a configuration already; --yes changes it", code=FAILED)
         return True
-    return who.confirm(ConfirmQuestion(text="Write it?"))
+    return respondent.confirm(ConfirmQuestion(text="Write it?"))
 
 
-def _validate_draft(directory: Path, answers: SetupAnswers, made: ConfigDraft) -> list[str]:
+def _validate_draft(directory: Path, answers: SetupAnswers, draft: ConfigDraft) -> list[str]:
     """Check the draft and return its warnings. Raises SetupAborted if it could not be loaded."""
     unset = {one.reference[2:-1]: "not-set-0" for one in answers.secrets if one.value is None and not one.path}
-    wrong, warnings = check_files(directory, made.files, {**os.environ, **unset})
+    wrong, warnings = check_files(directory, draft.files, {**os.environ, **unset})
     if wrong:
         problems = "".join(f"\n  {one}" for one in wrong)
         raise SetupAborted(f"the configuration would not be good:{problems}\nnothing was written", code=BAD_USAGE)
@@ -697,6 +701,6 @@ def _read_existing_files(directory: Path, answers: SetupAnswers) -> Mapping[str,
     return {path.relative_to(directory).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
-def _findings_as_json(who: TerminalRespondent | UnattendedRespondent) -> list[dict[str, str]]:
-    found = who.findings if isinstance(who, UnattendedRespondent) else []
+def _findings_as_json(respondent: TerminalRespondent | UnattendedRespondent) -> list[dict[str, str]]:
+    found = respondent.findings if isinstance(respondent, UnattendedRespondent) else []
     return [{"code": one.code, "level": one.level, "what": one.what, "fix": one.fix} for one in found]

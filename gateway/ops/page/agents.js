@@ -1,4 +1,4 @@
-/** What each agent is doing by itself: its state now, its state over a day, and what runs. */
+/** State of each agent's DMN: now, over a day, and what runs. */
 
 import { get } from "./api.js";
 import { empty, h, placed, s, said, show } from "./dom.js";
@@ -10,7 +10,7 @@ const HOURS = 24;
 const KEPT_CHARS = 400;
 const MOST_STATES = 2_000;
 
-/** States `[{at, mode}]`, oldest first, as stretches of one mode. */
+/** Merge states `[{at, mode}]`, oldest first, into periods of one mode. */
 export function stretches(states, from, to) {
   const found = [];
   for (const { at, mode } of states) {
@@ -34,7 +34,7 @@ export class Agents {
     }).observe(root);
   }
 
-  /** From `/api/status`. */
+  /** Update from `/api/status`. */
   status({ agents, activity }) {
     this.read_ms = clock();
     this.seen = new Map(agents.map((one) => [one.agent, one]));
@@ -57,7 +57,7 @@ export class Agents {
     this.states.set(agent, list);
   }
 
-  /** What the stream says of agents and turns. */
+  /** Handle an event about agents or turns. */
   take(type, body) {
     if (type === "dmn") {
       this.remember(body);
@@ -228,7 +228,7 @@ export class Agents {
     );
   }
 
-  /** Once a second: what counts by itself. */
+  /** Update the countdowns, once a second. */
   tick() {
     const now = clock();
     for (const one of this.root.querySelectorAll("[data-next]")) {

@@ -1,4 +1,4 @@
-/** What needs somebody, above everything else. */
+/** Problems that need attention, shown above all panels. */
 
 import { h, said, show } from "./dom.js";
 import { plural } from "./format.js";
@@ -22,7 +22,7 @@ function found(channels, uncertain) {
   return told;
 }
 
-/** Shows it; the same again changes nothing, for a screen reader would read it again. */
+/** Show an alert. An unchanged one is left alone, because a screen reader would read it again. */
 export function alert(root, channels, uncertain) {
   const links = found(channels, uncertain).map(([where, nodes]) => h("a", { href: where, class: "alert" }, nodes));
   const words = links.map((one) => one.textContent).join("\n");
@@ -31,7 +31,7 @@ export function alert(root, channels, uncertain) {
   show(root, links);
 }
 
-/** In one word, with the reasons behind it: the gateway is ready once every channel is up that may be. */
+/** Readiness in one word, with the reasons: the gateway is ready when every channel that may be connected is up. */
 export function standing(root, ready, channels) {
   const reasons = channels.filter((one) => one.state !== "up").map((one) => `${one.channel} is ${one.state}`);
   const words = ready ? "ready" : "not ready";

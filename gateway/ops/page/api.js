@@ -1,6 +1,6 @@
 /**
- * Asks the gateway. The token is kept for this tab alone (sessionStorage), goes out in a header only, and is taken out of
- * the address as soon as it was read.
+ * Requests to the gateway's API. The token is kept for this tab only (sessionStorage), is sent in a header only, and is
+ * removed from the address as soon as it was read.
  */
 
 import { learn } from "./dom.js";
@@ -8,7 +8,7 @@ import { learn } from "./dom.js";
 const KEY = "reverie.token";
 
 export class ApiError extends Error {
-  /** `status`: of HTTP; 0: nobody answered. `asker`: the token that it was asked with. */
+  /** `status`: HTTP status; 0: no answer. `asker`: the token that the request was sent with. */
   constructor(status, message, asker = null) {
     super(message);
     this.status = status;
@@ -16,7 +16,7 @@ export class ApiError extends Error {
   }
 }
 
-/** From `#token=...`, if it is there. */
+/** Read the token from `#token=...`, if it is there. */
 export function takeToken() {
   const found = new URLSearchParams(location.hash.slice(1)).get("token");
   if (found) {
@@ -29,10 +29,10 @@ export const token = () => sessionStorage.getItem(KEY);
 export const setToken = (said) => sessionStorage.setItem(KEY, said);
 export const forgetToken = () => sessionStorage.removeItem(KEY);
 
-/** A header's value is bytes: what is no ASCII could not be sent. */
+/** Return whether a header can carry the text: ASCII only. */
 export const sendable = (said) => /^[\x21-\x7e]+$/.test(said);
 
-/** An answer, still to be read. Raises ApiError for everything but success. */
+/** Send a request and return the response. Throws ApiError unless it succeeded. */
 export async function open(path, { signal, headers = {} } = {}) {
   const asker = token() ?? "";
   let response;
@@ -50,7 +50,7 @@ export async function open(path, { signal, headers = {} } = {}) {
   return response;
 }
 
-/** What is wrong, in the gateway's words. */
+/** Return the error message of the gateway. */
 async function problem(response) {
   const text = (await response.text().catch(() => "")).slice(0, 500);
   try {
@@ -60,7 +60,7 @@ async function problem(response) {
   }
 }
 
-/** An answer, read as JSON. `query`: values; null and "" are left out. */
+/** Send a request and return its JSON. `query`: values; null and "" are left out. */
 export async function get(path, query = {}) {
   const asked = new URLSearchParams(
     Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== ""),

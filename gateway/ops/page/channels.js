@@ -1,4 +1,4 @@
-/** Health of every account. */
+/** Health of all accounts. */
 
 import { get } from "./api.js";
 import { empty, h, said, show } from "./dom.js";

@@ -1,17 +1,17 @@
 /**
- * Builds what is seen. Text becomes text nodes, and nothing here or elsewhere on this page parses markup, so that what
- * people, servers and models say is never more than text.
+ * Building of DOM nodes. Text becomes text nodes, and nothing on this page parses markup, so foreign text is never more
+ * than text.
  */
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element. `properties`: `class`, `on` (listeners by name), `style` (custom properties), and attributes; null and
- * false are left out. `children`: nodes, texts, or arrays of them; null and false are left out. */
+/** Return an element. `properties`: `class`, `on` (listeners by name), `style` (custom properties), and attributes.
+ * `children`: nodes, texts, or arrays of them. Properties and children that are null or false are left out. */
 export function h(tag, properties = {}, ...children) {
   return fill(document.createElement(tag), properties, children);
 }
 
-/** The same for drawings. */
+/** Return an SVG element; see `h`. */
 export function s(tag, properties = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), properties, children);
 }
@@ -27,24 +27,24 @@ function fill(element, properties, children) {
   return element;
 }
 
-/** Show these children, and no others. */
+/** Replace all children. */
 export function show(element, ...children) {
   element.replaceChildren(
     ...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false),
   );
 }
 
-/** What an empty panel will show, and when. */
+/** Return the paragraph for an empty panel, which says what will appear there and when. */
 export const empty = (...words) => h("p", { class: "empty" }, ...words);
 
-// Controls, formats, what is ignorable by default, private use and lone surrogates; lines and tabs are seen as such.
-// Kept: selectors and joiners within emoji, joiners between letters (Indic and Arabic scripts need them).
+// Control and format characters, default ignorables, private use and lone surrogates; not line feeds and tabs.
+// Exceptions: selectors and joiners within emoji, joiners between letters (Indic and Arabic scripts need them).
 const HIDDEN =
   /(?![\n\t])(?!(?<=\p{Emoji})\u{FE0F})(?!(?<=[\p{Extended_Pictographic}\u{FE0F}\p{EMod}])\u200D(?=\p{Extended_Pictographic}))(?!(?<=[\p{L}\p{M}])[\u200C\u200D](?=\p{L}))([\p{Cc}\p{Cf}\p{DI}\p{Co}\p{Cs}\u2028\u2029])\1*/gu;
 
 const code = (char) => `U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
 
-/** Text of anybody, as nodes: what nobody would see, or what turns lines around, is named where it stands. */
+/** Return foreign text as nodes. Characters that are invisible or change the direction are replaced by their names. */
 export function visible(text) {
   const nodes = [];
   let from = 0;
@@ -59,12 +59,12 @@ export function visible(text) {
   return nodes;
 }
 
-/** The same, with a direction of its own: it moves nothing beside it. */
+/** As above, isolated in its direction, so that it cannot move what stands beside it. */
 export const said = (text, properties = {}) => h("bdi", properties, ...visible(String(text ?? "")));
 
 const titles = new Map();
 
-/** Remember what conversations are called: from any answer or event. */
+/** Remember the display titles of conversations from an answer or event. */
 export function learn(told) {
   if (Array.isArray(told)) for (const one of told) learn(one);
   else if (told && typeof told === "object") {
@@ -75,16 +75,16 @@ export function learn(told) {
   return told;
 }
 
-/** What people call a conversation. */
+/** Return the display title of a conversation. */
 export const titleOf = (id) => titles.get(id) ?? id;
 
-/** A conversation by its title; its id on demand. */
+/** Return an element with the title of a conversation; its id is the tooltip. */
 export const placed = (id, properties = {}) => said(titleOf(id), { ...properties, title: id });
 
-/** By both. */
+/** Return title and id of a conversation. */
 export const placedWhole = (id) => (titleOf(id) === id ? id : `${titleOf(id)} (${id})`);
 
-/** One stop for Tab in a list, and arrows, Home, End, Page Up and Page Down within. `items`: a selector. */
+/** Make a list one stop for Tab, with arrow keys, Home, End, Page Up and Page Down inside. `items`: a selector. */
 export function roving(list, items) {
   const all = () =>
     [...list.querySelectorAll(items)].filter((one) => one.offsetParent !== null || one === document.activeElement);
@@ -116,7 +116,7 @@ export function roving(list, items) {
     found[Math.max(0, Math.min(found.length - 1, to))]?.focus();
   });
   return {
-    /** After the list has changed: Tab finds something in it. */
+    /** Make sure that Tab finds an item after the list has changed. */
     settle() {
       if (!list.querySelector(`${items}[tabindex="0"]`)) {
         const first = list.querySelector(items);

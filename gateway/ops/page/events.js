@@ -1,16 +1,16 @@
 /**
- * Reads `/api/events` (server-sent events, https://html.spec.whatwg.org/multipage/server-sent-events.html) with fetch,
- * because EventSource cannot send a token. Goes on after the last id whenever the line breaks.
+ * Client of `/api/events` (server-sent events, https://html.spec.whatwg.org/multipage/server-sent-events.html). It uses
+ * fetch, because EventSource cannot send a token, and continues behind the last id after an interruption.
  */
 
 import { open } from "./api.js";
 
 const FIRST_S = 0.5;
 const LONGEST_S = 15;
-/** The gateway says something each 15 s; after so much silence the line is dead. */
+/** Milliseconds of silence after which the connection is dead; the gateway sends something every 15 s. */
 const SILENT_S = 40;
 
-/** From bytes as they come to events `{type, data, id}`. A line may be cut anywhere. */
+/** Parses bytes to events `{type, data, id}`. Lines may be split anywhere. */
 export class Parser {
   constructor() {
     this.rest = "";
@@ -22,7 +22,7 @@ export class Parser {
     this.data = [];
   }
 
-  /** The events that `text` completes. */
+  /** Yield the events that `text` completes. */
   *feed(text) {
     const lines = (this.rest + text).split(/\r\n|\n|\r(?!$)/);
     this.rest = lines.pop();
@@ -42,17 +42,18 @@ export class Parser {
   }
 }
 
-/** The line to the gateway, mended for as long as the page is open. */
+/** Connection to the event stream; reconnects while the page is open. */
 export class Events {
   /**
-   * `heard(type, body)`: for each event. `state(name, retry_s)`: `connecting`, `live`, `waiting` (it tries again in so
-   * many seconds), `resting` (nobody looks) or `refused` (it does not try again). `refused(error)`: by 401 or 403.
+   * `heard(type, body)`: called for each event. `state(name, retry_s)`: called with `connecting`, `live`, `waiting`
+   * (next try in `retry_s` seconds), `resting` (the tab is hidden) or `refused` (no further try). `refused(error)`:
+   * called after 401 or 403.
    */
   constructor({ heard, state, refused }) {
     Object.assign(this, { heard, state, refused, after: null, tries: 0, running: null });
   }
 
-  /** Begin, or begin again. `after`: a position in the log; null: where it stopped. */
+  /** Connect, or connect again. `after`: a position in the log; null: continue behind the last one. */
   start(after = null) {
     this.stop();
     if (after !== null) this.after = String(after);
@@ -123,7 +124,7 @@ export class Events {
     try {
       body = JSON.parse(data);
     } catch {
-      return; // not one of ours
+      return; // not an event of ours
     }
     this.heard(type, body);
   }

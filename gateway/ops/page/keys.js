@@ -1,4 +1,4 @@
-/** Keys, the help that names them, and the theme. */
+/** Key bindings, their help, and the theme switch. */
 
 import { h, show } from "./dom.js";
 
@@ -28,7 +28,7 @@ function theme(button, next = false) {
   button.setAttribute("aria-label", `Theme: ${said}`);
 }
 
-/** Listen. */
+/** Install the listeners. */
 export function keys({ live, places }) {
   const help = document.getElementById("help");
   const button = document.getElementById("theme");

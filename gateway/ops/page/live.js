@@ -1,4 +1,4 @@
-/** The stream of notifications, each with what became of it. Newest first; at most `MOST` are kept. */
+/** Live list of notifications with their outcomes, newest first; at most `MOST` are kept. */
 
 import { get } from "./api.js";
 import { h, placedWhole, roving, show, titleOf } from "./dom.js";
@@ -7,10 +7,10 @@ import { Row } from "./row.js";
 
 export const MOST = 500;
 const PAGE = 200;
-/** Rows of the DOM are changed at most so often. */
+/** Milliseconds between two updates of the DOM. */
 const EVERY_MS = 100;
 export class Live {
-  /** `fields`: `{list, count, pause, channel, conversation, fate, text}`, elements. */
+  /** `fields`: the elements `{list, count, pause, channel, conversation, fate, text}`. */
   constructor(fields) {
     Object.assign(this, fields, { rows: new Map(), pending: [], paused: false, timer: null, end: false, lost: 0 });
     this.roving = roving(this.list, "summary, button.more");
@@ -31,7 +31,7 @@ export class Live {
     this.seen = { channel: new Set(), conversation: new Set(), fate: new Set() };
   }
 
-  /** Begin with what the log has. Gives back the newest position in it, or null. */
+  /** Load the newest notifications of the log. Return the newest position, or null. */
   async load() {
     const { notifications, next } = await get("/api/notifications", { limit: PAGE });
     this.rows.clear();
@@ -43,7 +43,7 @@ export class Live {
     return this.rows.size ? Math.max(...this.rows.keys()) : null;
   }
 
-  /** What the stream says: a notification, or a fate. Shown within `EVERY_MS`. */
+  /** Handle an event, a notification or a fate. It is shown within `EVERY_MS`. */
   take(type, body) {
     this.pending.push([type, body]);
     if (this.pending.length > 4 * MOST) this.pending.splice(0, this.pending.length - 3 * MOST);
@@ -79,7 +79,7 @@ export class Live {
     this.settle();
   }
 
-  /** Rows in the order of the log, newest first. */
+  /** Return the rows in the order of the log, newest first. */
   insert(rows) {
     if (!rows.length) return;
     const sorted = rows.sort((a, b) => b.note.seq - a.note.seq);
@@ -147,7 +147,7 @@ export class Live {
     else this.flush();
   }
 
-  /** What a filter can choose. */
+  /** Update the choices of the filters. */
   learn(name, value) {
     if (!value || this.seen[name].has(value) || this.seen[name].size >= MOST) return;
     this.seen[name].add(value);
@@ -172,7 +172,7 @@ export class Live {
     this.settle();
   }
 
-  /** What lies further back. The stream waits meanwhile, or the newest would push it out again. */
+  /** Load older notifications. The stream is paused meanwhile, because new ones would push them out again. */
   async older() {
     const before = Math.min(...this.rows.keys());
     const { notifications, next } = await get("/api/notifications", {

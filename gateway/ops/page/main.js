@@ -1,4 +1,4 @@
-/** The page: who asks, which panels there are, and when each is read again. */
+/** The page: sign-in, panels, and when each panel is loaded again. */
 
 import { ApiError, forgetToken, get, sendable, setToken, takeToken, token } from "./api.js";
 import { Agents } from "./agents.js";
@@ -62,7 +62,7 @@ async function status() {
   alerts();
 }
 
-/** Whether it is ready, and what needs somebody. */
+/** Update readiness and alerts. */
 function alerts() {
   if (ready !== null) standing($("ready"), ready, channels.all);
   alert($("alerts"), channels.all, outbox.uncertain);
@@ -109,7 +109,7 @@ function heard(type, event) {
   }
 }
 
-/** From the log, whole. */
+/** Load everything from the API. */
 async function again() {
   try {
     await live.load();
@@ -138,7 +138,7 @@ const events = new Events({
       tell();
       retry = setInterval(tell, 1000);
     } else if (name !== "connecting" || line !== "waiting") chip.textContent = words[name];
-    if (name === "live" && line) for (const one of Object.values(refresh)) one.soon(); // it was away
+    if (name === "live" && line) for (const one of Object.values(refresh)) one.soon(); // the connection was lost meanwhile
     if (name === "live" || name === "waiting") line = name;
   },
   refused: (error) => failed(error),
@@ -154,10 +154,10 @@ function failed(error) {
   else if (!(error instanceof ApiError) && error.name !== "TimeoutError") console.error(error);
 }
 
-/** What this page itself has to say. */
+/** Messages of the page itself. */
 const told = (level, message) => warnings.take({ at: new Date().toISOString(), level, logger: "this page", message });
 
-/** The form in place of the panels. */
+/** Show the sign-in form instead of the panels. */
 function ask(why) {
   events.stop();
   $("main").hidden = true;
@@ -206,7 +206,7 @@ document.addEventListener("visibilitychange", () => {
       events.start();
       for (const one of Object.values(refresh)) one.soon();
     }
-  } else document.resting = setTimeout(() => events.running && events.stop("resting"), 60_000); // a browser has six lines per host
+  } else document.resting = setTimeout(() => events.running && events.stop("resting"), 60_000); // a browser opens six connections per host
 });
 
 setInterval(() => {

@@ -1,4 +1,4 @@
-/** What waits to be delivered, and how deliveries ended: what nobody knows the end of stands first. */
+/** Waiting posts and the results of deliveries; uncertain ones stand first. */
 
 import { get } from "./api.js";
 import { empty, h, placed, said } from "./dom.js";

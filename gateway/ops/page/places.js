@@ -1,4 +1,4 @@
-/** Conversations: the list, and the last messages and the last prompt of the one that is open. */
+/** Conversations: the list, and the last messages and the last prompt of the open one. */
 
 import { get } from "./api.js";
 import { empty, h, placed, roving, said, show, titleOf } from "./dom.js";
@@ -89,7 +89,7 @@ export class Places {
     await this.load(focus);
   }
 
-  /** What is open, as it is now. What is folded out stays so. */
+  /** Load the open conversation again. Expanded parts stay expanded. */
   async load(focus = false) {
     const id = this.chosen;
     if (!id) return;

@@ -1,4 +1,4 @@
-/** Plots: drawn anew when their data or their size changes, coloured by the style sheet, read by pointer or arrow keys. */
+/** Plots: drawn again when data or size change, coloured by the style sheet, read with pointer or arrow keys. */
 
 import { h, s, said, show } from "./dom.js";
 import { day, hour } from "./format.js";
@@ -8,10 +8,10 @@ const RIGHT = 10;
 const TOP = 8;
 const BOTTOM = 20;
 const HEIGHT = 168;
-/** As many colours as the style sheet has. */
+/** Number of colours in the style sheet. */
 const COLOURS = 8;
 
-/** Round steps that make at most `most` of `span`. */
+/** Return round steps, at most `most` in `span`. */
 function step(span, most, sizes) {
   return sizes.find((size) => span / size <= most) ?? sizes.at(-1);
 }
@@ -19,7 +19,7 @@ function step(span, most, sizes) {
 const MINUTE = 60_000;
 const TIMES = [5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 10_080].map((minutes) => minutes * MINUTE);
 
-/** Where an axis of time is marked, in local time: `[ms, words]`. */
+/** Return the ticks of a time axis in local time: `[ms, words]`. */
 export function timeTicks(from, to, most) {
   const size = step(to - from, most, TIMES);
   const shift = new Date(from).getTimezoneOffset() * MINUTE;
@@ -29,7 +29,7 @@ export function timeTicks(from, to, most) {
   return found;
 }
 
-/** Where an axis of values is marked, from 0. */
+/** Return the ticks of a value axis, from 0. */
 export function valueTicks(top) {
   const rough = top / 4;
   const power = 10 ** Math.floor(Math.log10(rough || 1));
@@ -39,11 +39,11 @@ export function valueTicks(top) {
   return found;
 }
 
-/** A plot with a legend. One of many per page, so nothing here is shared. */
+/** A plot with a legend. There may be several on a page, so nothing here is shared. */
 export class Plot {
   /**
-   * `kind`: `line`, or `bars` that stand on each other. `top`: of the axis; null: as high as the highest. `format`: a
-   * value for people. `label`: what it is, for who cannot see it. `columns`: of the legend.
+   * `kind`: `line`, or stacked `bars`. `top`: end of the value axis; null: the highest value. `format`: formats a
+   * value. `label`: description for screen readers. `columns`: columns of the legend.
    */
   constructor(root, { kind, top = null, format, label, columns }) {
     Object.assign(this, { root, kind, top, format, label, columns, hidden: new Set(), data: null, at: null, width: 0 });
@@ -76,7 +76,7 @@ export class Plot {
     });
   }
 
-  /** `{from, to, width, times, series: [{name, values, cells}]}`: ms; `width`: of a bucket. A value of null: none is known. */
+  /** Draw `{from, to, width, times, series: [{name, values, cells}]}`, in ms. `width`: of a bucket. Null: not known. */
   draw(data) {
     this.data = data;
     this.at = null;

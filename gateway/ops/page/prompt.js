@@ -1,11 +1,11 @@
-/** The exact blocks of the last prompt, and what of each was read from the cache. */
+/** Blocks of the last prompt, and how much of each was read from the cache. */
 
 import { empty, h, said, show, visible } from "./dom.js";
 import { dollars, plural, time, tokens } from "./format.js";
 
 const fresh = (one) => Math.max(0, one.tokens - one.read_tokens - one.written_tokens);
 
-/** Three parts of one bar; their sizes are custom properties, so that the style sheet draws them. */
+/** Bar of three parts. Their sizes are custom properties that the style sheet draws. */
 const bar = (one) =>
   h(
     "span",
@@ -106,7 +106,7 @@ function block(one, index, unfolded) {
   return h("li", {}, details);
 }
 
-/** What was paid for it; null: the answer has not come, or nobody knows. */
+/** Cost of the request; null: not answered yet, or not known. */
 function billed(bill) {
   if (!bill) return h("p", { class: "quiet" }, "no bill has come for it yet");
   return h(
@@ -126,7 +126,7 @@ function billed(bill) {
   );
 }
 
-/** `said`: `prompt` of `/api/conversation`; null: there was none since the start. `unfolded`: which blocks are. */
+/** `said`: `prompt` of `/api/conversation`; null: no request since the start. `unfolded`: expanded blocks. */
 export function prompt(said_, unfolded) {
   if (!said_)
     return h(

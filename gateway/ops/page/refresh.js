@@ -1,10 +1,10 @@
-/** When a panel is read again. */
+/** Scheduling of loads. */
 
 import { token } from "./api.js";
 
-/** Reads when it is told to, at most once in `gap_ms`, never twice at the same time, and each `idle_ms` by itself. */
+/** Loads on demand, at most once in `gap_ms`, never twice at the same time, and by itself after `idle_ms`. */
 export class Refresh {
-  /** `failed`: is told what `read` raises. */
+  /** `failed`: called with the errors of `read`. */
   constructor(read, failed, gap_ms, idle_ms = 60_000) {
     Object.assign(this, { read, failed, gap_ms, idle_ms, timer: null, busy: false, again: false, last: 0 });
   }
@@ -30,7 +30,7 @@ export class Refresh {
     if (this.again) this.soon();
   }
 
-  /** Once a second: is it long ago? */
+  /** Check once a second whether a load is due. */
   tick(now = Date.now()) {
     if (!this.busy && now - this.last > this.idle_ms) this.soon();
   }

@@ -1,4 +1,4 @@
-/** One row of the live stream: a line that folds out. */
+/** One row of the live list, which can be expanded. */
 
 import { get } from "./api.js";
 import { h, placed, placedWhole, said, show } from "./dom.js";
@@ -9,13 +9,13 @@ const DONE = new Set(["answered", "answered elsewhere", "command", "taken up", "
 const OPEN = new Set(["waiting", "overheard", "looked at", "interrupted"]);
 const BAD = new Set(["refused", "failed"]);
 
-/** How a fate is shown: `done`, `open`, `bad`, or neither. */
+/** Style of a fate: `done`, `open`, `bad`, or none. */
 export const tone = (fate) => (DONE.has(fate) ? "done" : OPEN.has(fate) ? "open" : BAD.has(fate) ? "bad" : "calm");
 export const chip = (fate) => h("span", { class: `chip ${tone(fate)}` }, fate || "…");
 
 const urgency = (value) => WORDS[value] ?? String(value ?? "");
 
-/** What may be cut in an event. */
+/** Characters to which an event cuts a text. */
 const EVENT_CHARS = 4_000;
 
 export class Row {
@@ -39,7 +39,7 @@ export class Row {
     this.decided();
   }
 
-  /** An event tells the beginning of a long text; the log has more. */
+  /** Load the whole text from the log; an event has only its beginning. */
   async whole() {
     if (!(this.note.text?.length >= EVENT_CHARS) || this.asked) return;
     this.asked = true;
@@ -51,7 +51,7 @@ export class Row {
     this.unfold();
   }
 
-  /** Its fate, or another one, is known. */
+  /** Set the fate, once it is known or has changed. */
   decided() {
     show(this.fate, chip(this.note.fate));
     this.fate.title = this.note.rule ? `rule: ${this.note.rule}` : "";

@@ -6,7 +6,7 @@ import { dollars, input, span, time, tokens } from "./format.js";
 
 const MOST_WARNINGS = 200;
 
-/** `columns`: `[heading, class, cell of a row]`. A row is folded to two lines on narrow screens by the classes. */
+/** `columns`: `[heading, class, cell of a row]`. The classes fold a row to two lines on narrow screens. */
 export function table(label, columns, rows) {
   return h(
     "table",
@@ -34,7 +34,7 @@ export function table(label, columns, rows) {
   );
 }
 
-/** Keeps where a panel is scrolled to. */
+/** Keep the scroll position of a panel. */
 export function put(root, ...children) {
   const top = root.scrollTop;
   show(root, ...children);
@@ -85,7 +85,7 @@ export class Turns {
   }
 }
 
-/** `bash ×3, remind`. */
+/** Format as `bash ×3, remind`. */
 function folded(names) {
   const counts = new Map();
   for (const name of names) counts.set(name, (counts.get(name) ?? 0) + 1);
@@ -131,7 +131,7 @@ export class Warnings {
     this.paint();
   }
 
-  /** `{at, level, logger, message}`. */
+  /** Add a warning `{at, level, logger, message}`. */
   take(one) {
     this.all.unshift(one);
     this.all.length = Math.min(this.all.length, MOST_WARNINGS);

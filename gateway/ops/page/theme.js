@@ -1,4 +1,4 @@
-/* Loaded before anything is painted, so that a chosen theme does not flash in the other one. */
+/* Loaded before the first paint, so that the other theme does not flash. */
 "use strict";
 (() => {
   const key = "reverie.theme";
@@ -14,14 +14,14 @@
     theme === "light" || theme === "dark" ? (root.dataset.theme = theme) : delete root.dataset.theme;
   apply(said());
   window.reverieTheme = {
-    /** `system`, `light` or `dark`. */
+    /** Return `system`, `light` or `dark`. */
     get: () => root.dataset.theme ?? "system",
     set(theme) {
       apply(theme);
       try {
         localStorage.setItem(key, theme);
       } catch {
-        // then it holds for this page
+        // then it holds for this page only
       }
     },
   };

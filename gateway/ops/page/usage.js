@@ -1,4 +1,4 @@
-/** What models were asked, and what that cost: totals of today, and both plots. */
+/** Usage and costs of models: today's totals, and both plots. */
 
 import { get } from "./api.js";
 import { empty, h, show } from "./dom.js";
@@ -6,10 +6,10 @@ import { dollars, input, now as clock, share, tokens } from "./format.js";
 import { Plot } from "./plot.js";
 
 const HOUR = 3_600_000;
-/** Hours that the gateway tells hour by hour; of more, days. */
+/** Hours up to which the gateway returns hours; beyond, days. */
 const HOURLY_MOST = 72;
 
-/** `[what, value, more]` of `/api/status`' `today`. */
+/** Rows `[what, value, more]` from `today` of `/api/status`. */
 function figures(today, agents) {
   const own = agents.reduce((sum, one) => sum + one.turns_today, 0);
   const may = agents.reduce((sum, one) => sum + one.daily_turns, 0);
@@ -26,7 +26,7 @@ function figures(today, agents) {
   ];
 }
 
-/** The row of numbers. */
+/** Row of totals. */
 export function today(root, status) {
   show(
     root,
@@ -42,7 +42,7 @@ export function today(root, status) {
   );
 }
 
-/** From the answer of `/api/cache` to what a plot draws. */
+/** Convert the answer of `/api/cache` to the data of a plot. */
 export function series(answer, hours, value, cells, now = clock()) {
   const width = hours > HOURLY_MOST ? 24 * HOUR : HOUR;
   const first = Math.min(...answer.buckets.map((one) => Date.parse(one.at)), now);
@@ -50,7 +50,7 @@ export function series(answer, hours, value, cells, now = clock()) {
   const times = [];
   for (let at = from; at <= now; at += width) times.push(at);
   const by = new Map(answer.buckets.map((one) => [`${one.key}\n${Date.parse(one.at)}`, one]));
-  // by name, so that each keeps its colour
+  // sorted by name, so that each keeps its colour
   const named = [...answer.totals]
     .sort((one, other) => one.key.localeCompare(other.key))
     .map((total) => ({
@@ -73,7 +73,7 @@ export class Usage {
   async refresh() {
     const hours = Number(this.choice.value);
     const answer = await get("/api/cache", { hours, by: "channel" });
-    if (hours !== Number(this.choice.value)) return; // another was chosen meanwhile, and is on its way
+    if (hours !== Number(this.choice.value)) return; // another period was chosen meanwhile
     if (!answer.totals.length) {
       this.plots = null;
       for (const root of this.roots)

@@ -178,7 +178,9 @@ def test_a_body_that_says_that_it_is_huge_is_answered_without_being_read(tmp_pat
 async def there() -> OpsServer:
     """One that others reach, with one page of each kind."""
     pages = {path: lambda: HttpResponse(body="x") for path in ("/health", "/metrics")}
-    site = OpsSite(pages, host="0.0.0.0", token=TOKEN, door=lambda: pytest.fail("nobody asked"), clock=ManualClock())
+    site = OpsSite(
+        pages, host="0.0.0.0", token=TOKEN, create_router=lambda: pytest.fail("nobody asked"), clock=ManualClock()
+    )
     made = OpsServer("127.0.0.1", 0, site)
     assert await made.start()
     return made
