@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "s.db"
 
 
-def told(capsys: pytest.CaptureFixture[str], store: Path, *options: str) -> list[str]:
+def audit_output(capsys: pytest.CaptureFixture[str], store: Path, *options: str) -> list[str]:
     assert main(["audit", "--store", str(store), *options]) == 0
     return capsys.readouterr().out.splitlines()
 
@@ -51,7 +51,7 @@ def told(capsys: pytest.CaptureFixture[str], store: Path, *options: str) -> list
 def test_a_person_sees_the_newest_last_and_nothing_that_moves_a_terminal(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head, *lines = told(capsys, store)
+    head, *lines = audit_output(capsys, store)
     assert head.split() == ["entry", "when", "(UTC)", "who", "role", "where", "what", "result"]
     assert [line.split("set ")[1].split(" ")[0] for line in lines] == ["bob1", "bob2", "bob3"]
     assert "irc.test:account:ann (Ann\\u202e)  owner  irc.test/#a" in lines[0]
@@ -61,22 +61,22 @@ def test_a_person_sees_the_newest_last_and_nothing_that_moves_a_terminal(
 
 
 def test_it_is_asked_for_less(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert [line.split()[0] for line in told(capsys, store, "--limit", "1")[1:]] == ["3"]
-    assert [line.split()[0] for line in told(capsys, store, "--by", "operator")[1:]] == ["2"]
-    assert [line.split()[0] for line in told(capsys, store, "--by", "irc.test:account:ANN")[1:]] == ["1", "3"]
-    assert [line.split()[0] for line in told(capsys, store, "--since", "2026-03-02")[1:]] == ["2", "3"]
-    assert told(capsys, store, "--since", "1s") == ["nobody administered anything"]
-    assert told(capsys, store, "--limit", "0") == ["nobody administered anything"]
+    assert [line.split()[0] for line in audit_output(capsys, store, "--limit", "1")[1:]] == ["3"]
+    assert [line.split()[0] for line in audit_output(capsys, store, "--by", "operator")[1:]] == ["2"]
+    assert [line.split()[0] for line in audit_output(capsys, store, "--by", "irc.test:account:ANN")[1:]] == ["1", "3"]
+    assert [line.split()[0] for line in audit_output(capsys, store, "--since", "2026-03-02")[1:]] == ["2", "3"]
+    assert audit_output(capsys, store, "--since", "1s") == ["nobody administered anything"]
+    assert audit_output(capsys, store, "--limit", "0") == ["nobody administered anything"]
 
 
 def test_a_program_sees_all_of_it(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (line,) = told(capsys, store, "--json")
+    (line,) = audit_output(capsys, store, "--json")
     assert line.isascii()
     first, second, third = json.loads(line)
     assert (first["seq"], first["when"]) == (1, "2026-03-01T05:06:07+00:00")
     assert first["evidence"].startswith("account ann")
     assert (second["when"][:10], second["by"], third["ok"]) == ("2026-03-02", "operator", False)
-    assert told(capsys, store, "--json", "--by", "nobody") == ["[]"]
+    assert audit_output(capsys, store, "--json", "--by", "nobody") == ["[]"]
 
 
 def test_many_are_looked_through_page_by_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,8 +85,8 @@ def test_many_are_looked_through_page_by_page(tmp_path: Path, capsys: pytest.Cap
             await store.append([act(0, by="operator"), *(act(number) for number in range(1, 2 * _AUDIT_PAGE + 2))])
 
     run(story())
-    assert len(told(capsys, tmp_path / "s.db", "--by", "operator")) == 2
-    assert len(told(capsys, tmp_path / "s.db", "--limit", str(_AUDIT_PAGE + 1))) == _AUDIT_PAGE + 2
+    assert len(audit_output(capsys, tmp_path / "s.db", "--by", "operator")) == 2
+    assert len(audit_output(capsys, tmp_path / "s.db", "--limit", str(_AUDIT_PAGE + 1))) == _AUDIT_PAGE + 2
 
 
 def test_it_reads_beside_a_running_gateway(store: Path) -> None:

@@ -39,13 +39,13 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def told(store: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
+def cache_output(store: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
     assert main(["cache", "--store", str(store), *options]) == 0
     return capsys.readouterr().out.splitlines()
 
 
 def test_the_newest_requests_and_the_sum_are_shown(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(store, capsys)
+    lines = cache_output(store, capsys)
     heads = [line for line in lines if "anthropic m" in line]
     assert [re.split(r"  +", line)[1:] for line in heads] == [
         ["irc.test/#a", "reverie", "anthropic m", "$0.0100", "(entry 3)"],
@@ -61,13 +61,13 @@ def test_the_newest_requests_and_the_sum_are_shown(store: Path, capsys: pytest.C
 
 
 def test_a_conversation_and_a_number_are_chosen(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(store, capsys, "--conversation", A, "--last", "1")
+    lines = cache_output(store, capsys, "--conversation", A, "--last", "1")
     assert [line.split()[-1] for line in lines if "anthropic" in line] == ["4)"]
     assert lines[-1] == (
         "irc.test/#a, since the log began: "
         "2 requests: 38.5 % of 260 input tokens read from the cache, 14 output, $0.0400"
     )
-    (line,) = told(store, capsys, "--conversation", "irc.test/#none")
+    (line,) = cache_output(store, capsys, "--conversation", "irc.test/#none")
     assert line.startswith("irc.test/#none, since the log began: 0 requests: - of 0 input tokens")
 
 
@@ -86,7 +86,7 @@ def test_a_conversation_and_a_number_are_chosen(store: Path, capsys: pytest.Capt
 def test_sums_are_told_apart(
     store: Path, capsys: pytest.CaptureFixture[str], options: list[str], rows: list[list[str]]
 ) -> None:
-    lines = told(store, capsys, "--by", *options)
+    lines = cache_output(store, capsys, "--by", *options)
     assert [line.split()[:2] for line in lines[1 : 1 + len(rows)]] == rows
     assert not [line for line in lines if "(entry" in line]
     assert any("each message that a turn was told bears an equal share" in line for line in lines) == (
@@ -95,7 +95,7 @@ def test_sums_are_told_apart(
 
 
 def test_programs_get_one_object(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (line,) = told(store, capsys, "--json", "--by", "sender", "--last", "2")
+    (line,) = cache_output(store, capsys, "--json", "--by", "sender", "--last", "2")
     assert line.isascii()
     found = json.loads(line)
     assert [one["seq"] for one in found["requests"]] == [4, 6]

@@ -57,8 +57,8 @@ def somebody() -> Iterator[int]:
         thread.join()
 
 
-def shown(config: Path) -> tuple[int, str, str]:
-    """Exit code, and what a person reads of both."""
+def run_on_terminal(config: Path) -> tuple[int, str, str]:
+    """Exit code, stdout and the first part of stderr of `dashboard`, run on a terminal."""
     ours, theirs = pty.openpty()
     code = "import sys; from gateway.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "dashboard", "--config", str(config)]
@@ -78,7 +78,7 @@ def test_a_program_is_not_told_the_token(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_person_is_told_an_address_that_opens_the_page(tmp_path: Path) -> None:
-    code, said, problem = shown(configured(tmp_path, port=9))
+    code, said, problem = run_on_terminal(configured(tmp_path, port=9))
     assert (code, said) == (1, "http://127.0.0.1:9/#token=a-secret%2Fof%23tests%26more%2B")
     assert problem == "nobody answers there"
 
@@ -88,15 +88,15 @@ def test_another_gateway_at_its_port_is_not_taken_for_it(tmp_path: Path) -> None
     with somebody() as port:
         config = configured(tmp_path, port=port)
         beat = heartbeat_file(tmp_path / "reverie.db")
-        assert shown(config) == (
+        assert run_on_terminal(config) == (
             1,
             f"http://127.0.0.1:{port}/",
             "what answers there is another gateway's, or no gateway",
         )
         beat.touch()
-        assert shown(config) == (0, f"http://127.0.0.1:{port}/#token=a-secret%2Fof%23tests%26more%2B", "")
+        assert run_on_terminal(config) == (0, f"http://127.0.0.1:{port}/#token=a-secret%2Fof%23tests%26more%2B", "")
         os.utime(beat, (1, 1))
-        assert shown(config)[0] == 1
+        assert run_on_terminal(config)[0] == 1
 
 
 @pytest.mark.parametrize(

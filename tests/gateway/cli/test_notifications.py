@@ -60,19 +60,19 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def told(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
+def notifications_output(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
     assert main(["notifications", *options]) == 0
     return capsys.readouterr().out.splitlines()
 
 
 def test_types_count_and_tell_when(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "types", "--store", str(store)) == [
+    assert notifications_output(capsys, "types", "--store", str(store)) == [
         "type                     count  first seen (UTC)     last seen",
         "irc.test.room.#a             3  2026-03-04 05:07:07  2026-03-04 05:09:07",
         "irc.test.room.#b             1  2026-03-04 05:10:07  2026-03-04 05:10:07",
         "irc.test.room.#c\\x1b[2J      1  2026-03-04 05:11:07  2026-03-04 05:11:07",
     ]
-    (line,) = told(capsys, "types", "--config", str(store.parent), "--json")
+    (line,) = notifications_output(capsys, "types", "--config", str(store.parent), "--json")
     assert line.isascii()
     assert json.loads(line)[0] == {
         "type": "irc.test.room.#a",
@@ -83,12 +83,14 @@ def test_types_count_and_tell_when(store: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_the_threshold_of_each_type_and_what_says_so(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(capsys, "threshold", "--config", str(store.parent))
+    lines = notifications_output(capsys, "threshold", "--config", str(store.parent))
     assert [line.split() for line in lines[1:3]] == [
         ["irc.test.room.#a", "normal", "attention.thresholds.irc"],
         ["irc.test.room.#b", "ambient", "attention.thresholds.irc.test.room.#b"],
     ]
-    (line,) = told(capsys, "threshold", "--config", str(store.parent), "--json", "discord.main.room.1", "irc.x")
+    (line,) = notifications_output(
+        capsys, "threshold", "--config", str(store.parent), "--json", "discord.main.room.1", "irc.x"
+    )
     assert json.loads(line) == [
         {"type": "discord.main.room.1", "lowest": "ambient", "where": "default"},
         {"type": "irc.x", "lowest": "normal", "where": "attention.thresholds.irc"},
@@ -96,7 +98,7 @@ def test_the_threshold_of_each_type_and_what_says_so(store: Path, capsys: pytest
 
 
 def test_rules_stand_in_order_with_what_they_decided(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "rules", "--config", str(store.parent)) == [
+    assert notifications_output(capsys, "rules", "--config", str(store.parent)) == [
         "decided by                     times  which says",
         "attention.rules[0]                 2  irc, with 'fire': urgent",
         "attention.rules[1]                 0  *.room.*, with /down/, from a member or higher: normal (too slow: 1)",
@@ -104,7 +106,7 @@ def test_rules_stand_in_order_with_what_they_decided(store: Path, capsys: pytest
         "attention.thresholds.irc is 2      1",
         "(of the newest 5 notifications)",
     ]
-    (line,) = told(capsys, "rules", "--store", str(store), "--last", "4", "--json")
+    (line,) = notifications_output(capsys, "rules", "--store", str(store), "--last", "4", "--json")
     assert [(one["rule"], one["decided"], one["late"]) for one in json.loads(line)] == [
         ("room talk is ambient", 2, 0),
         ("attention.rules[0]", 1, 0),
@@ -116,12 +118,12 @@ def test_rules_stand_in_order_with_what_they_decided(store: Path, capsys: pytest
 def test_what_is_unread_stands_by_conversation_the_most_urgent_first(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = told(capsys, "pending", "--store", str(store))
+    lines = notifications_output(capsys, "pending", "--store", str(store))
     assert [line.split() for line in lines[1:]] == [
         ["irc.test/#b", "1", "0", "0", "0", "2026-03-04", "05:10:07"],
         ["irc.test/#a", "0", "0", "0", "2", "2026-03-04", "05:08:07"],
     ]
-    (line,) = told(capsys, "pending", "--config", str(store.parent), "--json")
+    (line,) = notifications_output(capsys, "pending", "--config", str(store.parent), "--json")
     assert [(one["conversation"], one["urgent"], one["ambient"]) for one in json.loads(line)] == [
         ("irc.test/#b", 1, 0),
         ("irc.test/#a", 0, 2),
@@ -135,11 +137,11 @@ def test_an_empty_store_is_said_to_be_one(tmp_path: Path, capsys: pytest.Capture
         await (await opened(path)).close()
 
     run(story())
-    assert told(capsys, "types", "--store", str(path)) == ["no notification was seen yet"]
-    assert told(capsys, "pending", "--store", str(path)) == ["nothing is unread"]
-    assert told(capsys, "rules", "--store", str(path)) == ["(of the newest 0 notifications)"]
+    assert notifications_output(capsys, "types", "--store", str(path)) == ["no notification was seen yet"]
+    assert notifications_output(capsys, "pending", "--store", str(path)) == ["nothing is unread"]
+    assert notifications_output(capsys, "rules", "--store", str(path)) == ["(of the newest 0 notifications)"]
     for name in ("types", "pending", "rules"):
-        assert told(capsys, name, "--store", str(path), "--json") == ["[]"]
+        assert notifications_output(capsys, name, "--store", str(path), "--json") == ["[]"]
 
 
 def test_it_reads_beside_a_running_gateway(store: Path) -> None:

@@ -36,7 +36,7 @@ CONFIG = {
 }
 
 
-def shown(minted: GeneratedCode, *, room: Address | None = None, name: str = "Ann\x1b[2J") -> NewEntry:
+def code_entry(minted: GeneratedCode, *, room: Address | None = None, name: str = "Ann\x1b[2J") -> NewEntry:
     now = datetime.now(UTC)
     fact = CodeIssued(
         request=minted.request,
@@ -66,7 +66,7 @@ def begun(config: Path, *entries: NewEntry) -> None:
     run(story())
 
 
-def told(capsys: pytest.CaptureFixture[str], config: Path, *options: str, code: int = 0) -> list[str]:
+def pair_output(capsys: pytest.CaptureFixture[str], config: Path, *options: str, code: int = 0) -> list[str]:
     assert main(["pair", *options, "--config", str(config)]) == code
     seen = capsys.readouterr()
     return (seen.err if code else seen.out).splitlines()
@@ -86,14 +86,14 @@ def audits(config: Path) -> list[AuditRecord]:
 
 def test_a_code_lets_somebody_in_once_and_is_written_nowhere(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     minted = generate_code(())
-    begun(config, shown(minted))
-    (asks,) = told(capsys, config, "list")
+    begun(config, code_entry(minted))
+    (asks,) = pair_output(capsys, config, "list")
     assert minted.request in asks
     assert "irc.test:account:ann" in asks
     assert "\x1b" not in asks
     assert minted.code not in asks
 
-    words = told(capsys, config, "approve", f" {format_code(minted.code).lower()} ")
+    words = pair_output(capsys, config, "approve", f" {format_code(minted.code).lower()} ")
     assert words[0].startswith("Let in: ")
     assert words[1:] == ["no gateway is running: this holds from its next start"]
     (given,) = log(config, "role_given")
@@ -101,7 +101,7 @@ def test_a_code_lets_somebody_in_once_and_is_written_nowhere(config: Path, capsy
     assert (given.person, given.role, given.by, given.why) == ("irc.test:account:ann", "member", "operator", "pairing")
     assert [type(fact) for fact in log(config, "code_over", "post")] == [CodeEnded, PostQueued]
 
-    told(capsys, config, "approve", minted.code, code=1)
+    pair_output(capsys, config, "approve", minted.code, code=1)
     assert len(log(config, "role_given")) == 1
     first, second = audits(config)
     assert (first.by, first.args, first.ok, first.at) == ("operator", "approve ***", True, None)
@@ -113,16 +113,16 @@ def test_a_code_lets_somebody_in_once_and_is_written_nowhere(config: Path, capsy
 
 
 def test_a_wrong_code_lets_nobody_in_and_is_audited(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    begun(config, shown(generate_code(())))
-    assert told(capsys, config, "approve", "WRONGONE", code=1)
+    begun(config, code_entry(generate_code(())))
+    assert pair_output(capsys, config, "approve", "WRONGONE", code=1)
     assert log(config, "role_given") == []
     assert [one.ok for one in audits(config)] == [False]
 
 
 def test_a_room_is_opened_by_its_code(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     minted = generate_code(())
-    begun(config, shown(minted, room=ROOM))
-    told(capsys, config, "approve", minted.code)
+    begun(config, code_entry(minted, room=ROOM))
+    pair_output(capsys, config, "approve", minted.code)
     (opened,) = log(config, "room_opened")
     assert isinstance(opened, RoomAccessChanged)
     assert (opened.room, opened.open) == (ROOM, True)
@@ -134,13 +134,13 @@ def test_somebody_is_let_in_unasked_and_out_again(config: Path, capsys: pytest.C
     for wrong in ("irc.test:bob", "irc:account:bob"):  # a nick is nobody, and there is no such channel
         assert main(["pair", "seed", wrong, "--role", "admin", "--config", str(config)]) == 2
         assert capsys.readouterr().err.startswith(f"reverie pair: `{wrong}` is nobody")
-    assert "is admin from now on" in told(capsys, config, "seed", "irc.test:account:Bob", "--role", "admin")[0]
-    assert told(capsys, config, "seed", "irc.test:account:bob", "--role", "admin", code=1)
-    assert any("account:bob" in line for line in told(capsys, config, "list"))
-    told(capsys, config, "revoke", "irc.test:account:bob")
-    assert told(capsys, config, "list") == ["nobody asks, and nobody was let in"]
-    assert told(capsys, config, "seed", "bob", code=1)
-    assert told(capsys, config, "seed", "irc.test:mask:*!*@x.org", "--role", "owner", code=1)
+    assert "is admin from now on" in pair_output(capsys, config, "seed", "irc.test:account:Bob", "--role", "admin")[0]
+    assert pair_output(capsys, config, "seed", "irc.test:account:bob", "--role", "admin", code=1)
+    assert any("account:bob" in line for line in pair_output(capsys, config, "list"))
+    pair_output(capsys, config, "revoke", "irc.test:account:bob")
+    assert pair_output(capsys, config, "list") == ["nobody asks, and nobody was let in"]
+    assert pair_output(capsys, config, "seed", "bob", code=1)
+    assert pair_output(capsys, config, "seed", "irc.test:mask:*!*@x.org", "--role", "owner", code=1)
     assert [(one.args, one.ok) for one in audits(config)] == [
         ("seed irc.test:account:Bob admin", True),
         ("seed irc.test:account:bob admin", False),
@@ -151,7 +151,7 @@ def test_somebody_is_let_in_unasked_and_out_again(config: Path, capsys: pytest.C
 
 
 def test_a_list_makes_no_store(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, config, "list") == ["nobody asks, and nobody was let in"]
+    assert pair_output(capsys, config, "list") == ["nobody asks, and nobody was let in"]
     assert not (config / "r.db").exists()
     assert main(["pair", "list", "--config", str(config), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True

@@ -56,7 +56,7 @@ async def gateway(here: World) -> AsyncIterator[None]:
     running = asyncio.create_task(app.run(read, stop, live=LiveSettings(read, here.directory, dict(here.env))))
     try:
         async with asyncio.timeout(120):
-            while not all(one.state == "up" for one in seen(here)) or not seen(here):
+            while not all(one.state == "up" for one in running_channels(here)) or not running_channels(here):
                 assert not running.done(), running
                 await asyncio.sleep(0.05)
         yield
@@ -65,7 +65,7 @@ async def gateway(here: World) -> AsyncIterator[None]:
         await running
 
 
-def seen(here: World) -> Any:
+def running_channels(here: World) -> Any:
     sign = read_heartbeat(here.store, SystemClock().now())
     return sign.snapshot.channels if sign else ()
 
@@ -76,16 +76,16 @@ async def test_beside_a_running_gateway_nothing_is_wrong_and_nothing_is_disturbe
         sessions, polls = len(here.discord.identifies), len(here.telegram.asked("getUpdates"))
         report = await here.examine(offline=False)
         assert trouble(report) == []
-        told = {one.code: one.what for one in report.findings}
-        assert "the gateway runs" in told["gateway.running"]
-        assert "held by our own gateway" in told["ops.port"]
-        assert "version" in told["gateway.version"]
+        findings = {one.code: one.what for one in report.findings}
+        assert "the gateway runs" in findings["gateway.running"]
+        assert "held by our own gateway" in findings["ops.port"]
+        assert "version" in findings["gateway.version"]
         assert len(here.discord.identifies) == sessions
         assert len(here.telegram.asked("getUpdates")) <= polls + 1  # its own poll may have come round
         assert not any(call.answer and call.answer.get("error_code") == 409 for call in here.telegram.calls)
         nicks = [line for line in here.ircd.lines if line.startswith("NICK ")]
         assert nicks == ["NICK reverie", "NICK reveri-dr"]
-        assert all(one.state == "up" and not one.reconnects for one in seen(here))
+        assert all(one.state == "up" and not one.reconnects for one in running_channels(here))
 
 
 @story
@@ -93,7 +93,7 @@ async def test_a_channel_that_is_down_is_told_with_its_reason(tmp_path: Path) ->
     async with world(tmp_path) as here, gateway(here):
         await here.ircd.stop()
         async with asyncio.timeout(120):
-            while all(one.state == "up" for one in seen(here)):
+            while all(one.state == "up" for one in running_channels(here)):
                 await asyncio.sleep(0.05)
         found = trouble(await here.examine(offline=False))
         assert codes(found) == [("gateway.channel", "bad"), ("net.refused", "bad")]
@@ -119,17 +119,19 @@ async def test_what_waits_for_a_restart_or_could_not_be_taken_is_told(tmp_path: 
     async with world(tmp_path) as here, gateway(here):
         here.config["agents"][0]["files"] = "files"
         here.write()
-        assert codes(trouble(await told(here, lambda said: bool(said.later)))) == [("gateway.restart", "warning")]
+        assert codes(trouble(await examine_when(here, lambda said: bool(said.later)))) == [
+            ("gateway.restart", "warning")
+        ]
         here.config["channels"]["telegram.main"]["token"] = "${ONLY_HERE}"
         here.write()
         here.env["ONLY_HERE"] = here.telegram.token  # the gateway began without it
-        report = await told(here, lambda said: said.broken)
+        report = await examine_when(here, lambda said: said.broken)
         assert codes(trouble(report)) == [("gateway.config_newer", "warning")]
         assert "variable" in trouble(report)[0].fix
 
 
-async def told(here: World, true: Callable[[GatewaySnapshot], bool]) -> DoctorReport:
-    """What the doctor says once the gateway says that."""
+async def examine_when(here: World, true: Callable[[GatewaySnapshot], bool]) -> DoctorReport:
+    """Examine once a heartbeat fulfils the condition."""
     async with asyncio.timeout(120):
         while (sign := read_heartbeat(here.store, SystemClock().now())) is None or not true(sign.snapshot):
             await asyncio.sleep(0.05)
@@ -198,9 +200,9 @@ def test_a_disk_that_is_full_or_cannot_be_written(boxes: tuple[str, ...], code: 
     done = subprocess.run(
         ["bwrap", "--dev-bind", "/", "/", *said, *program], capture_output=True, env=here.env, check=False, timeout=60
     )
-    told = json.loads(done.stdout)
-    found = [one["code"] for one in told["findings"] if one["level"] == "bad"]
-    assert found == [code], (done.stderr, told)
+    printed = json.loads(done.stdout)
+    found = [one["code"] for one in printed["findings"] if one["level"] == "bad"]
+    assert found == [code], (done.stderr, printed)
     assert done.returncode == 1
 
 
@@ -329,11 +331,11 @@ def test_which_checks_break_or_hang_does_not_matter_to_the_others() -> None:
         NamedCheck("b", hanging),
         NamedCheck("a", good),
     ]  # a channel may be named like a check of ours
-    told: list[tuple[int, int]] = []
-    found = asyncio.run(run_checks(checks, lambda done, of, _: told.append((done, of)), check_s=0.1))
+    progress: list[tuple[int, int]] = []
+    found = asyncio.run(run_checks(checks, lambda done, of, _: progress.append((done, of)), check_s=0.1))
     assert [(one.code, one.where) for one in found] == [("doctor.broke", "a"), ("doctor.late", "b"), ("net.ok", "")]
-    assert told[0] == (0, 3)
-    assert told[-1] == (3, 3)
+    assert progress[0] == (0, 3)
+    assert progress[-1] == (3, 3)
     late = asyncio.run(run_checks(checks, lambda *_: None, all_s=0.1))
     assert [one.code for one in late] == ["doctor.broke", "doctor.late", "net.ok"]
 
@@ -453,13 +455,13 @@ def test_the_command_line_says_it_by_its_exit_code(
     assert re.search(r"0 bad, \d+ warnings?, \d+ good; looked for \d+\.\d s\n$", out)
     (directory / "reverie.yaml").write_text("channels: 3\n")
     assert main([*doctor, str(directory), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is False
-    assert {"code", "level", "what", "fix", "where"} == set(told["findings"][0])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["ok"] is False
+    assert {"code", "level", "what", "fix", "where"} == set(printed["findings"][0])
     for empty in (tmp_path, tmp_path / "gone"):
         assert main([*doctor, str(empty), "--json"]) == 2
-        told = json.loads(capsys.readouterr().out)
-        assert (told["ok"], [one["code"] for one in told["findings"]]) == (False, ["config.none"])
+        printed = json.loads(capsys.readouterr().out)
+        assert (printed["ok"], [one["code"] for one in printed["findings"]]) == (False, ["config.none"])
     with pytest.raises(SystemExit) as usage:
         main(["doctor"])
     assert usage.value.code == 2
@@ -542,6 +544,6 @@ def test_findings_are_told_once_in_the_order_of_their_areas() -> None:
         Finding(code="config.read", level="ok", what="a\x1b[2J\nb"),
         Finding(code="net.ok", level="ok", what="b"),
     ]
-    told = sort_findings(some, str)
-    assert [one.code for one in told] == ["config.read", "net.ok"]
-    assert told[0].what == "a\\x1b[2J\\nb"
+    sorted_findings = sort_findings(some, str)
+    assert [one.code for one in sorted_findings] == ["config.read", "net.ok"]
+    assert sorted_findings[0].what == "a\\x1b[2J\\nb"

@@ -48,8 +48,8 @@ async def agreed(person: Person) -> None:
     assert await person.over() == 0, person.screen
 
 
-def told(platform: str, person: Person, capsys: pytest.CaptureFixture[str]) -> None:
-    """The figures."""
+def print_figures(platform: str, person: Person, capsys: pytest.CaptureFixture[str]) -> None:
+    """Print how long the setup took, without the person's own time."""
     with capsys.disabled():
         print(
             f"\nsetup of {platform}: {person.questions} questions, {person.seconds:.1f} s without the person's own time"
@@ -83,7 +83,7 @@ async def test_telegram_from_nothing_to_an_answer(tmp_path: Path, capsys: pytest
             await person.says("Ann .@ann., id 1001, wrote to it")
             await person.says("Groups")
             await the_rest(person)
-            told("Telegram", person, capsys)
+            print_figures("Telegram", person, capsys)
             kept(directory, person, api.token, KEY)
             assert "https://t.me/reverie_bot" in person.screen
             assert max(map(len, person.screen.splitlines())) <= 80 or "/tmp" in person.screen
@@ -156,7 +156,7 @@ async def test_discord_from_nothing_to_an_answer(tmp_path: Path, capsys: pytest.
             await person.says("Where it may act")
             await person.says("Your id")
             await the_rest(person)
-            told("Discord (with two mistakes)", person, capsys)
+            print_figures("Discord (with two mistakes)", person, capsys)
             kept(directory, person, api.token, KEY, "wrong-token")
             assert f"client_id={api.bot}&scope=bot+applications.commands" in person.screen
         assert f'["discord.main:{api.ann}"]' in (directory / "reverie.yaml").read_text()
@@ -187,7 +187,7 @@ async def test_irc_with_services_from_nothing_to_an_answer(tmp_path: Path, capsy
                 await person.sees("the services know us as reverie")
                 await person.says("Your own account", "alice")
                 await the_rest(person)
-                told("IRC (with one mistake)", person, capsys)
+                print_figures("IRC (with one mistake)", person, capsys)
                 kept(directory, person, "correcthorse", KEY, "wrong horse")
             async with Gateway(directory):
                 alice = await Raw.joined(port)
