@@ -280,9 +280,8 @@ def _validate(source: ConfigSource, base: Path) -> Settings:
             source.add_problem(keys, message)
     if settings is None or source.problems:
         raise ConfigError(tuple(sorted(set(source.problems))), frozenset(source.referenced_files)) from None
-    store = settings.store.model_copy(
-        update={"path": base.absolute() / settings.store.path}
-    )  # the default is relative, too
+    # The default path is relative to `base`, too.
+    store = settings.store.model_copy(update={"path": base.absolute() / settings.store.path})
     return settings.model_copy(update={"store": store})
 
 

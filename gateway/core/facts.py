@@ -677,7 +677,7 @@ class IdentityLinked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionThresholdSet:
-    """A threshold: notifications of this type below this urgency are ignored from now on."""
+    """A threshold: the lowest urgency at which notifications of this type pass from now on."""
 
     type: str
     value: int | None

@@ -37,7 +37,7 @@ PROGRESS_LINE_S: Final = 10.0
 
 @contextmanager
 def log_context(**what: str) -> Iterator[None]:
-    """Add these fields to log lines until the block ends, also in tasks started meanwhile, and drop earlier ones.
+    """Add these fields to log lines until the block ends, also in tasks started meanwhile, and hide earlier ones.
 
     Nothing is inherited, because a task of one conversation may be started in the middle of another's turn. Costs one
     context variable, and nothing while nothing is logged.

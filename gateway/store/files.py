@@ -62,9 +62,8 @@ def copy_store(source: Path, target: Path, progress: CopyProgress = lambda _done
                     writing.execute(f"PRAGMA {pragma}").fetchall()
                 (page_bytes,) = reading.execute("PRAGMA page_size").fetchone()
                 reading.backup(writing, pages=STEP_PAGES, progress=_pace_copy(file, page_bytes, progress))
-                writing.execute(
-                    "PRAGMA journal_mode = DELETE"
-                ).fetchall()  # in WAL mode reading it would need files beside it
+                # In WAL mode reading it would need files beside it.
+                writing.execute("PRAGMA journal_mode = DELETE").fetchall()
         os.fsync(file)
     except sqlite3.Error as error:
         raise _copy_error(source, target, error) from error

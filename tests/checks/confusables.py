@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
-FILE = Path(__file__).parents[2] / "gateway" / "safety" / "confusables.gz"
+FILE = Path(__file__).parents[2] / "gateway" / "core" / "confusables.gz"
 _ROOM = 400
 """Bytes; the longest of all is 66."""
 
