@@ -62,7 +62,7 @@ class _ProviderConfig(ConfigSection):
     """Seconds of silence, before the first byte or between bytes, after which an answer counts as cut. Not 0."""
 
     @model_validator(mode="after")
-    def _waits(self) -> Self:
+    def _check_timeout(self) -> Self:
         if self.timeout <= 0:
             raise ValueError("a timeout of 0 lets no answer through; leave it out for 120 s")
         return self
@@ -134,7 +134,7 @@ _LLAMACPP_PORTS = frozenset({8080, 9931})
 """Default ports of llama.cpp's server, before and since 2026 (tools/server/README.md)."""
 
 
-def _with_kind(value: object) -> object:
+def _add_kind(value: object) -> object:
     """Add the kind that the address suggests, if none is given."""
     if not isinstance(value, dict) or "kind" in value or not isinstance(url := value.get("base_url"), str):
         return value
@@ -150,7 +150,7 @@ def _with_kind(value: object) -> object:
 ProviderConfig = Annotated[
     AnthropicConfig | OpenAIConfig | LlamaCppConfig | LocalConfig | ScriptedConfig,
     Field(discriminator="kind"),
-    BeforeValidator(_with_kind),
+    BeforeValidator(_add_kind),
 ]
 """Without a `kind`: `anthropic` at api.anthropic.com, `llamacpp` at port 9931 or 8080, else `openai`."""
 

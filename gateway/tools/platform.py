@@ -429,7 +429,7 @@ class PlatformTools:
         if not isinstance(channel, CanReact):
             raise ToolCallRefused(f"{self._platform_name(message.at)} has no reactions: answer in words.")
         target = _require_ids(message)[0]
-        fact = _build_acted("react" if add else "unreact", message.at, target, reaction, context)
+        fact = _build_action("react" if add else "unreact", message.at, target, reaction, context)
         await self._perform(fact, lambda: channel.react(message.at, target, reaction, add=add))
         return "It is there." if add else "It is taken off."
 
@@ -447,7 +447,7 @@ class PlatformTools:
                 f"That answer was posted in {len(more) + 1} pieces, which cannot be edited as one: "
                 "post what is to be corrected."
             )
-        fact = _build_acted("edit", message.at, target, args.text, context)
+        fact = _build_action("edit", message.at, target, args.text, context)
         await self._perform(fact, lambda: channel.edit(message.at, target, args.text))
         return "It reads like that now. What you are shown of this conversation still has the old words."
 
@@ -458,7 +458,7 @@ class PlatformTools:
         if not isinstance(channel, CanDelete):
             raise ToolCallRefused(f"{self._platform_name(message.at)} lets nobody delete: what was said stays.")
         for target in reversed(_require_ids(message)):  # last part first: if that breaks off, the beginning is left
-            fact = _build_acted("delete", message.at, target, "", context)
+            fact = _build_action("delete", message.at, target, "", context)
             await self._perform(fact, self._delete_call(channel, message.at, target))
         return "It is gone there. What you are shown of this conversation still has it."
 
@@ -474,7 +474,7 @@ class PlatformTools:
         channel: object = self._channels.get(at.channel)
         if not isinstance(channel, CanSetTopic):
             raise ToolCallRefused(f"{self._platform_name(at)} has no topics that you could change.")
-        fact = _build_acted("topic", at, None, topic, context)
+        fact = _build_action("topic", at, None, topic, context)
         await self._perform(fact, lambda: channel.set_topic(at, topic))
         return "That is the topic now."
 
@@ -516,7 +516,7 @@ class PlatformTools:
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
 
 
-def _build_acted(
+def _build_action(
     what: PlatformActionKind, at: Address, message: MessageId | None, text: str, context: ToolContext
 ) -> PlatformAction:
     return PlatformAction(
