@@ -1,4 +1,4 @@
-"""Those who go by the settings, told of others while they are at work: what was begun counts, and what was taken."""
+"""New settings in components at work: running work ends with the old ones, and new work uses the new ones."""
 
 import asyncio
 from dataclasses import replace

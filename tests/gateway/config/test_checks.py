@@ -1,4 +1,4 @@
-"""What is said about a wrong, or an unwise, list of people."""
+"""Messages about a wrong, or an unwise, list of people."""
 
 from pathlib import Path
 

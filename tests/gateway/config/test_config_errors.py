@@ -1,4 +1,4 @@
-"""What is said about a wrong configuration: which file, which line, which key, what to do."""
+"""Messages about a wrong configuration: file, line, key and remedy."""
 
 import tempfile
 from pathlib import Path
@@ -420,7 +420,7 @@ def test_a_secret_anywhere_is_not_shown(tmp_path: Path, key: str, value: str) ->
 
 
 def _outcome(directory: Path, env: dict[str, str]) -> str:
-    """All that a refusal shows; empty if there was none."""
+    """Return the whole text of a refusal; empty if there was none."""
     try:
         load_config(directory, env)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The reference configurations: each loads without a warning, and runs and answers on servers like the real ones."""
+"""Example configurations: each loads without a warning, runs, and answers on servers like the real ones."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ def test_it_loads_without_a_warning_and_names_all_it_needs(name: str) -> None:
 
 
 def _pointed(config: dict[str, Any], it: Town, irc_port: int) -> None:
-    """Nothing of it changed but addresses, and who is meant."""
+    """Change nothing but addresses and the people it names."""
     for channel in config["channels"].values():
         match channel["platform"]:
             case "telegram":

@@ -1,4 +1,4 @@
-"""What may change while the gateway runs."""
+"""Settings that may change while the gateway runs."""
 
 import asyncio
 import errno
@@ -35,7 +35,7 @@ CACHE = "llm.context_optimization.prompt_cache.enabled"
 
 
 def write(directory: Path, *, own: str = "true", general: str = "true", port: str = "0") -> None:
-    """As an editor does: a new file in the old one's place."""
+    """Write as an editor does: a new file in the old one's place."""
     new = directory / "reverie.yaml.new"
     new.write_text(CONFIG % (own, general, port))
     new.replace(directory / "reverie.yaml")
@@ -131,7 +131,7 @@ def test_a_directory_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -
 
 
 class Held(ConfigFiles):
-    """On a disk that takes its time: each reading ends when it is let go."""
+    """Configuration files on a slow disk: each read ends when it is released."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, {})
@@ -224,7 +224,7 @@ def test_a_counter_that_is_switched_on_later_is_asked(tmp_path: Path) -> None:
 
 
 class Taker:
-    """Notes what it is told."""
+    """Listener that records what it gets."""
 
     def __init__(self, now: LiveSettings, *, refuses: str = "", breaks: bool = False) -> None:
         self.now, self.refuses, self.breaks = now, refuses, breaks

@@ -1,4 +1,4 @@
-"""The configuration as an operator writes it: what loads, with which values."""
+"""Configurations as an operator writes them, and their values."""
 
 import logging
 import re

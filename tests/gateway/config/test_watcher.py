@@ -1,4 +1,4 @@
-"""The configuration is read again when it was written, however that is done, and when somebody asks for it."""
+"""Reload of the configuration after any kind of write, and on request."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def story(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
 
 
 def write(directory: Path, dm: str = "open", contact: str = "ann") -> None:
-    """As an editor does: a new file in the old one's place."""
+    """Write as an editor does: a new file in the old one's place."""
     new = directory / ".reverie.yaml.new"
     new.write_text(CONFIG % (dm, contact))
     new.chmod(0o600)
@@ -45,7 +45,7 @@ def write(directory: Path, dm: str = "open", contact: str = "ann") -> None:
 
 
 class Watched:
-    """A configuration that is watched."""
+    """A watched configuration."""
 
     def __init__(self, directory: Path) -> None:
         self.live = LiveSettings(load_config(directory, {}), directory, {})
@@ -59,7 +59,7 @@ class Watched:
         self._news.set()
 
     async def says(self, dm: str) -> None:
-        """Return once that counts."""
+        """Return once these settings are in force."""
         while self.live.settings.access.dm != dm:
             self._news.clear()
             await self._news.wait()
@@ -134,7 +134,7 @@ async def test_a_directory_that_is_replaced_counts(tmp_path: Path) -> None:
 
 @story
 async def test_links_that_are_turned_to_another_directory_count(tmp_path: Path) -> None:
-    """As Kubernetes keeps a mounted ConfigMap (https://kubernetes.io/docs/concepts/configuration/configmap/)."""
+    """Kubernetes mounts a ConfigMap like this (https://kubernetes.io/docs/concepts/configuration/configmap/)."""
     config = tmp_path / "config"
     for name, dm in (("one", "open"), ("two", "disabled")):
         (config / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What may be fetched: read once, and judged by where it leads."""
+"""URLs and addresses that may be fetched."""
 
 from ipaddress import ip_address
 

@@ -1,4 +1,4 @@
-"""The control socket: real sockets, rude clients, dead predecessors."""
+"""The control socket: real sockets, misbehaving clients, sockets left by dead processes."""
 
 import asyncio
 import contextlib

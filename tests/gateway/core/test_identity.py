@@ -1,4 +1,4 @@
-"""Who somebody is: by the operator, by administrators, by links and by what a platform says."""
+"""Roles of people: by the operator, by administrators, by links and by platform ranks."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -169,7 +169,7 @@ def test_whether_anybody_may_do_something_there() -> None:
 
 
 def test_a_mask_of_many_stars_takes_no_time() -> None:
-    """An admin of one room may block a mask, and everybody without an account is held against it."""
+    """An admin of one room may block a mask, and every sender without an account is matched against it."""
     many = f"irc.x:mask:{'*a' * 20}*b!*@*"
     eve = Sender(id=SenderId(f"mask:{'a' * 60}!e@{'a' * 60}"), name="eve")
     assert role_of(policy(known=granted("blocked", to=many)), LOBBY, eve) == "guest"
@@ -178,7 +178,7 @@ def test_a_mask_of_many_stars_takes_no_time() -> None:
 
 @pytest.mark.parametrize(("role", "bot"), [("owner", "guest"), ("admin", "guest"), ("member", "member")])
 def test_a_bot_administers_by_nothing_that_a_platform_says(role: Role, bot: str) -> None:
-    """One that keeps order in a room says what anybody there has it say."""
+    """A moderation bot repeats text that anybody in the room may have written."""
     mapped = policy(platform_roles=[PlatformRoleRule("irc.*", "#lobby", "op", role, "m")])
     op = replace(ANN, ranks=("op",))
     assert role_of(mapped, LOBBY, op) == role

@@ -1,4 +1,4 @@
-"""Ids that say when they were made."""
+"""Ids and the times they contain."""
 
 from datetime import UTC, datetime, timedelta
 

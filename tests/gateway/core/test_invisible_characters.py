@@ -1,4 +1,4 @@
-"""Characters that nobody sees: what is told, what is left out, and what must stay."""
+"""Invisible characters: those that are marked, those that are removed, and those that must stay."""
 
 import unicodedata
 

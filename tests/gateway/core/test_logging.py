@@ -1,4 +1,4 @@
-"""The process's own log: readable on a terminal, JSON elsewhere, without secrets, and with what it is about."""
+"""Log lines: text on a terminal, JSON elsewhere, without secrets, with their context."""
 
 import asyncio
 import io

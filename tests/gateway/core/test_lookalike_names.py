@@ -1,4 +1,4 @@
-"""Names that only look like another's."""
+"""Lookalike names."""
 
 import gzip
 import hashlib

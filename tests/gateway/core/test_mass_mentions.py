@@ -1,4 +1,4 @@
-"""Posts that would call many people: on the wire of each platform they call few."""
+"""Posts that mention many people: on the wire of each platform they notify few."""
 
 import json
 from typing import Any

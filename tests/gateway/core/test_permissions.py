@@ -1,4 +1,4 @@
-"""Who may have which tool called: the whole table, and laws over it."""
+"""Permissions of tool calls: the whole table, and laws over it."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Programs of ours: what they are told, what is taken of them, and that none outlives its use."""
+"""Child processes: their environment and input, their output, and that none outlives its use."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ async def ran(script: str, *, time_s: float = 30, said: bytes | None = None, cwd
 
 
 def alive(pid: int) -> bool:
-    """Also a zombie is not."""
+    """Return whether the process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Slow work shows how far it is: a bar on a terminal, lines elsewhere."""
+"""Progress of slow work: a bar on a terminal, lines elsewhere."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Secrets are taken out of any text, quickly, and words are not."""
+"""Redaction of secrets: found in any text, quickly, and words stay."""
 
 import base64
 import json
@@ -252,7 +252,7 @@ def test_an_ordinary_line_costs_microseconds() -> None:
 
 
 def test_our_own_texts_have_hardly_anything_that_looks_like_a_secret() -> None:
-    """Each is judged here: what is no secret costs a reader a word, and must stay rare."""
+    """Each exception is listed here: a false match hides a word from readers, and must stay rare."""
     hits = []
     for path in [
         *ROOT.glob("*.md"),

@@ -1,4 +1,4 @@
-"""An operator's expressions, and texts that are made to stall them."""
+"""Regular expressions of operators, and texts made to block them."""
 
 import time
 

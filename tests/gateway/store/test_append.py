@@ -1,4 +1,4 @@
-"""Appending: durable, whole, once, and together."""
+"""Appends: durable, complete, once, and several in one commit."""
 
 import asyncio
 import contextlib
@@ -104,7 +104,7 @@ def test_a_batch_is_bounded_but_one_append_is_one_transaction(tmp_path: Path) ->
 
 
 def poison() -> NewEntry:
-    """Passes every check but SQLite's: its cause does not fit into 64 bits."""
+    """Return an entry that only SQLite refuses: its cause does not fit into 64 bits."""
     return NewEntry(fact=DmnStateSaved(state="x"), at=NOW, cause=Seq(2**70))
 
 

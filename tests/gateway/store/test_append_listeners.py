@@ -1,4 +1,4 @@
-"""Who listens is told of all that is written, also of what nobody waits for any more."""
+"""Append listeners are called for every entry, also if its caller was cancelled."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Types of notifications count themselves: bounded, alike by every way there."""
+"""Counters of notification types: bounded, and equal by append and by rebuild."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence

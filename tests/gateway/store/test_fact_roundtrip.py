@@ -1,4 +1,4 @@
-"""Every fact survives the log, and names of places and keys say what they should."""
+"""Facts after a round trip through the log, conversation names and deduplication keys."""
 
 from typing import get_args
 
@@ -22,7 +22,7 @@ def test_a_notification_read_back_is_the_same_notification(event: Notification) 
 
 
 def test_the_strategies_cover_every_fact() -> None:
-    """A fact without a strategy is one without a proof."""
+    """A fact without a strategy would not be tested."""
     covered: set[type] = set()
     for strategy in vars(strategies).values():
         if isinstance(strategy, st.SearchStrategy):

@@ -1,4 +1,4 @@
-"""A copy is one moment of the store, however much is written meanwhile, and is looked through before it is believed."""
+"""Copies of a store: one moment of it, however much is written meanwhile, and checked before use."""
 
 import sqlite3
 import stat
@@ -13,7 +13,7 @@ from tests.kits.store import heard, opened, run
 
 
 def grown(path: Path) -> Path:
-    """A store of several steps."""
+    """Make a store that takes several steps to copy."""
 
     async def story() -> None:
         async with await opened(path) as store:

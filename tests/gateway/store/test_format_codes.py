@@ -1,4 +1,4 @@
-"""One-time codes are in no line of the log that anybody is shown."""
+"""One-time codes are in no formatted line of the log."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""What requests were expected to cost and did, in numbers and in words."""
+"""Expected and billed cost of requests, in numbers and in words."""
 
 from dataclasses import replace
 from pathlib import Path

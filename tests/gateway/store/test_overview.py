@@ -1,4 +1,4 @@
-"""Pages of the log for whoever looks on: as the log as a whole tells it, and bounded."""
+"""Queries of the dashboard: equal to the whole log, and bounded."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -174,7 +174,7 @@ def test_modes_and_positions_by_time(tmp_path: Path) -> None:
 
 
 def test_what_is_read_takes_few_steps_however_long_the_log_is(tmp_path: Path) -> None:
-    """A page of a log of thousands costs about what one of a short log costs."""
+    """A page of a log of thousands costs about as much as one of a short log."""
 
     async def took(path: Path, count: int) -> int:
         async with await opened(path) as store, await OverviewReader.open(path) as looking:

@@ -1,4 +1,4 @@
-"""No question reads the whole log: SQLite's own plan of each (https://www.sqlite.org/eqp.html)."""
+"""No query reads the whole log: SQLite's own plan of each (https://www.sqlite.org/eqp.html)."""
 
 import itertools
 import sqlite3
@@ -192,7 +192,7 @@ def test_looking_up_keys_and_opening_scan_nothing(connection: sqlite3.Connection
 
 
 def _steps(path: Path, turns_before: int) -> int:
-    """Instructions of SQLite's virtual machine for the turns of a conversation with two in view."""
+    """Count instructions of SQLite's virtual machine for the turns of a conversation with two in view."""
     conversation = place().conversation
 
     async def story() -> None:
@@ -224,7 +224,7 @@ def test_turns_cost_the_same_however_much_stands_before_the_view_and_was_taken_b
 
 
 def _uses_steps(path: Path, texts: int) -> int:
-    """The same for the newest three uses of a word that all texts hold."""
+    """Count instructions for the newest three uses of a word that all texts hold."""
 
     async def story() -> None:
         async with await opened(path) as store:

@@ -1,4 +1,4 @@
-"""What each question answers."""
+"""Results of each query."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every table beside the log is a fold of it: rebuilt, it is the same; tampered with, it is mended."""
+"""Derived tables: a rebuild gives the same, and repairs changed ones."""
 
 import sqlite3
 import tempfile

@@ -1,4 +1,4 @@
-"""The file: made, held, refused, migrated, and whole after a violent end."""
+"""The store's file: created, locked, refused, migrated, and complete after a kill."""
 
 import json
 import os
@@ -224,7 +224,7 @@ def test_migrations_are_numbered_without_a_gap_and_recorded(tmp_path: Path) -> N
 
 
 def test_a_migration_that_was_cut_off_leaves_nothing_half(tmp_path: Path) -> None:
-    """An empty file is what a first start leaves that was killed before its first commit."""
+    """A first start that is killed before its first commit leaves an empty file."""
     path = tmp_path / "s.db"
     path.touch()
     connection = sqlite3.connect(path, isolation_level=None)

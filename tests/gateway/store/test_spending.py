@@ -1,4 +1,4 @@
-"""What turns cost: shared by the rule, summed beside the log, and summed alike by every way there."""
+"""Costs of turns: shared by the rule, and summed equally by append and by rebuild."""
 
 import math
 import sqlite3

@@ -1,4 +1,4 @@
-"""A store that a released version wrote, byte for byte (`released/write.py`), opens with this one and loses nothing."""
+"""Stores written by released versions (`released/write.py`) open with this version and lose nothing."""
 
 import gzip
 import logging
@@ -175,7 +175,7 @@ def test_a_backup_of_an_older_one_is_restored_and_brought_forward(tmp_path: Path
 
 
 def test_released_migrations_are_not_changed() -> None:
-    """Each schema as its own version wrote it, table by table, is what the migrations make up to there."""
+    """The migrations up to a schema make the same tables as the version that released it."""
     for schema in SCHEMAS[:-1]:
         sql = ";".join(text for _, text in migrations()[:schema])
         with closing(sqlite3.connect(":memory:")) as now, closing(sqlite3.connect(":memory:")) as then:
