@@ -54,10 +54,10 @@ GATES: Final[tuple[Gate, ...]] = (
         (
             "a rank counts only if the person has it",
             "if (\n            rule.platform_role in sender.ranks\n            and",
-            "if",
+            "if (",
         ),
         ("a rank counts only on that channel", "fnmatchcase(at.channel, rule.channel)\n            and", ""),
-        ("a rank counts only in that room", " and _is_in_room(policy, rule.room, at)\n        ):", ":"),
+        ("a rank counts only in that room", " and _is_in_room(policy, rule.room, at)\n        ):", "):"),
         ("a rank gives nothing everywhere", "yield rule.role, rule.rule, False", "yield rule.role, rule.rule, True"),
         (
             "ranks count only where the operator wants it",
@@ -234,7 +234,7 @@ GATES: Final[tuple[Gate, ...]] = (
         (
             "masks are paired only where that is wanted",
             "named = (\n            self._policy.allow_masks and",
-            "named =",
+            "named = (",
         ),
         (
             "bots are told nothing",
