@@ -162,7 +162,7 @@ class Greeter:
             return self._remind(event, place, who, request)
         minted = generate_code(self._roster.request_names)
         text = render_pairing_prompt(minted.code, self._channel_style.command_prefix(place.channel))
-        given = CodeIssued(
+        issued = CodeIssued(
             request=minted.request,
             what="pair",
             person=who,
@@ -172,7 +172,7 @@ class Greeter:
             digest=minted.digest,
             until=self._clock.now() + CODE_LIFETIME,
         )
-        return self._issue_code(event, given, text)
+        return self._issue_code(event, issued, text)
 
     def _prompt_room(self, event: Notification, place: Address, sender: Sender) -> PairingNotice | None:
         room = Address(channel=place.channel, room=place.room)
@@ -189,7 +189,7 @@ class Greeter:
             text = render_room_request(minted.code, prefix, inline_code(sender.name, NAME_CHARS))
         else:
             text = render_invite_request(minted.code, prefix, inline_code(about or room.room, NAME_CHARS))
-        given = CodeIssued(
+        issued = CodeIssued(
             request=minted.request,
             what="room",
             person=who,
@@ -201,7 +201,7 @@ class Greeter:
             digest=minted.digest,
             until=self._clock.now() + CODE_LIFETIME,
         )
-        return self._issue_code(event, given, text)
+        return self._issue_code(event, issued, text)
 
     def _remind(
         self, event: Notification, place: Address, who: str, request: CodeIssued | None
@@ -253,38 +253,38 @@ class Greeter:
         return (), lambda _: None
 
     def _on_code_replaced(
-        self, request: CodeIssued, release: Callable[[AppendResult | None], None], asked: AppendResult | None
+        self, request: CodeIssued, release: Callable[[AppendResult | None], None], result: AppendResult | None
     ) -> None:
         """After a code was replaced, let its owner ask for one more, once in an hour."""
-        release(asked)
+        release(result)
         subject = request.person if request.room is None else request.room.conversation
         now = self._clock.now()
         self._replaced = {one: until for one, until in self._replaced.items() if now < until}
-        if asked is not None and asked.is_new and subject not in self._replaced:
+        if result is not None and result.is_new and subject not in self._replaced:
             self._replaced[subject] = now + CODE_LIFETIME
             self._notified.pop(subject, None)
 
-    def _issue_code(self, event: Notification, given: CodeIssued, text: str) -> PairingNotice:
+    def _issue_code(self, event: Notification, issued: CodeIssued, text: str) -> PairingNotice:
         self._warn_without_admins()
-        subject = given.person if given.room is None else given.room.conversation
-        self._notified[subject] = (given.until, dedup_key(event))
-        channel = given.at.channel
+        subject = issued.person if issued.room is None else issued.room.conversation
+        self._notified[subject] = (issued.until, dedup_key(event))
+        channel = issued.at.channel
         replaced, freed = self._evict_oldest_code(channel)
         self._codes_being_written[channel] += 1
 
-        def settle(asked: AppendResult | None) -> None:
+        def settle(result: AppendResult | None) -> None:
             self._codes_being_written[channel] -= 1
-            freed(asked)
-            if asked is None:  # it was not shown
+            freed(result)
+            if result is None:  # it was not shown
                 self._notified.pop(subject, None)
 
         facts = (
             *build_code_expirations(self._roster.expired_requests(channel)),
             *replaced,
-            EffectFact(given, given.at.conversation, f"code:{dedup_key(event)}"),
+            EffectFact(issued, issued.at.conversation, f"code:{dedup_key(event)}"),
         )
         return PairingNotice(
-            post=_build_notice_post(event, given.at, text),
+            post=_build_notice_post(event, issued.at, text),
             change=CommandEffect(answer=text, facts=facts, settle=settle),
         )
 

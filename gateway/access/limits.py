@@ -509,9 +509,9 @@ class UsageLimiter:
         """Return the entries for a turn that no budget covers: once a day with a notice for the last sender."""
         self.stats.count_limited(hit.limit, hit.scope)
         now, day, now_s, room = self._clock.now(), self._today(), self._clock.monotonic(), _room_key(at)
-        over = self._notice_throttle.is_due(room, hit.key(day), now_s, lambda _: False)
+        is_due = self._notice_throttle.is_due(room, hit.key(day), now_s, lambda _: False)
         with_notice = (
-            message is not None and over and not message.sender.is_bot and self._notices.take(at.channel, now_s)
+            message is not None and is_due and not message.sender.is_bot and self._notices.take(at.channel, now_s)
         )
         if not with_notice and _daily_key(hit, day) in self._reported:
             return []
@@ -588,16 +588,16 @@ class UsageLimiter:
         judged = replace(judged, fate="context", urgency=AMBIENT, rule=hit.rule)
         now_s, room, day = self._clock.monotonic(), _room_key(message.at), self._today()
         name = hit.key(day)
-        over = self._notice_throttle.is_due(room, name, now_s, lambda since_s: self._was_free_since(hit, since_s))
-        with_notice = over and not message.sender.is_bot and self._notices.take(message.at.channel, now_s)
+        is_due = self._notice_throttle.is_due(room, name, now_s, lambda since_s: self._was_free_since(hit, since_s))
+        with_notice = is_due and not message.sender.is_bot and self._notices.take(message.at.channel, now_s)
         if not with_notice and _daily_key(hit, day) in self._reported:
             return LimitDecision(judged)
         if with_notice:
             self._notice_throttle.record(room, name, now_s)
 
-        def settle(asked: AppendResult | None) -> None:
+        def settle(result: AppendResult | None) -> None:
             # If it is appended after a failure all the same, `on_appended` records it.
-            if with_notice and (asked is None or not asked.is_new):
+            if with_notice and (result is None or not result.is_new):
                 self._notice_throttle.forget(room, name)
                 self._notices.give_back(message.at.channel, now_s, self._clock.monotonic())
 

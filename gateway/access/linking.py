@@ -74,13 +74,15 @@ class AccountLinker:
         mine = [one for one in waiting if one.what == "link" and one.person == claim.person]
         if sum(one.at.channel == claim.at.channel for one in waiting) - len(mine) >= MAX_PENDING_LINKS:
             return reject("Too many people are linking accounts here. Try again in an hour.")
-        minted = generate_code(self._roster.request_names)
+        generated = generate_code(self._roster.request_names)
         facts = (
             *build_code_expirations(self._roster.expired_requests(claim.at.channel)),
             *(build_code_over(one, "revoked", claim.person) for one in mine),
-            self._build_code_fact(minted, claim, "link"),
+            self._build_code_fact(generated, claim, "link"),
         )
-        return AccessResult(render_link_code(minted.code, self._channel_style.command_prefix(claim.at.channel)), facts)
+        return AccessResult(
+            render_link_code(generated.code, self._channel_style.command_prefix(claim.at.channel)), facts
+        )
 
     def submit_code(self, claim: AccountClaim, written: str) -> AccessResult:
         """Accept a code: that of the person's other account, or the confirmation that this account must submit."""
@@ -157,8 +159,10 @@ class AccountLinker:
         return UNKNOWN_CODE_TEXT if blocked else ""
 
     def _request_confirmation(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
-        minted = generate_code(self._roster.request_names)
-        confirm = self._build_code_fact(minted, claim, "confirm", other=request.person, key=f"confirm:{request.salt}")
+        generated = generate_code(self._roster.request_names)
+        confirm = self._build_code_fact(
+            generated, claim, "confirm", other=request.person, key=f"confirm:{request.salt}"
+        )
         notice = (
             f"{format_person(claim.person, claim.name)} handed in your code, and was shown a second one. If "
             "that is you, hand "
@@ -168,7 +172,7 @@ class AccountLinker:
         facts = (build_code_over(request, "used", claim.person), confirm, build_requester_notice(request, notice))
         other = format_person(request.person, request.name)
         answer = render_link_confirmation(
-            minted.code, self._channel_style.command_prefix(request.at.channel), other, claim.role
+            generated.code, self._channel_style.command_prefix(request.at.channel), other, claim.role
         )
         return AccessResult(answer, facts, request=request.request)
 
@@ -190,22 +194,22 @@ class AccountLinker:
 
     def _build_code_fact(
         self,
-        minted: GeneratedCode,
+        generated: GeneratedCode,
         claim: AccountClaim,
         what: Literal["link", "confirm"],
         *,
         other: str = "",
         key: str = "",
     ) -> EffectFact:
-        given = CodeIssued(
-            request=minted.request,
+        issued = CodeIssued(
+            request=generated.request,
             what=what,
             person=claim.person,
             name=claim.name,
             at=claim.at,
             other=other,
-            salt=minted.salt,
-            digest=minted.digest,
+            salt=generated.salt,
+            digest=generated.digest,
             until=self._clock.now() + CODE_LIFETIME,
         )
-        return EffectFact(given, claim.at.conversation, key)
+        return EffectFact(issued, claim.at.conversation, key)

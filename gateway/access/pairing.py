@@ -124,9 +124,9 @@ def approve_pairing(request: CodeIssued, by: str, *, has: RoleAssigned | None) -
         return AccessResult(
             words, (build_code_over(request, "used", by),), ok=has.role != "blocked", request=request.request
         )
-    given = RoleAssigned(person=request.person, role="member", name=request.name, by=by, why="pairing")
+    assigned = RoleAssigned(person=request.person, role="member", name=request.name, by=by, why="pairing")
     facts = (
-        EffectFact(given, request.at.conversation, f"paired:{request.salt}"),
+        EffectFact(assigned, request.at.conversation, f"paired:{request.salt}"),
         build_code_over(request, "used", by),
         build_requester_notice(request, PAIRED_TEXT),
     )
@@ -145,7 +145,7 @@ def approve_room(request: CodeIssued, room: Address, by: str) -> AccessResult:
     The admin's command and its answer may be visible to nobody else.
     """
     inside = (request.at.channel, request.at.room) == (room.channel, room.room)
-    told = f"{'This room' if inside else format_room(room.conversation, request.about)} is open for me now."
+    notice_text = f"{'This room' if inside else format_room(room.conversation, request.about)} is open for me now."
     facts: Sequence[EffectFact] = (
         EffectFact(
             RoomAccessChanged(room=room, open=True, by=by, about=request.about),
@@ -153,7 +153,7 @@ def approve_room(request: CodeIssued, room: Address, by: str) -> AccessResult:
             f"opened:{request.salt}",
         ),
         build_code_over(request, "used", by),
-        build_requester_notice(request, told),
+        build_requester_notice(request, notice_text),
     )
     asked = f"{format_person(request.person, request.name)} had asked for it."
     return AccessResult(
@@ -161,13 +161,13 @@ def approve_room(request: CodeIssued, room: Address, by: str) -> AccessResult:
     )
 
 
-def revoke_pairing(person: str, given: RoleAssigned | None, by: str) -> AccessResult:
+def revoke_pairing(person: str, assigned: RoleAssigned | None, by: str) -> AccessResult:
     """Take the role that somebody got by pairing back."""
-    if given is None or given.role == "blocked":
+    if assigned is None or assigned.role == "blocked":
         return reject(f"{format_person(person)} was not let in by anybody; `role list` tells who may what, and why.")
-    taken = RoleAssigned(person=person, role="", name=given.name, by=by, why="pairing")
+    taken = RoleAssigned(person=person, role="", name=assigned.name, by=by, why="pairing")
     return AccessResult(
-        f"Let in no more: {format_person(person, given.name)}, who was {given.role}.", (EffectFact(taken),)
+        f"Let in no more: {format_person(person, assigned.name)}, who was {assigned.role}.", (EffectFact(taken),)
     )
 
 
@@ -182,8 +182,8 @@ def build_requester_notice(request: CodeIssued, text: str) -> EffectFact:
     return EffectFact(PostQueued(post=Post(key=key, to=to, text=text, style="notice")), to.conversation, f"post:{key}")
 
 
-def _notice_key(over: str) -> PostKey:
-    return PostKey(hashlib.sha256(f"letter:{over}".encode()).hexdigest()[:26])
+def _notice_key(ended: str) -> PostKey:
+    return PostKey(hashlib.sha256(f"letter:{ended}".encode()).hexdigest()[:26])
 
 
 _MAX_LEAVING: Final = 1_000
@@ -217,12 +217,12 @@ class AccessNotifier:
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         """Post the notices, and join or leave the rooms, of these entries."""
         fresh = [(entry, one) for entry, one in zip(entries, written, strict=True) if one.is_new]
-        over = {
+        ended = {
             _notice_key(entry.key) for entry, _ in fresh if entry.key is not None and isinstance(entry.fact, CodeEnded)
         }
         for entry, one in fresh:
             match entry.fact:
-                case PostQueued(post=post) if post.key in over:
+                case PostQueued(post=post) if post.key in ended:
                     self._post(OutboxPost(seq=one.seq, at=entry.at, post=post, parts=()))
                 case RoomAccessChanged(open=True, room=room):
                     self._join(room)

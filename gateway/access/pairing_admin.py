@@ -47,7 +47,7 @@ async def list_access(reader: StoreReader, now: datetime) -> list[str]:
 
 
 async def approve(
-    store: Store, clock: Clock, code: str, by: str = OPERATOR, *, also: ExtraFacts | None = None
+    store: Store, clock: Clock, code: str, by: str = OPERATOR, *, extra_facts: ExtraFacts | None = None
 ) -> tuple[bool, str]:
     """Approve the request of this code: accept the person, or open the room. Return whether that is done, and a text.
 
@@ -58,16 +58,16 @@ async def approve(
     roster = await _load_roster(store, clock)
     request = find_request(roster.pending_requests("pair", "room"), code)
     if request is None:
-        return await _append_result(store, clock, reject(render_unknown_request(code, "reverie ", "pair")), also)
+        return await _append_result(store, clock, reject(render_unknown_request(code, "reverie ", "pair")), extra_facts)
     if request.room is not None:
-        return await _append_result(store, clock, pairing.approve_room(request, request.room, by), also)
+        return await _append_result(store, clock, pairing.approve_room(request, request.room, by), extra_facts)
     return await _append_result(
-        store, clock, pairing.approve_pairing(request, by, has=roster.find_grant(request.person)), also
+        store, clock, pairing.approve_pairing(request, by, has=roster.find_grant(request.person)), extra_facts
     )
 
 
 async def revoke(
-    store: Store, clock: Clock, who: str, by: str = OPERATOR, *, also: ExtraFacts | None = None
+    store: Store, clock: Clock, who: str, by: str = OPERATOR, *, extra_facts: ExtraFacts | None = None
 ) -> tuple[bool, str]:
     """Revoke somebody's role from pairing (`channel:id`), or a request's code (its name).
 
@@ -76,12 +76,12 @@ async def revoke(
     roster = await _load_roster(store, clock)
     request = next((one for one in roster.pending_requests("pair", "room") if one.request == who.lower()), None)
     if request is not None:
-        return await _append_result(store, clock, pairing.revoke_code(request, by), also)
+        return await _append_result(store, clock, pairing.revoke_code(request, by), extra_facts)
     return await _append_result(
         store,
         clock,
         pairing.revoke_pairing(normalize_person_key(who), roster.find_grant(normalize_person_key(who)), by),
-        also,
+        extra_facts,
     )
 
 
@@ -92,7 +92,7 @@ async def seed(
     by: str = OPERATOR,
     *,
     role: Literal["owner", "admin", "member"] = "member",
-    also: ExtraFacts | None = None,
+    extra_facts: ExtraFacts | None = None,
 ) -> tuple[bool, str]:
     """Give a role to somebody who never asked: `channel:id`, as `whoami` shows it.
 
@@ -101,18 +101,20 @@ async def seed(
     whom = normalize_person_key(person)
     if not all(whom.partition(":")[::2]):
         words = "Write channel:id, as `whoami` shows it, e.g. telegram.main:1001."
-        return await _append_result(store, clock, reject(words), also)
+        return await _append_result(store, clock, reject(words), extra_facts)
     if role in ADMIN_ROLES and not is_verifiable(whom):
         return await _append_result(
-            store, clock, reject("Nobody vouches for a mask, so it is never made admin or owner."), also
+            store, clock, reject("Nobody vouches for a mask, so it is never made admin or owner."), extra_facts
         )
     roster = await _load_roster(store, clock)
     given = roster.find_grant(whom)
     if given is not None and given.role == role:
-        return await _append_result(store, clock, reject(f"{format_person(whom, given.name)} is {role} already."), also)
+        return await _append_result(
+            store, clock, reject(f"{format_person(whom, given.name)} is {role} already."), extra_facts
+        )
     fact = RoleAssigned(person=whom, role=role, name=given.name if given else "", by=by, why="seed")
     return await _append_result(
-        store, clock, AccessResult(f"{format_person(whom)} is {role} from now on.", (EffectFact(fact),)), also
+        store, clock, AccessResult(f"{format_person(whom)} is {role} from now on.", (EffectFact(fact),)), extra_facts
     )
 
 
@@ -123,10 +125,10 @@ async def _load_roster(reader: StoreReader, clock: Clock) -> Roster:
 
 
 async def _append_result(
-    store: Store, clock: Clock, outcome: AccessResult, also: ExtraFacts | None
+    store: Store, clock: Clock, outcome: AccessResult, extra_facts: ExtraFacts | None
 ) -> tuple[bool, str]:
     now = clock.now()
-    facts = (*outcome.facts, *map(EffectFact, also(outcome.ok, outcome.text) if also is not None else ()))
+    facts = (*outcome.facts, *map(EffectFact, extra_facts(outcome.ok, outcome.text) if extra_facts is not None else ()))
     await store.append([NewEntry(fact=one.fact, at=now, conversation=one.place, key=one.key or None) for one in facts])
     return outcome.ok, outcome.text
 
@@ -146,7 +148,7 @@ class PairingAdmin:
         """Execute the request and return its result. Raises StoreError: then nothing is done."""
         store, clock = self._store, self._clock
 
-        def also(ok: bool, words: str) -> Sequence[AuditRecord]:
+        def extra_facts(ok: bool, words: str) -> Sequence[AuditRecord]:
             return (self._build_audit(order, ok=ok, words=words),)
 
         match order.what:
@@ -154,11 +156,11 @@ class PairingAdmin:
                 lines = await list_access(store, clock.now())
                 return ControlResponse(ok=True, lines=tuple(lines) or ("nobody asks, and nobody was let in",))
             case "approve":
-                ok, words = await approve(store, clock, order.who, also=also)
+                ok, words = await approve(store, clock, order.who, extra_facts=extra_facts)
             case "revoke":
-                ok, words = await revoke(store, clock, order.who, also=also)
+                ok, words = await revoke(store, clock, order.who, extra_facts=extra_facts)
             case "seed":
-                ok, words = await seed(store, clock, order.who, role=order.role, also=also)
+                ok, words = await seed(store, clock, order.who, role=order.role, extra_facts=extra_facts)
             case _:
                 assert_never(order.what)
         return ControlResponse(ok=ok, lines=(words,))

@@ -91,8 +91,10 @@ def _rooms_need_approval(policy: AccessPolicy) -> bool:
 
 
 def _is_direct(event: Notification) -> bool:
-    said = isinstance(event, Message) and event.kind == "direct"
-    return said or (isinstance(event, Command | MessageEdited | MessageDeleted | ReactionChanged) and event.direct)
+    is_direct_message = isinstance(event, Message) and event.kind == "direct"
+    return is_direct_message or (
+        isinstance(event, Command | MessageEdited | MessageDeleted | ReactionChanged) and event.direct
+    )
 
 
 def _decide_invite(policy: AccessPolicy, place: Address, who: Identity) -> AccessDecision:

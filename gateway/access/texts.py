@@ -50,37 +50,37 @@ def hash_code(salt: str, code: str) -> str:
     return hashlib.sha256(f"{salt}{code}".encode("utf-8", "replace")).hexdigest()
 
 
-def find_by_code(given: Iterable[CodeIssued], written: str) -> CodeIssued | None:
+def find_by_code(requests: Iterable[CodeIssued], written: str) -> CodeIssued | None:
     """Return the request of this code. Takes as long for a wrong code as for a right one."""
     code, found = normalize_code(written), None
-    for one in given:
+    for one in requests:
         if hmac.compare_digest(hash_code(one.salt, code), one.digest):
             found = one
     return found
 
 
-def find_request(given: Sequence[CodeIssued], written: str) -> CodeIssued | None:
+def find_request(requests: Sequence[CodeIssued], written: str) -> CodeIssued | None:
     """Return the request that an admin means: by its code, by its name, or by its person or room.
 
     People are written as `channel:id`, rooms as `channel/room`, both as they are listed. Names that people gave
     themselves, and titles of rooms, never count.
     """
-    if (found := find_by_code(given, written)) is not None:
+    if (found := find_by_code(requests, written)) is not None:
         return found
     word = written.strip("` \t\n")
-    for one in given:
+    for one in requests:
         if word.lower() == one.request:
             return one
-    for one in given:
+    for one in requests:
         meant = normalize_person_key(word) == one.person if one.room is None else word == one.room.conversation
         if meant:
             return one
     return None
 
 
-def filter_unexpired(given: Iterable[CodeIssued], now: datetime) -> list[CodeIssued]:
+def filter_unexpired(requests: Iterable[CodeIssued], now: datetime) -> list[CodeIssued]:
     """Return the codes that are still valid."""
-    return [one for one in given if now < one.until]
+    return [one for one in requests if now < one.until]
 
 
 MAX_LINKED_ACCOUNTS: Final = 8
@@ -127,8 +127,8 @@ def format_person(person: str, name: str = "") -> str:
 def format_room(conversation: ConversationId | str, about: str = "") -> str:
     """Return a room by id, with its own title."""
     shown = inline_code(conversation, ID_CHARS)
-    told = about.strip() and not conversation.endswith(f"/{about}")  # on some platforms the id is the name
-    return f"{inline_code(about, NAME_CHARS)} ({shown})" if told else shown
+    has_title = about.strip() and not conversation.endswith(f"/{about}")  # on some platforms the id is the name
+    return f"{inline_code(about, NAME_CHARS)} ({shown})" if has_title else shown
 
 
 def describe_verification(person: str, platforms: Mapping[ChannelName, str]) -> str:

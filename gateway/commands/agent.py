@@ -122,7 +122,7 @@ class DmnCommands:
         words = "\n".join(f"{line}." for line in response.lines)
         if not todo:
             return CommandReply(text=words, ok=response.ok)
-        facts = [made for one in todo for made in self._build_facts(one)]
+        facts = [fact for one in todo for fact in self._build_facts(one)]
         return CommandReply(
             text=words,
             effect=CommandEffect(answer=words, facts=tuple(facts), settle=partial(self._send_directives, todo)),
@@ -138,8 +138,8 @@ class DmnCommands:
     def _find_loop(self, agent: str) -> RunningDmn:
         return next(loop for loop in self._loops if loop.agent == agent)
 
-    def _send_directives(self, todo: Iterable[DmnCommand], asked: AppendResult | None) -> None:
-        if asked is not None and asked.is_new:
+    def _send_directives(self, todo: Iterable[DmnCommand], appended: AppendResult | None) -> None:
+        if appended is not None and appended.is_new:
             for one in todo:
                 self._find_loop(one.agent).send(one.directive)
 
@@ -251,8 +251,8 @@ class ReminderCommands:
             return CommandReply(text=f"There is no reminder {inline_code(call.arguments['id'])} here.", ok=False)
         words = f"Reminder `{row.id}` is cancelled."
         fact = ReminderEnded(reminder=row.id, reason=f"cancelled by {call.person}")
-        made = EffectFact(fact, place=row.conversation or inner_conversation(row.agent))
-        return CommandReply(text=words, effect=CommandEffect(answer=words, facts=(made,), settle=self._settle_cancel))
+        ended = EffectFact(fact, place=row.conversation or inner_conversation(row.agent))
+        return CommandReply(text=words, effect=CommandEffect(answer=words, facts=(ended,), settle=self._settle_cancel))
 
     async def suggest_ids(self, typed: CommandCompletion) -> list[str]:
         """Suggest reminders of that place, the next first."""
@@ -260,8 +260,8 @@ class ReminderCommands:
             [one.id for one in await self._reader.pending_reminders(typed.at.conversation)], typed.prefix
         )
 
-    def _settle_cancel(self, asked: AppendResult | None) -> None:
-        if asked is not None and asked.is_new:
+    def _settle_cancel(self, appended: AppendResult | None) -> None:
+        if appended is not None and appended.is_new:
             self._reminders.notify_changed()
 
     async def _find_reminders(self, call: CommandCall) -> tuple[list[PendingReminder], list[PendingReminder], int]:
@@ -276,11 +276,11 @@ class ReminderCommands:
         return [one for one in rows if one.conversation == at], visible, len(others) - len(visible)
 
     def _format_reminder(self, one: PendingReminder) -> str:
-        asked = f", asked for by {inline_code(one.asked_by)}" if one.asked_by else ""
+        requester = f", asked for by {inline_code(one.asked_by)}" if one.asked_by else ""
         text = inline_code(one.text, MAX_REMINDER_CHARS)
         return (
             f"- `{one.id}`: {format_due(one, self._reminders.timezone)}, "
-            f"{describe_schedule_text(one.schedule)}{asked}: {text}"
+            f"{describe_schedule_text(one.schedule)}{requester}: {text}"
         )
 
 
@@ -319,16 +319,17 @@ class OperationsCommands:
             return CommandReply(text=f"{inline_code(name)} is being restarted already.", ok=False)
         words = f"I disconnect {inline_code(name)} and connect it again. If that does not work, I say so here."
         return CommandReply(
-            text=words, effect=CommandEffect(answer=words, settle=lambda asked: self._begin_restart(call, name, asked))
+            text=words,
+            effect=CommandEffect(answer=words, settle=lambda appended: self._begin_restart(call, name, appended)),
         )
 
-    def _begin_restart(self, call: CommandCall, name: ChannelName, asked: AppendResult | None) -> None:
-        if asked is None or not asked.is_new:
+    def _begin_restart(self, call: CommandCall, name: ChannelName, appended: AppendResult | None) -> None:
+        if appended is None or not appended.is_new:
             return
 
         async def on_result(result: RestartResult) -> None:
             if words := _render_restart(name, result):
-                await self._follow_up.send(call.command, asked.seq, words, private=True)
+                await self._follow_up.send(call.command, appended.seq, words, private=True)
 
         self._supervisor.start_restart(name, f"restarted by {call.person}", on_result)
 

@@ -98,6 +98,7 @@ class CommandReply:
 
 
 CommandHandler = Callable[[CommandCall, CommandContext], Awaitable[str | CommandReply]]
+
 MAX_SUGGESTIONS: Final = 25
 MAX_SUGGESTION_CHARS: Final = 100
 """As in `channels.base.CommandCompleter`."""
@@ -148,9 +149,9 @@ def format_place(conversation: ConversationId) -> str:
     return inline_code(conversation, PLACE_CHARS)
 
 
-def match_suggestions(found: Iterable[str], begun: str) -> list[str]:
+def match_suggestions(found: Iterable[str], prefix: str) -> list[str]:
     """Return the suggestions that contain what somebody has begun to write."""
-    meant = begun.strip(" `").casefold()
+    meant = prefix.strip(" `").casefold()
     return list(
         islice((one for one in found if meant in one.casefold() and len(one) <= MAX_SUGGESTION_CHARS), MAX_SUGGESTIONS)
     )

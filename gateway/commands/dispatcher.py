@@ -277,14 +277,14 @@ class CommandDispatcher:
             return CommandReply(text=late, ok=False)
         if row.direct_only and not command.direct:
             return CommandReply(text=f"`{prefix}{row.name}` is for direct chats: write it to me alone.", ok=False)
-        use = parse_arguments(row, command.args)
-        if isinstance(use, InvalidArguments):
-            return CommandReply(text=help.explain_invalid_arguments(row, use, prefix), ok=False)
-        sub = use.sub.name if use.sub is not None else ""
+        parsed = parse_arguments(row, command.args)
+        if isinstance(parsed, InvalidArguments):
+            return CommandReply(text=help.explain_invalid_arguments(row, parsed, prefix), ok=False)
+        sub = parsed.sub.name if parsed.sub is not None else ""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 handler = self._handlers.get(f"{row.name} {sub}") or self._handlers[row.name]
-                answer = await handler(replace(call, sub=sub, arguments=use.arguments), self._context)
+                answer = await handler(replace(call, sub=sub, arguments=parsed.arguments), self._context)
             return answer if isinstance(answer, CommandReply) else CommandReply(text=answer)
         except Exception:  # a bug, or an unreadable store: the stream goes on, and the sender is answered
             reference = answer_key(command)[:8]

@@ -75,10 +75,10 @@ class CommandSuggester:
         return decide(self._policy, command)
 
 
-def rank_suggestions(found: Iterable[str], begun: str) -> list[str]:
+def rank_suggestions(suggestions: Iterable[str], prefix: str) -> list[str]:
     """Return the suggestions that begin with the given text, then those that contain it."""
-    wanted = begun.casefold().strip()
-    usable = [one for one in dict.fromkeys(found) if 0 < len(one) <= MAX_CHOICE_CHARS and one.isprintable()]
+    wanted = prefix.casefold().strip()
+    usable = [one for one in dict.fromkeys(suggestions) if 0 < len(one) <= MAX_CHOICE_CHARS and one.isprintable()]
     first = [one for one in usable if one.casefold().startswith(wanted)]
     others = [one for one in usable if wanted in one.casefold() and one not in first]
     return [*first, *others][:MAX_CHOICES]

@@ -163,11 +163,11 @@ class JournalCommands:
                 text="That was written down elsewhere: an owner or admin of all places can do it.", ok=False
             )
         words = f"Note `n{seq}` is forgotten. What MEMORY.md made of it leaves with the next dream."
-        made = EffectFact(
+        forgotten = EffectFact(
             NoteForgotten(agent=where.agent, note=seq, by=f"{call.person} ({call.role})"), key=f"forgotten:{seq}"
         )
         settle = partial(self._settle_forget, call, where.agent, seq)
-        return CommandReply(text=words, effect=CommandEffect(answer=words, facts=(made,), settle=settle))
+        return CommandReply(text=words, effect=CommandEffect(answer=words, facts=(forgotten,), settle=settle))
 
     async def pending(self, call: CommandCall, context: CommandContext) -> CommandReply:
         """List the notes that wait for an owner, to an owner in a direct chat: they may come from any place."""
@@ -206,15 +206,15 @@ class JournalCommands:
         names = [f"n{one.seq}" for one in left if isinstance(one.fact, NoteWritten) and one.fact.agent == agent]
         return match_suggestions(names, typed.prefix)
 
-    def _settle_forget(self, call: CommandCall, agent: str, seq: Seq, asked: AppendResult | None) -> None:
-        if asked is not None and asked.is_new:
-            self._spawn(self._settle_files(call, agent, seq, asked.seq))
+    def _settle_forget(self, call: CommandCall, agent: str, seq: Seq, appended: AppendResult | None) -> None:
+        if appended is not None and appended.is_new:
+            self._spawn(self._settle_files(call, agent, seq, appended.seq))
 
-    async def _settle_files(self, call: CommandCall, agent: str, seq: Seq, asked: Seq) -> None:
+    async def _settle_files(self, call: CommandCall, agent: str, seq: Seq, appended: Seq) -> None:
         trusted = [seq] if call.global_role in ADMIN_ROLES else []
         if not await self._forgetter.apply_to_files(agent, trusted=trusted):
             words = f"My files could not be written: note `n{seq}` leaves them at the next start."
-            await self._send_follow_up(call.command, asked, words)
+            await self._send_follow_up(call.command, appended, words)
 
     async def _build_tool_context(self, call: CommandCall) -> ToolContext:
         """Return the context that a turn there would have."""

@@ -88,30 +88,30 @@ def parse_arguments(row: CommandDefinition, text: str) -> ParsedArguments | Inva
 
 def is_unambiguous(row: CommandDefinition, text: str, rows: Mapping[str, CommandDefinition]) -> bool:
     """Return whether this text can be meant only as that command, though it has no prefix."""
-    use = parse_arguments(row, text)
-    if isinstance(use, InvalidArguments) or (row.subs and text.strip() and not use.is_sub_named):
+    parsed = parse_arguments(row, text)
+    if isinstance(parsed, InvalidArguments) or (row.subs and text.strip() and not parsed.is_sub_named):
         return False
-    args = {arg.name: arg for arg in (use.sub.args if use.sub is not None else row.args)}
-    if row.name == "help" and use.arguments:
-        about = rows.get(use.arguments.get("command", "").lower())
+    args = {arg.name: arg for arg in (parsed.sub.args if parsed.sub is not None else row.args)}
+    if row.name == "help" and parsed.arguments:
+        about = rows.get(parsed.arguments.get("command", "").lower())
         return about is not None and (
-            "sub" not in use.arguments or about.find_sub(use.arguments["sub"].lower()) is not None
+            "sub" not in parsed.arguments or about.find_sub(parsed.arguments["sub"].lower()) is not None
         )
-    return all(_is_unambiguous_value(args[name], value) for name, value in use.arguments.items())
+    return all(_is_unambiguous_value(args[name], value) for name, value in parsed.arguments.items())
 
 
 def mask_secrets(row: CommandDefinition, text: str) -> str:
     """Return the text without secrets, for records. Invalid arguments are hidden if they could contain a secret."""
-    use = parse_arguments(row, text)
+    parsed = parse_arguments(row, text)
     everything = [*row.args, *(arg for sub in row.subs for arg in sub.args)]
-    if isinstance(use, ParsedArguments):
-        args = use.sub.args if use.sub is not None else row.args
-        given = [(arg, use.arguments[arg.name]) for arg in args if arg.name in use.arguments]
+    if isinstance(parsed, ParsedArguments):
+        args = parsed.sub.args if parsed.sub is not None else row.args
+        given = [(arg, parsed.arguments[arg.name]) for arg in args if arg.name in parsed.arguments]
         shown = [HIDDEN_VALUE if arg.secret and not is_request_id(value) else value for arg, value in given]
-        return " ".join([use.sub.name, *shown] if use.sub is not None else shown)
+        return " ".join([parsed.sub.name, *shown] if parsed.sub is not None else shown)
     if not any(arg.secret for arg in everything):
         return " ".join(text.split())
-    return f"{use.sub.name} {HIDDEN_VALUE}" if use.sub is not None else HIDDEN_VALUE
+    return f"{parsed.sub.name} {HIDDEN_VALUE}" if parsed.sub is not None else HIDDEN_VALUE
 
 
 def quote_code(text: str, most: int = MAX_QUOTED_CHARS) -> str:

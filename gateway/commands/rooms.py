@@ -97,9 +97,9 @@ class SayCommand:
         facts = _SayFacts(follow_up_key(call.command, "said"), to, text, self._bindings.find(to).agent)
         words = f"I say it in {name}."
 
-        def settle(asked: AppendResult | None) -> None:
+        def settle(appended: AppendResult | None) -> None:
             lock.release()
-            if asked is not None and asked.is_new:
+            if appended is not None and appended.is_new:
                 self._forget(to.conversation)
                 self._spawn(self._post_stored(facts.key))
 
@@ -210,7 +210,7 @@ class RoomCommands:
         words = f"I enter {name}. If I cannot, I say so here."
         return CommandReply(
             text=words,
-            effect=CommandEffect(answer=words, settle=lambda asked: self._begin_travel(call, at, "enter", asked)),
+            effect=CommandEffect(answer=words, settle=lambda appended: self._begin_travel(call, at, "enter", appended)),
         )
 
     async def part(self, call: CommandCall, context: CommandContext) -> CommandReply:
@@ -231,16 +231,16 @@ class RoomCommands:
         words = f"I leave {name}, and stay out until `{prefix}join` or until I am started anew."
         return CommandReply(
             text=words,
-            effect=CommandEffect(answer=words, settle=lambda asked: self._begin_travel(call, at, "leave", asked)),
+            effect=CommandEffect(answer=words, settle=lambda appended: self._begin_travel(call, at, "leave", appended)),
         )
 
-    def _begin_travel(self, call: CommandCall, at: Address, way: RoomAction, asked: AppendResult | None) -> None:
-        if asked is None or not asked.is_new:
+    def _begin_travel(self, call: CommandCall, at: Address, way: RoomAction, appended: AppendResult | None) -> None:
+        if appended is None or not appended.is_new:
             return
 
         async def on_failure(reason: str) -> None:
             words = f"I cannot {way} {inline_code(at.conversation, PLACE_CHARS)}: {inline_code(reason, PLACE_CHARS)}."
-            await self._follow_up.send(call.command, asked.seq, words, private=False)
+            await self._follow_up.send(call.command, appended.seq, words, private=False)
 
         self._membership.start(way, at, on_failure)
 

@@ -43,9 +43,9 @@ def make_channel(
         case "discord":
             from channels.discord.channel import DiscordChannel, create_channel  # noqa: PLC0415 - heavy: only where it is used
 
-            made = create_channel(name, config, clock, cursor=cursor, commands=COMMAND_SPECS)
+            discord = create_channel(name, config, clock, cursor=cursor, commands=COMMAND_SPECS)
             if isinstance(before, DiscordChannel):
-                made.take_over(before)
-            return made
+                discord.take_over(before)
+            return discord
         case "console":
             raise AssertionError("a console has no adapter; the settings were not checked")

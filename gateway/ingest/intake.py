@@ -317,16 +317,16 @@ class Intake:
         cursor moves in the last one. If cancelled, a running transaction is completed with its callbacks first: the
         platform repeats its events, and then they are not new.
         """
-        taken, named = list[_DecidedEvent](), list[NewEntry]()
+        decided, named = list[_DecidedEvent](), list[NewEntry]()
         names = dict[ConversationId, PlaceNames]()
         for event in batch:
             with log_context(**_log_context(event)):
                 named += await self._build_name_entries(event, names)
-                taken.append(await self._decide(event))
-            if taken[-1].handled.effect is not None:
-                await run_to_completion(self._write(taken, named))
-                taken, named, names = [], [], {}
-        await run_to_completion(self._write(taken, named, cursor))
+                decided.append(await self._decide(event))
+            if decided[-1].handled.effect is not None:
+                await run_to_completion(self._write(decided, named))
+                decided, named, names = [], [], {}
+        await run_to_completion(self._write(decided, named, cursor))
 
     async def _build_name_entries(
         self, event: Notification, written: dict[ConversationId, PlaceNames]
@@ -342,20 +342,20 @@ class Intake:
         return [entry] if judged is None else [entry, NewEntry(fact=judged, at=now, conversation=place, cause=entry)]
 
     async def _write(
-        self, taken: Sequence[_DecidedEvent], named: Sequence[NewEntry], cursor: str | None = None
+        self, decided: Sequence[_DecidedEvent], named: Sequence[NewEntry], cursor: str | None = None
     ) -> None:
         """Append one transaction and call back. At most the last event has an effect."""
-        entries = [*named, *(entry for one in taken for entry in one.entries)]
+        entries = [*named, *(entry for one in decided for entry in one.entries)]
         if cursor is not None:
             entries.append(NewEntry(fact=CursorMoved(channel=self._channel, value=cursor), at=self._clock.now()))
         written = dict[int, AppendResult]()
         try:
             written = dict(zip(map(id, entries), await self._store.append(entries), strict=True))
         finally:
-            for one in taken:
+            for one in decided:
                 if one.handled.effect is not None:
                     one.handled.effect.settle(written.get(id(one.entries[0])))
-        fresh = [one for one in taken if written[id(one.entries[0])].is_new]
+        fresh = [one for one in decided if written[id(one.entries[0])].is_new]
         for entry in named:
             if isinstance(entry.fact, PlaceRenamed):
                 self._titles.learn(entry.fact)

@@ -102,8 +102,8 @@ class AttentionRule:
 
     def match(self, dotted: str, text: str, role: Role | None) -> RegexOutcome:
         """Return whether this rule applies to such an event. `role`: of its sender; None: it has none."""
-        named = dotted == self.type or dotted.startswith(f"{self.type}.") or fnmatchcase(dotted, self.type)
-        if not named or (self.keyword is not None and self.keyword.casefold() not in text.casefold()):
+        type_matches = dotted == self.type or dotted.startswith(f"{self.type}.") or fnmatchcase(dotted, self.type)
+        if not type_matches or (self.keyword is not None and self.keyword.casefold() not in text.casefold()):
             return "no"
         if self.role is not None and (role is None or ROLE_ORDER.index(role) < ROLE_ORDER.index(self.role)):
             return "no"
@@ -285,9 +285,9 @@ def iter_named_rules(policy: AttentionPolicy) -> Iterator[tuple[str, AttentionRu
 
 def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int, str]:
     """Return the threshold that holds now, and its name for reasons; empty: none is set."""
-    made = policy.overrides().thresholds
-    level, prefix = find_threshold({**policy.thresholds, **made} if made else policy.thresholds, dotted)
-    return level, prefix and f"{'notify threshold ' if prefix in made else 'attention.thresholds.'}{prefix}"
+    overridden = policy.overrides().thresholds
+    level, prefix = find_threshold({**policy.thresholds, **overridden} if overridden else policy.thresholds, dotted)
+    return level, prefix and f"{'notify threshold ' if prefix in overridden else 'attention.thresholds.'}{prefix}"
 
 
 MAX_SALIENCE_ROOMS: Final = 1_000

@@ -111,9 +111,9 @@ class MediaStore:
         name = await asyncio.to_thread(self._save, data)
         return ToolImage(sha256=name, media_type=found.media_type, about=about, size_bytes=len(data))
 
-    async def load_images_by_hash(self, shown: Sequence[ToolImage]) -> dict[str, Image]:
+    async def load_images_by_hash(self, images: Sequence[ToolImage]) -> dict[str, Image]:
         """Return the images that tools produced, by digest, without those that are gone."""
-        found = [(one.sha256, await self.load_images((one,))) for one in shown]
+        found = [(one.sha256, await self.load_images((one,))) for one in images]
         return {name: image for name, images in found for image in images}
 
     async def sweep(self) -> None:

@@ -207,10 +207,10 @@ class ChannelSupervisor:
     async def close(self) -> None:
         """End them all. Each closes its connection within a second."""
         self._closed = True
-        while going := self._active_tasks():
-            for task in going:
+        while running := self._active_tasks():
+            for task in running:
                 task.cancel()
-            await asyncio.wait(going, timeout=GOODBYE_S)
+            await asyncio.wait(running, timeout=GOODBYE_S)
 
     def spawn_beside(self, work: Coroutine[None, None, None]) -> None:
         """Run a task beside the channels that may add one: until it ends, no channel counts as the last.
@@ -349,8 +349,8 @@ class ChannelSupervisor:
         """Return whether any channel was up, or may yet come up."""
         if self._side_tasks:
             return True
-        going = [run for run in self._runs.values() if run.task is not None and not run.task.done()]
-        return any(run.refusal is None or run.was_up for run in going)
+        running = [run for run in self._runs.values() if run.task is not None and not run.task.done()]
+        return any(run.refusal is None or run.was_up for run in running)
 
     def _active_tasks(self) -> list[asyncio.Task[None]]:
         running = (run.task for run in self._runs.values() if run.task is not None)

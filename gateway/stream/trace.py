@@ -231,14 +231,14 @@ async def load_trail(reader: StoreReader, event: LogEntry) -> EventTrail | None:
         return None
     if judgement.fact.fate in ("refused", "noted") or judgement.conversation is None:
         return EventTrail(event=event, judgement=judgement)
-    over = await reader.handled_by(judgement)
-    interrupted = over is not None and isinstance(over.fact, TurnRecord) and over.fact.outcome == "interrupted"
+    handler = await reader.handled_by(judgement)
+    interrupted = handler is not None and isinstance(handler.fact, TurnRecord) and handler.fact.outcome == "interrupted"
     return EventTrail(
         event=event,
         judgement=judgement,
         looked_at=await reader.first_looked_at_by(judgement),
-        dealt_with=over,
-        next_turn=await reader.next_finished_turn(over) if over is not None and interrupted else None,
+        dealt_with=handler,
+        next_turn=await reader.next_finished_turn(handler) if handler is not None and interrupted else None,
     )
 
 
@@ -278,29 +278,32 @@ async def _explain_judged(reader: StoreReader, found: EventTrail, judged: Judgem
         return [f"noted; it needs no turn: {judged.rule}"]
     asked = "context for the next turn" if judged.fate == "context" else "due for a turn"
     lines = [f"{asked}: {judged.rule}", *_explain_look(found)]
-    over = found.dealt_with
-    if over is None:
+    handler = found.dealt_with
+    if handler is None:
         return [*lines, "context for the next turn there" if found.looked_at else "no turn has ended there since"]
-    if isinstance(over.fact, UnreadDismissed):
-        where = await _find_turn_label(reader, over.fact.turn)
-        return [*lines, f"in {where} the agent decided that nothing is to be done about it (entry {over.seq})"]
-    assert isinstance(over.fact, TurnRecord)
-    lines.append(await _explain_turn(reader, found, over, over.fact))
+    if isinstance(handler.fact, UnreadDismissed):
+        where = await _find_turn_label(reader, handler.fact.turn)
+        return [
+            *lines,
+            f"in {where} the agent decided that nothing is to be done about it (entry {handler.seq})",
+        ]
+    assert isinstance(handler.fact, TurnRecord)
+    lines.append(await _explain_turn(reader, found, handler, handler.fact))
     return [
         *lines,
-        *await _explain_reply(reader, found.next_turn or over),
-        *await _explain_rewinds(reader, found.event, over),
+        *await _explain_reply(reader, found.next_turn or handler),
+        *await _explain_rewinds(reader, found.event, handler),
     ]
 
 
-async def _explain_rewinds(reader: StoreReader, event: LogEntry, over: LogEntry) -> list[str]:
+async def _explain_rewinds(reader: StoreReader, event: LogEntry, handler: LogEntry) -> list[str]:
     """Explain whether the turn that handled it was rewound since."""
     lines = list[str]()
-    for one in await reader.entries(after=over.seq, kinds=["rewound"]):  # of all places: there are few
+    for one in await reader.entries(after=handler.seq, kinds=["rewound"]):  # of all places: there are few
         back = one.fact
-        if not isinstance(back, ConversationRewound) or one.conversation != over.conversation:
+        if not isinstance(back, ConversationRewound) or one.conversation != handler.conversation:
             continue
-        if back.first <= over.seq <= back.last:
+        if back.first <= handler.seq <= back.last:
             again = ", to be answered again" if event.seq in back.again else ""
             lines.append(f"that turn was taken back in entry {one.seq}, by {back.by}{again}")
     return lines
@@ -308,8 +311,8 @@ async def _explain_rewinds(reader: StoreReader, event: LogEntry, over: LogEntry)
 
 def _explain_look(found: EventTrail) -> list[str]:
     """Explain a look from the inner conversation, unless that turn or one within it handled the event."""
-    look, over = found.looked_at, found.dealt_with
-    if look is None or not isinstance(look.fact, TurnRecord) or (over is not None and over.seq <= look.seq):
+    look, handler = found.looked_at, found.dealt_with
+    if look is None or not isinstance(look.fact, TurnRecord) or (handler is not None and handler.seq <= look.seq):
         return []
     look_text = f"looked at in {_format_turn(look)}"
     why = f": {look.fact.reason}" if look.fact.reason else ""
@@ -320,22 +323,24 @@ def _explain_look(found: EventTrail) -> list[str]:
     ]
 
 
-async def _explain_turn(reader: StoreReader, found: EventTrail, over: LogEntry, turn: TurnRecord) -> str:
-    inside = over.conversation is not None and is_inner(over.conversation)
+async def _explain_turn(reader: StoreReader, found: EventTrail, handler: LogEntry, turn: TurnRecord) -> str:
+    inside = handler.conversation is not None and is_inner(handler.conversation)
     ended = "ended" if inside and turn.outcome == "replied" else TURN_OUTCOME_TEXTS[turn.outcome]
     ended += f": {turn.reason}" if turn.reason else ""
     if found.event.seq not in turn.covers:
-        return f"only counted, for newer lines filled the prompt, in {_format_turn(over)}, which {ended}"
+        return f"only counted, for newer lines filled the prompt, in {_format_turn(handler)}, which {ended}"
     if turn.within is not None:
-        return f"in {await _find_turn_label(reader, turn.within)} the agent spoke here (entry {over.seq}), and {ended}"
+        return (
+            f"in {await _find_turn_label(reader, turn.within)} the agent spoke here (entry {handler.seq}), and {ended}"
+        )
     if turn.outcome != "interrupted":
         how = "told as context" if found.outcome is EventOutcome.CONTEXT and found.looked_at else "shown to the model"
-        return f"{how} in {_format_turn(over)}, which {ended}"
+        return f"{how} in {_format_turn(handler)}, which {ended}"
     later = found.next_turn
     if later is None or not isinstance(later.fact, TurnRecord):
-        return f"heard in {_format_turn(over)}, which {ended}; no turn has ended there since"
+        return f"heard in {_format_turn(handler)}, which {ended}; no turn has ended there since"
     then = TURN_OUTCOME_TEXTS[later.fact.outcome] + (f": {later.fact.reason}" if later.fact.reason else "")
-    return f"heard in {_format_turn(over)}, which {ended}; the next turn there, {_format_turn(later)}, {then}"
+    return f"heard in {_format_turn(handler)}, which {ended}; the next turn there, {_format_turn(later)}, {then}"
 
 
 def _format_turn(entry: LogEntry) -> str:

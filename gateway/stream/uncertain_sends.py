@@ -44,8 +44,8 @@ async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_repli
     direct = bool(newest) and isinstance(newest[0].fact, Message) and newest[0].fact.kind == "direct"
     if not direct and post.reply_to is None:
         return None
-    asked = None if direct else await reader.entry_by_key(f"message:{post.to.conversation}:{post.reply_to}")
-    name = asked.fact.sender.name if asked is not None and isinstance(asked.fact, Message) else ""
+    question = None if direct else await reader.entry_by_key(f"message:{post.to.conversation}:{post.reply_to}")
+    name = question.fact.sender.name if question is not None and isinstance(question.fact, Message) else ""
     called = f"{name}: " if name and not marks_replies else ""
     how = 'say "again"' if direct else 'say "again" to me'
     return Post(

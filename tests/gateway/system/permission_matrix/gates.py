@@ -223,8 +223,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ("an event has a name", "conversation=place, key=dedup_key(event))", "conversation=place)"),
         (
             "what came before does nothing again",
-            "fresh = [one for one in taken if written[id(one.entries[0])].is_new]",
-            "fresh = taken",
+            "fresh = [one for one in decided if written[id(one.entries[0])].is_new]",
+            "fresh = decided",
         ),
         ("what is refused leads nowhere", 'if judged.fate == "refused":', "if False:"),
     ),
