@@ -1,4 +1,4 @@
-"""What the way in does with limits: check, write down, settle. With a store or without one."""
+"""Kit of the limits: checks, appends and settles messages as the intake does, with a store or without one."""
 
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
@@ -46,7 +46,7 @@ def judged(message: Message, role: str = "guest") -> Judgement:
 
 
 def entries(message: Message, verdict: LimitDecision, clock: ManualClock) -> list[NewEntry]:
-    """As `gateway.ingest.intake` makes them."""
+    """Return the entries that `gateway.ingest.intake` makes."""
     place = message.at.conversation
     first = NewEntry(fact=message, at=clock.now(), conversation=place, key=dedup_key(message))
     made = [first, NewEntry(fact=verdict.judged, at=clock.now(), conversation=place, cause=first)]
@@ -61,7 +61,7 @@ def entries(message: Message, verdict: LimitDecision, clock: ManualClock) -> lis
 
 
 class House:
-    """One life of the gateway: its limits, on its store."""
+    """One process of the gateway: its limits on its store."""
 
     def __init__(
         self, store: Store, clock: ManualClock, allowed: LimitSettings, known: Callable[[], RosterState] = RosterState
@@ -84,11 +84,11 @@ class House:
         return verdict
 
     async def answered(self, *messages: Message) -> int:
-        """How many of these may start a turn."""
+        """Return how many of these messages may start a turn."""
         return sum([(await self.take(one)).judged.fate == "due" for one in messages])
 
     async def flood(self, lines: int, *, each_s: float) -> int:
-        """So many mentions by 600 people, in batches as a platform hands them in. How many may start a turn."""
+        """Send `count` mentions by 600 people, in batches as a platform does. Return how many may start a turn."""
         answered, made = 0, list[NewEntry]()
         for number in range(lines):
             message = said(f"raider{number % 600}")
@@ -105,7 +105,7 @@ class House:
         return answered
 
     async def pay(self, message: Message, *usd: float | None) -> None:
-        """A turn ends that this message was told to."""
+        """End a turn that was shown this message."""
         made = spent(
             message.at.conversation,
             *[account(cost=one) for one in usd],
@@ -125,7 +125,7 @@ class House:
 
 
 class Home:
-    """Where a story happens: a store that outlives the houses."""
+    """A store that outlives the processes of a test."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "reverie.db"
@@ -137,7 +137,7 @@ class Home:
         *stories: Callable[[House], Coroutine[Any, Any, None]],
         known: Callable[[], RosterState] = RosterState,
     ) -> None:
-        """One after the other, each in a process of its own."""
+        """Run these stories one after the other, each in a process of its own."""
 
         async def live(story: Callable[[House], Coroutine[Any, Any, None]]) -> None:
             async with await Store.open(self.path, self.clock) as store:

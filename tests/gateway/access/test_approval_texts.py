@@ -1,4 +1,4 @@
-"""What an admin is shown of a call: nothing of it is hidden, and nothing leaves the code that it stands in."""
+"""Requests for approval: everything in a call is visible, and nothing leaves the code around it."""
 
 import json
 import re
@@ -235,7 +235,7 @@ def test_who_may_decide_and_where(approver: Approver, room: Address | None, expe
 
 
 def test_nobody_approves_what_their_own_role_was_too_weak_for() -> None:
-    """They asked while nobody vouched for them, or it takes more than their role."""
+    """Their id was not verified when they asked, or the call needs more than their role."""
     before = asker("root", "member")
     assert is_weak_requester(_approver("admin"), HERE, [before, MIA], "admin")
     assert not is_weak_requester(_approver("admin"), THERE, [before], "admin"), "somebody else with the same id"

@@ -1,4 +1,4 @@
-"""Each person with a role is shown their commands, and nobody else; also when that changes."""
+"""Command menus: shown to each person with a role and to nobody else, also after changes."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ ROLES: Mapping[str, Role] = {"menu.x:1": "owner", "menu.x:2": "blocked", "irc.y:
 
 
 class Menus(ConsoleChannel):
-    """Notes what it is to show."""
+    """Records the menus that it gets."""
 
     def __init__(self) -> None:
         super().__init__(HERE, lambda _: None)

@@ -1,4 +1,4 @@
-"""Rates and budgets, on a real store: who is answered, what is said about it, and what holds over a restart."""
+"""Rates and budgets on a real store: who is answered, which notices are posted, and what survives a restart."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -100,7 +100,7 @@ def test_only_what_would_start_a_turn_at_once_is_counted(tmp_path: Path) -> None
 
 
 def test_a_raid_is_answered_as_far_as_the_room_has_and_told_once(tmp_path: Path) -> None:
-    """6,000 mentions by 600 people in a minute, and an hour of the same behind it."""
+    """6,000 mentions by 600 people in a minute, and an hour of the same after it."""
 
     async def story(house: House) -> None:
         begun_s, answered = house.clock.monotonic(), await house.flood(6_000, each_s=0.01)
@@ -283,7 +283,7 @@ def test_owners_and_admins_spend_nobodys_budget(tmp_path: Path) -> None:
 
 
 def test_turns_at_once_cannot_spend_the_same_money(tmp_path: Path) -> None:
-    """Of a hundred that ask at once as many go on as can be paid at worst; the others wait, and nobody is refused."""
+    """Of a hundred turns that ask at once, as many go on as the budget covers; the others wait."""
 
     async def story(house: House) -> None:
         limits, paid, running, most_at_once = house.limits, 0, 0, 0
@@ -379,7 +379,7 @@ def test_a_command_that_has_a_model_asked_takes_like_a_message(tmp_path: Path) -
 
 
 def test_another_nick_is_no_way_around(tmp_path: Path) -> None:
-    """Alone with us, too, where each nick is a room of its own; and what earlier nicks cost is known after a start."""
+    """Also in direct chats, where each nick is a room of its own; costs of earlier nicks are known after a restart."""
 
     def alone(number: int, host: str = "h") -> Message:
         mask = f"n{number}!u{number}@{host}"
@@ -441,7 +441,7 @@ def test_what_could_not_be_written_down_is_asked_for_again(tmp_path: Path) -> No
 
 
 def test_who_stops_waiting_does_not_have_it_said_twice(tmp_path: Path) -> None:
-    """The channel is taken down in the middle: nobody knows then whether it is written down, but it is."""
+    """The channel is cut in the middle: it cannot know that the message was appended, but it was."""
 
     written = list[bool]()
 
@@ -531,7 +531,7 @@ def test_the_settings_say_how_much(tmp_path: Path) -> None:
 
 
 def test_a_notice_has_the_same_name_each_time() -> None:
-    """Of the same message, in whatever process."""
+    """The key depends on the message alone, not on the process."""
     names = set()
     for _ in range(2):
         limits = UsageLimiter(most(sender_usd=0.0), ManualClock(), policy())

@@ -1,7 +1,7 @@
-"""Limits as a whole: whatever happens, nobody is answered more than buckets give, nor told more than is due.
+"""Invariants of the limits: never more answers than the buckets give, never more notices than are due.
 
-Judged by a reference that knows nothing of how it is done: it counts over every window, and refills its own buckets in
-exact fractions.
+Judged by a reference that does not share the implementation: it counts over every window, and refills its own buckets
+in exact fractions.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ steps_s = st.sampled_from([0.25, 1.0, 7.0, 30.0, 120.0, 600.0, 5_000.0])
 
 
 class Reference:
-    """When a bucket was taken from, and whether that could be."""
+    """Reference bucket: times of taken tokens, and whether they could be taken."""
 
     def __init__(self, rate: Rate) -> None:
         self.whole = Fraction(max(1, rate.burst))
@@ -37,7 +37,7 @@ class Reference:
         self.taken: list[Fraction] = []
 
     def sound(self) -> bool:
-        """No window has more than the burst and the pace give."""
+        """No window has more tokens than burst and rate give."""
         newest = len(self.taken) - 1
         return all(
             newest - first + 1 <= self.whole + self.pace * (self.taken[newest] - start)
@@ -45,7 +45,7 @@ class Reference:
         )
 
     def full_between(self, after: Fraction, until: Fraction) -> bool:
-        """Whether all was there again at some moment between."""
+        """Return whether the bucket was full at some moment in between."""
         level, at_s = self.whole, Fraction(0)
         for then in (*self.taken, until):
             upto = min(then, until)
@@ -60,7 +60,7 @@ class Reference:
 
 
 class Whole(RuleBasedStateMachine):
-    """Everybody may do anything at any time."""
+    """State machine in which everybody may do anything at any time."""
 
     @initialize(sender=rates, room=rates, agent=rates, sender_usd=dollars, room_usd=dollars)
     def begins(self, sender: Rate, room: Rate, agent: Rate, sender_usd: float | None, room_usd: float | None) -> None:
@@ -98,7 +98,7 @@ class Whole(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from(PEOPLE), room=st.sampled_from(ROOMS))
     def speaks_in_vain(self, who: str, room: str) -> None:
-        """What was said cannot be written down; perhaps the platform tells it again."""
+        """Receive a message that cannot be appended; the platform may repeat it."""
         self.seen.append(said(who, room, bot=who == "bot"))
         self.comes(self.seen[-1], written=False)
 
@@ -116,7 +116,7 @@ class Whole(RuleBasedStateMachine):
             self.spent[whose, self.day] += usd
 
     def comes(self, message: Message, *, written: bool) -> None:
-        """The way in, and the log."""
+        """Receive a message, and append it."""
         role = "owner" if message.sender.id == "root" else "guest"
         verdict = self.limits.check(message, judged(message, role), AGENT)
         made = entries(message, verdict, self.clock)
@@ -148,7 +148,7 @@ class Whole(RuleBasedStateMachine):
             self.notices.append((room, limited, self.now_s, self.day))
 
     def is_due(self, room: str, limited: LimitReached) -> None:
-        """Ten minutes after the last notice there; and of the same limit, only after it was free."""
+        """True ten minutes after the last notice there; for the same limit only after it was free."""
         name = LimitHit(limited.limit, limited.whose, limited.subject, "").key(self.day)
         for where, before, then_s, day in self.notices:
             if where == room:

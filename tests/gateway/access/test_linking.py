@@ -1,4 +1,4 @@
-"""Two accounts are one person once each has handed in the code of the other."""
+"""Linking: two accounts are one person once each has submitted the code of the other."""
 
 import itertools
 from dataclasses import replace
@@ -56,7 +56,7 @@ async def test_both_ends_hand_in_the_code_of_the_other(tmp_path: Path) -> None:
 
 @story
 async def test_who_is_talked_into_writing_one_code_links_nobody(tmp_path: Path) -> None:
-    """Eve has an admin write her code. He is told who she is; the second code is shown to him alone."""
+    """Eve has an admin submit her code. He sees who she is, and the second code is shown to him alone."""
     async with town(tmp_path, OPEN) as it:
         first = await it.ask(TG, EVE, "link start")
         second = await it.ask(DC, ADMIN, "link code", code=code(first))
@@ -94,7 +94,7 @@ async def test_ones_own_code_is_handed_in_elsewhere(tmp_path: Path) -> None:
 
 @story
 async def test_a_stranger_hands_in_a_code_before_being_let_in(tmp_path: Path) -> None:
-    """Where strangers are paired: who is known elsewhere needs no admin."""
+    """Where strangers are paired: somebody known elsewhere needs no admin."""
     async with town(tmp_path) as it:
         first = await it.ask(TG, MEMBER, "link start")
         wrong = await it.hear(it.command(DC, MIA, "link", args="AAAA-AAAA"))
@@ -239,7 +239,7 @@ async def test_what_goes_with_an_account_between_is_told(tmp_path: Path) -> None
 
 @story
 async def test_nobody_is_answered_for_ever_about_codes(tmp_path: Path) -> None:
-    """A stranger may hand in what they like: each answer is one that others wait for."""
+    """A stranger may submit anything, but each answer delays those of others."""
     async with town(tmp_path) as it:
         told = [await it.hear(it.command(IRC, MASK, "link", args=f"AAAA-AA{number:02}")) for number in range(9)]
         assert [one is not None for one in told] == [True] + [False] * 8

@@ -1,4 +1,4 @@
-"""Where owners are told what, how often, and what holds over a restart. On a real store."""
+"""Notices to owners on a real store: place, frequency, and what survives a restart."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ DAY_S = 86_400.0
 
 
 class Told:
-    """One life of what tells owners."""
+    """One process with a notifier."""
 
     def __init__(self, store: Store, clock: ManualClock, tasks: asyncio.TaskGroup, to: Address | None) -> None:
         self.store = store
@@ -55,7 +55,7 @@ class Told:
         )
 
     async def all_said(self) -> list[tuple[str, str]]:
-        """Where, and what."""
+        """Places and texts of all notices."""
         stored = [one.fact for one in await self.store.entries(kinds=["post"])]
         return [(one.post.to.conversation, one.post.text) for one in stored if isinstance(one, PostQueued)]
 
@@ -64,7 +64,7 @@ Story = Callable[[Told], Coroutine[Any, Any, None]]
 
 
 def lives(tmp: Path, *stories: Story, to: Address | None = None) -> None:
-    """One after the other, each in a process of its own."""
+    """Run these stories one after the other, each in a process of its own."""
     clock = ManualClock(NOON)
 
     async def live(story: Story) -> None:
@@ -159,7 +159,7 @@ def test_elsewhere_than_on_a_channel_that_does_not_work(tmp_path: Path) -> None:
 
 
 def test_at_the_operators_console_only_while_no_other_place_is_known(tmp_path: Path) -> None:
-    """Nobody may be looking there."""
+    """Nobody may be looking at the console."""
     alone = Address(channel=OPERATOR_CHANNEL, room=RoomId("operator"))
     spoken = replace(said("operator", "operator", kind="direct"), at=alone)
     again = replace(spoken, id=MessageId("m-again"))
@@ -259,7 +259,7 @@ def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) -> None:
 
 
 def test_a_limit_is_told_to_owners_once_also_over_a_restart(tmp_path: Path) -> None:
-    """With the limits themselves, as they are wired."""
+    """With the limits, wired as in the gateway."""
 
     async def story(told: Told) -> None:
         house = House(told.store, told.clock, most(sender_usd=0.0))
@@ -270,7 +270,7 @@ def test_a_limit_is_told_to_owners_once_also_over_a_restart(tmp_path: Path) -> N
             await told.owners.notify_and_wait(key, text)
 
     async def forgetful(told: Told) -> None:
-        """The limits know nothing of before: what is durable tells."""
+        """The limits remember nothing: the durable post prevents the repetition."""
         house = House(told.store, told.clock, most(sender_usd=0.0))
         assert await house.answered(said(), said(), said()) == 0
         for key, text in house.told:

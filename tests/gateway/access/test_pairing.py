@@ -1,4 +1,4 @@
-"""Strangers are shown a code, and an admin lets them in."""
+"""Pairing: strangers are shown a code, and an admin approves it."""
 
 import asyncio
 from dataclasses import replace
@@ -74,7 +74,7 @@ async def test_what_was_let_in_and_what_waits_is_known_to_the_next_process(tmp_p
 
 @story
 async def test_a_command_that_is_told_again_after_a_crash_lets_in_once(tmp_path: Path) -> None:
-    """Killed after the answer was written, before the platform was told: it comes again to the next process."""
+    """Killed after the answer was appended, before it was sent: the next process receives the command again."""
     async with town(tmp_path) as it:
         post = await it.hear(it.message(TG, EVE))
         assert post is not None
@@ -169,7 +169,7 @@ async def test_a_code_holds_for_an_hour_and_then_there_is_another(tmp_path: Path
 
 @story
 async def test_nobody_keeps_others_out_by_asking(tmp_path: Path) -> None:
-    """Of one person three wait at most; of a channel twenty, and one more replaces the oldest of who has the most."""
+    """At most three codes of a person, twenty of a channel; one more replaces the oldest of the largest source."""
     async with town(tmp_path) as it:
         rooms = [Address(channel=TG, room=RoomId(f"-{number}")) for number in range(4)]
         assert all([await it.hear(it.message(TG, somebody("11"), room)) for room in rooms[:3]])
@@ -352,7 +352,7 @@ async def test_who_was_blocked_after_asking_is_not_let_in(tmp_path: Path) -> Non
 
 @story
 async def test_wrong_codes_are_few(tmp_path: Path) -> None:
-    """Five of a person in ten minutes, twenty of a channel; then even the right one is not looked at."""
+    """Five wrong codes of a person in ten minutes, twenty in a channel; after them none is checked."""
     async with town(tmp_path) as it:
         post = await it.hear(it.message(DC, EVE))
         assert post is not None

@@ -1,4 +1,4 @@
-"""Codes are taken in any spelling, wrong ones never, and nothing about a comparison depends on which one is meant."""
+"""Codes are accepted in any spelling, wrong ones never; a comparison takes the same time for every code."""
 
 import hmac
 import re
@@ -90,7 +90,7 @@ def test_names_of_codes_that_are_in_use_are_not_given_again(monkeypatch: pytest.
 
 
 def test_each_comparison_is_with_all_codes_and_by_compare_digest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In constant time: neither which code it is nor how much of it is right shows in how long it takes."""
+    """Constant time: the duration shows neither which code matches nor how much of it."""
     compared: list[str] = []
 
     def counting(one: str, other: str) -> bool:

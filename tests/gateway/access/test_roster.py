@@ -1,4 +1,4 @@
-"""The picture of what holds is the same whether it is made of the log or of what is written; and from the shell."""
+"""The roster is the same from the log and from appended entries; pairing from the command line."""
 
 import asyncio
 import tempfile
@@ -104,13 +104,13 @@ async def test_what_is_told_again_changes_nothing(tmp_path: Path) -> None:
 
 @story
 async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> None:
-    """The command line may be quicker than the start."""
+    """The command line may append before the start has finished."""
     async with town(tmp_path) as it:
         await it.ask(TG, OWNER, "role set", who="666", role="admin")
         await it.ask(TG, OWNER, "block", who="667")
 
         class Slow:
-            """Shows what was in the log before."""
+            """Returns the facts that were in the log before."""
 
             async def current_facts(self, kind: str) -> list[LogEntry]:
                 read = await it.store.current_facts(kind)

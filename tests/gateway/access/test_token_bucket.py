@@ -59,7 +59,7 @@ def test_no_window_has_more_than_the_burst_and_the_pace_give(
 
 @given(st.lists(st.tuples(st.sampled_from(["take", "repeat"]), st.floats(0, 20), st.floats(0, 5)), max_size=40))
 def test_what_is_given_back_is_never_more_than_was_taken(steps: list[tuple[str, float, float]]) -> None:
-    """Somebody whose repeats were given back never gets more than somebody who never repeated."""
+    """A sender whose repeats are given back never gets more than one who never repeats."""
     rate = Rate(3, 20.0)
     with_repeats, plain, now_s = TokenBuckets(rate), TokenBuckets(rate), 0.0
     for what, wait_s, late_s in steps:
@@ -73,7 +73,7 @@ def test_what_is_given_back_is_never_more_than_was_taken(steps: list[tuple[str, 
 
 
 def test_what_is_given_back_late_is_less_by_what_filled_the_bucket_meanwhile() -> None:
-    """Without the repeat the bucket would have been full, and have gained nothing."""
+    """Without the repeat the bucket would have been full, and would have gained nothing."""
     buckets = TokenBuckets(Rate(1, 60.0))
     assert buckets.take(WHO, 0.0)
     assert buckets.take(WHO, 1.0)

@@ -1,4 +1,4 @@
-"""A desk with a real store, and handlers that only tell what they were asked."""
+"""A dispatcher with a real store, and handlers that only repeat what they were asked."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -61,7 +61,7 @@ def said(text: str, kind: Literal["direct", "mention", "reply", "room"] = "menti
 
 
 async def echo(ask: CommandCall, _world: CommandContext) -> CommandReply:
-    """What it was asked for, with a second line."""
+    """Return what was asked, with a second line."""
     shown = ", ".join(f"{name}={value}" for name, value in ask.arguments.items())
     return CommandReply(text=f"{ask.command.name}/{ask.sub}: {shown}\nmore of it")
 
@@ -77,18 +77,18 @@ ECHO: Mapping[str, CommandHandler] = {row.name: echo for row in COMMANDS} | {
 
 
 class Counter:
-    """A desk, and what came of what it was handed."""
+    """A dispatcher, and its results."""
 
     def __init__(self, desk: CommandDispatcher, clock: ManualClock) -> None:
         self.desk, self.clock = desk, clock
 
     async def ask(self, name: str, args: str = "", who: str = "root", **more: Any) -> str:
-        """What is answered. Empty: nothing."""
+        """Return the answer. Empty: none."""
         handled = await self.desk.handle(command(name, args, who, **more))
         return handled.post.text if handled.post else ""
 
     async def audited(self, event: Command) -> list[AuditRecord]:
-        """What is written into the audit."""
+        """Return the audit records."""
         return audited(await self.desk.handle(event))
 
 

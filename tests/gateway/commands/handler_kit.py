@@ -1,4 +1,4 @@
-"""Commands given to their handlers, and written down with what they change as the intake does: no desk in front."""
+"""Commands passed to their handlers without a dispatcher, and appended with their changes as the intake does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from tests.kits.rewind import Views, rewinds
 
 
 def typing(at: Address, name: str, sub: str, arg: str, begun: str = "") -> CommandCompletion:
-    """What somebody writes there by now."""
+    """Return what somebody has typed so far."""
     sender = Sender(id=SenderId("root"), name="root", verified=True)
     return CommandCompletion(at=at, sender=sender, direct=False, name=name, sub=sub, arg=arg, prefix=begun)
 
 
 @dataclass
 class Counter:
-    """Where one person gives commands, one after the other."""
+    """One person who gives commands, one after the other."""
 
     store: Store
     clock: Clock
@@ -30,18 +30,18 @@ class Counter:
     at: Address
     role: Role = "owner"
     everywhere: Role | None = None
-    """None: the same."""
+    """None: the same role."""
     direct: bool = False
     sender: str = "root"
     last: list[str] = field(default_factory=list)
-    """The ids of commands that were given."""
+    """Ids of the given commands."""
 
     async def __call__(self, said: str, **given: str) -> CommandReply:
-        """`said`: name and sub."""
+        """`said`: name and subcommand."""
         return await self.give(said, given)
 
     async def give(self, said: str, given: Mapping[str, str], *, id: str = "", kept: bool = True) -> CommandReply:  # noqa: A002 - it is what it is
-        """`id`: of the event, else a new one. `kept`: False, if it cannot be written down."""
+        """`id`: of the event, else a new one. `kept`: False, if it cannot be appended."""
         name, _, sub = said.partition(" ")
         self.last.append(id or f"c{await self._count()}")
         command = Command(
@@ -71,7 +71,7 @@ class Counter:
         return answer
 
     async def says(self, said: str, **given: str) -> str:
-        """The words alone."""
+        """Return the text alone."""
         return (await self(said, **given)).text
 
     async def _keep(self, command: Command, answer: CommandReply) -> None:

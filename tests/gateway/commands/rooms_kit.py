@@ -1,4 +1,4 @@
-"""The commands about rooms and channels, with a real log, a real outbox and channels in the process."""
+"""Commands about rooms and channels, with a real log, a real outbox and channels in the process."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ ANN = Address(channel=HERE, room=RoomId("ann"))
 
 
 class Deaf(ConsoleChannel):
-    """People add it to rooms and take it out again."""
+    """People add it to rooms and remove it."""
 
     join = None  # type: ignore[assignment] # it has no such ability
     leave = None  # type: ignore[assignment] # the same
@@ -53,7 +53,7 @@ class Deaf(ConsoleChannel):
 
 
 class Stubborn(ConsoleChannel):
-    """Says no, with words that want to be more than words."""
+    """Refuses, with a reason that looks like markup."""
 
     no = ""
 
@@ -70,7 +70,7 @@ class Stubborn(ConsoleChannel):
 
 @dataclass
 class House:
-    """All of it, wired as the gateway does."""
+    """All services, wired as in the gateway."""
 
     store: Store
     clock: ManualClock
@@ -104,7 +104,7 @@ class House:
         )
 
     async def do(self, ask: CommandCall) -> CommandReply:
-        """As the desk and the intake do: one transaction, and then what follows."""
+        """Carry out as dispatcher and intake do: one transaction, and then its effects."""
         handlers = {**self.rooms.handlers, **self.saying.handlers}
         answer = await handlers[ask.command.name](ask, self.world)
         assert isinstance(answer, CommandReply)
@@ -120,7 +120,7 @@ class House:
         return (await self.do(self.ask(name, at, direct=direct, **given))).text
 
     async def done(self) -> None:
-        """All that was begun has ended."""
+        """Return once all that was started has ended."""
         async with asyncio.timeout(120):
             while self.tasks:
                 await asyncio.wait(self.tasks)
@@ -132,7 +132,7 @@ class House:
         )
 
     async def spoke(self, at: Address, *, direct: bool, who: str = "ann") -> None:
-        """Somebody said something there."""
+        """Let somebody write there."""
         sender = Sender(id=Id(who), name=who, verified=True)
         kind = "direct" if direct else "room"
         said = Message(id=MessageId(f"m{who}"), at=at, sender=sender, text="hi", sent=NOW, kind=kind)  # type: ignore[arg-type] # one of these
@@ -146,7 +146,7 @@ class House:
 
 @contextlib.asynccontextmanager
 async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator[House]:
-    """Open, with all channels up."""
+    """Start with all channels up."""
     clock, shown, opened = ManualClock(NOW + timedelta(hours=1)), list[Part](), set[ConversationId]()
     tasks = set[asyncio.Task[None]]()
     made: dict[ChannelName, ConsoleChannel] = {

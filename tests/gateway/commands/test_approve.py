@@ -1,4 +1,4 @@
-"""`approve`, `deny` and `tools`, as people give them: through intake, desk, store and outbox."""
+"""`approve`, `deny` and `tools` as people use them: through intake, dispatcher, store and outbox."""
 
 import asyncio
 from dataclasses import replace
@@ -31,7 +31,7 @@ def command(name: str, args: str, sender: str = "root", **more: object) -> Comma
 
 
 async def emit(it: House, event: Command | Message) -> Judgement:
-    """As a platform would tell it; what was decided about it."""
+    """Emit as a platform does. Return the judgement."""
     await it.intakes[HERE]([event])
     (newest,) = await it.store.newest_entries(1, kinds=["judged"])
     assert isinstance(newest.fact, Judgement)
@@ -55,7 +55,7 @@ async def test_the_verdict_is_durable_with_the_command_and_its_answer(tmp_path: 
 
 @story
 async def test_the_same_word_twice_counts_once(tmp_path: Path) -> None:
-    """Given again, told again by the platform, and said by another admin."""
+    """Given again, repeated by the platform, and given by another admin."""
     async with house(tmp_path) as it:
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()

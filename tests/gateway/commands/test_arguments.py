@@ -1,4 +1,4 @@
-"""What stands behind a command's name: arguments by the table, and what does not fit it."""
+"""Arguments of commands by the table, and errors in them."""
 
 import pytest
 from hypothesis import given
@@ -167,7 +167,7 @@ def _args(of: SubcommandDefinition) -> tuple[CommandArg, ...]:
 
 
 def test_the_table_can_be_read_without_doubt() -> None:
-    """What parsing rests on."""
+    """Assumptions of the parser."""
     for row in COMMANDS:
         assert not (row.args and row.subs)
         assert row.group in COMMAND_GROUPS

@@ -1,4 +1,4 @@
-"""What is written down of who administers, and who tried to."""
+"""Audit records of administrators, and of people who tried."""
 
 import asyncio
 import re

@@ -210,7 +210,7 @@ def test_nothing_else_is_meant_by_a_name_in_passing(text: str) -> None:
 
 
 def test_where_we_go_by_another_name_only_the_name_of_a_command_is_one() -> None:
-    """A nick that was taken: `reverie_`."""
+    """The nick was taken, so the bot is `reverie_`."""
     assert found(said("reverie_: stop")) == ("stop", "")
     assert found(said("reverie_: join #test")) is None
 

@@ -1,4 +1,4 @@
-"""Commands through the whole gateway: console, store, outbox. The model never hears of them."""
+"""Commands through the whole gateway: console, store, outbox. The model never sees them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ LOBBY = Address(channel=CONSOLE, room=RoomId("lobby"))
 
 
 async def emit(console: ConsoleChannel, *events: Notification) -> None:
-    """As a platform would."""
+    """Emit as a platform does."""
     await console._up.wait()
     assert console._emit is not None
     await console._emit(events)
@@ -77,7 +77,7 @@ def text(words: str, number: int, *, sender: str = "ann", kind: str = "mention")
 
 
 async def fates(gateway: Running) -> list[tuple[str, str]]:
-    """Of the commands, oldest first."""
+    """Return the fates of the commands, oldest first."""
     async with await Store.open_readonly(gateway.path) as reader:
         found = [await reader.find_judgement(entry.seq) for entry in await reader.entries(kinds=["command"])]
     return [(one.fate, one.rule) for one in found if isinstance(one, Judgement)]
@@ -169,7 +169,7 @@ def test_a_button_that_nobody_knows_gets_no_message(tmp_path: Path) -> None:
 
 
 def test_a_repeated_command_is_answered_once(tmp_path: Path) -> None:
-    """Also if the second time it would be read otherwise, and if it comes in another batch."""
+    """Also if it would be parsed differently the second time, and if it comes in another batch."""
 
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES) as gateway:
@@ -407,7 +407,7 @@ def test_why_tells_who_may_see_it_and_keeps_what_was_said_elsewhere_private(tmp_
 
 
 async def _spend(path: Path) -> None:
-    """As of tomorrow: what is spent from today on, whenever midnight comes."""
+    """Dated tomorrow: counts as spent from today on, whenever midnight comes."""
     later = datetime.now(UTC) + timedelta(days=1)
     elsewhere = Address(channel=CONSOLE, room=RoomId("cellar"))
     thread = Address(channel=CONSOLE, room=RoomId("lobby"), thread=ThreadId("7"))
@@ -485,7 +485,7 @@ def test_the_cache_of_a_conversation_is_told_with_its_last_miss(tmp_path: Path) 
 
 
 class Paged(ConsoleChannel):
-    """Shows forty characters to a page."""
+    """Shows forty characters on a page."""
 
     def page_count(self, post: Post) -> int:
         return -(-len(post.text) // 40)
@@ -580,7 +580,7 @@ def test_a_bare_more_is_a_plain_word_once_something_else_was_said(tmp_path: Path
 
 
 class Torn(Paged):
-    """Cannot tell its pages."""
+    """Cannot count its pages."""
 
     def page_count(self, post: Post) -> int:  # noqa: ARG002 - it breaks before it looks
         raise RuntimeError("bug")
@@ -627,7 +627,7 @@ def test_private_answers_are_not_paged_for_others(tmp_path: Path) -> None:
 
 
 class Whispering(Paged):
-    """Tells administrators aside."""
+    """Answers administrators in private."""
 
     def direct_room(self, sender: Sender) -> RoomId:
         return RoomId(sender.name)

@@ -1,4 +1,4 @@
-"""`dmn` and `pending`, on a real store and real networks."""
+"""`dmn` and `pending`, on a real store and real loops."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -50,7 +50,7 @@ class Kit:
     places: PrivacyCache
 
     def at(self, where: Address, role: Role = "owner", *, everywhere: Role | None = None) -> Counter:
-        """Who stands there."""
+        """Return the counter of a person there."""
         dmn = DmnCommands(
             self.loops,
             self.places,
@@ -71,7 +71,7 @@ class Kit:
 
 @asynccontextmanager
 async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> AsyncIterator[Kit]:
-    """From its start to its end, without a word of goodbye. `states`: of agents, in place of what was saved."""
+    """Run a process without a proper shutdown. `states`: of agents, instead of the saved ones."""
     clock = ManualClock(start)
     async with await Store.open(tmp_path / "s.db", clock) as store, asyncio.TaskGroup() as tasks:
         begun = list[asyncio.Task[None]]()
@@ -135,7 +135,7 @@ async def test_what_was_written_and_not_yet_told_holds_after_the_crash(tmp_path:
 
 
 def _unsettled(handler: CommandHandler) -> CommandHandler:
-    """The process ends after the transaction, and before what follows from it."""
+    """The process ends after the transaction, and before its effects."""
 
     async def asked(ask: CommandCall, world: CommandContext) -> CommandReply:
         answer = await handler(ask, world)

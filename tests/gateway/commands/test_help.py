@@ -1,4 +1,4 @@
-"""Help is written from the table: it names what somebody may use, and tells each thing that a command can do."""
+"""Help is built from the table: it lists what somebody may use, and explains each subcommand."""
 
 import asyncio
 from pathlib import Path

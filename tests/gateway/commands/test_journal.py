@@ -27,13 +27,13 @@ class Kit:
 
     papers: Papers
     tasks: list[asyncio.Task[None]]
-    """What follows from what was said."""
+    """Tasks started by commands."""
     told: list[tuple[str, Seq, str]] = field(default_factory=list)
-    """Later: the id of the command, where it stands, and the words."""
+    """Follow-ups: id of the command, its entry, and the text."""
 
     @property
     def commands(self) -> JournalCommands:
-        """Wired as the gateway does."""
+        """Commands wired as in the gateway."""
         it = self.papers
         return JournalCommands(
             it.store,
@@ -49,7 +49,7 @@ class Kit:
         )
 
     def at(self, where: Address, role: Role = "admin", *, everywhere: Role | None = None) -> Counter:
-        """Who stands there."""
+        """Return the counter of a person there."""
         it = self.papers
         return Counter(it.store, it.clock, self.commands.handlers, where, role, everywhere, direct=where in DIRECT)
 
@@ -61,7 +61,7 @@ class Kit:
         self.told.append((command.id, asked, words))
 
     async def settled(self) -> None:
-        """What was to follow has."""
+        """Return once all tasks have ended."""
         await asyncio.gather(*self.tasks)
 
     async def forgotten(self) -> list[NoteForgotten]:
@@ -84,13 +84,13 @@ async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
 
 
 async def everywhere(it: Kit) -> None:
-    """One note of each place."""
+    """Write one note in each place."""
     for number, place in enumerate((ROOM, ANN, BOB, OWNER, STAFF, OWN)):
         await it.papers.notes.remember(at(place), f"note {number}")
 
 
 async def seen(counter: Counter, said: str, **given: str) -> list[int]:
-    """Which of these an answer tells."""
+    """Return which of these notes an answer shows."""
     told = (await counter(said, **given)).text
     return [number for number in range(6) if f"`note {number}`" in told]
 
@@ -268,7 +268,7 @@ async def test_the_same_event_twice_is_done_once(tmp_path: Path) -> None:
 
 @story
 async def test_two_at_once_forget_it_once(tmp_path: Path) -> None:
-    """Told twice by the platform, and said by two."""
+    """Repeated by the platform, and given by two people."""
     async with kit(tmp_path) as it:
         await it.papers.notes.remember(at(ROOM), "harbour")
         note = {"note": f"n{await it.newest()}"}

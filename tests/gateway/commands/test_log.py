@@ -1,4 +1,4 @@
-"""`log tail`, asked in the channel: without secrets, and without what others said alone."""
+"""`log tail` in a channel: without secrets, and without other people's private conversations."""
 
 from pathlib import Path
 from typing import get_args

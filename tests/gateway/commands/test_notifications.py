@@ -1,4 +1,4 @@
-"""`notify`: what may interrupt, seen and set by commands, on a real store."""
+"""`notify`: thresholds and rules, shown and set by commands, on a real store."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,17 +46,17 @@ class Kit:
     policy: AttentionPolicy
 
     def at(self, role: Role = "admin", *, direct: bool = False) -> Counter:
-        """Who asks."""
+        """Return the counter of a person."""
         handlers = NotificationCommands(self.overrides, self.store, self.policy).handlers
         return Counter(self.store, self.clock, handlers, HERE, role, direct=direct)
 
     def judged(self, message: Message) -> tuple[str, int, str]:
-        """What becomes of it by now."""
+        """Return the judgement of an event by now."""
         one = judge(self.policy, message, YES, "ambient")
         return one.fate, one.urgency, one.rule
 
     async def came(self, number: int, dotted: str, rule: str = "default") -> None:
-        """Something of that type, in its own minute."""
+        """Append an event of that type, in its own minute."""
         at = NOW + timedelta(minutes=number)
         message = replace(written(number), at=at)
         one = judged(message, 2)

@@ -1,4 +1,4 @@
-"""`why` and `usage`: of other places no more than who asks may see there."""
+"""`why` and `usage` about other places show no more than the sender may see."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which messages are commands."""
+"""Messages that are commands, and messages that are not."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Who may give whom which role, whom a name means, and how far a block reaches."""
+"""Role changes by commands: who may give which role to whom, whom a name means, and how far a block reaches."""
 
 import itertools
 from dataclasses import replace
@@ -274,7 +274,7 @@ async def test_what_an_admin_was_by_the_log_is_what_counts_at_once(tmp_path: Pat
 
 @story
 async def test_who_administers_by_the_platform_is_blocked_by_owners_alone(tmp_path: Path) -> None:
-    """As far as it is known: of who spoke there."""
+    """As far as it is known: roles of a platform are known only of people who wrote there."""
     mapped = [
         PlatformRoleRule(TG, "-100", "administrator", "admin", "1"),
         PlatformRoleRule(TG, "-100", "creator", "owner", "2"),
@@ -302,7 +302,7 @@ async def test_an_owner_of_one_room_does_nothing_to_who_owns_all(tmp_path: Path)
 
 @story
 async def test_what_is_no_id_there_gets_nothing(tmp_path: Path) -> None:
-    """A nick behind a channel's name would be told to be an admin, or blocked, and be neither."""
+    """A nick after a channel's name would be reported as admin, or blocked, and be neither."""
     async with town(tmp_path) as it:
         for who in ("irc.libera:bob", "irc.libera:Account:bob", "telegram.main:@bob", "discord.main:bob"):
             for line in ("role set", "block"):

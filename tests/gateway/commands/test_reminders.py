@@ -1,4 +1,4 @@
-"""`remind`, on a real store with reminders that run."""
+"""`remind`, on a real store with running reminders."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +26,7 @@ def commands_of(it: Town) -> ReminderCommands:
 
 
 def at(it: Town, where: Address = HERE, role: Role = "admin", *, everywhere: Role | None = None) -> Counter:
-    """Who stands there."""
+    """Return the counter of a person there."""
     handlers = commands_of(it).handlers
     return Counter(it.store, it.clock, handlers, where, role, everywhere, direct=where in (ALONE, STRANGER))
 
@@ -61,7 +61,7 @@ async def test_those_of_the_conversation_are_listed_and_one_is_called_off(tmp_pa
 
 @story
 async def test_one_that_is_called_off_is_not_told(tmp_path: Path) -> None:
-    """Though it was the next, and was waited for."""
+    """Though it was the next one, and was waited for."""
     async with town(tmp_path) as it:
         tea = await it.remind("tea", at="in 10m")
         await it.remind("cake", at="in 20m")

@@ -1,4 +1,4 @@
-"""`rooms`, `join`, `part` and `say`: what is told, what becomes durable, and what follows."""
+"""`rooms`, `join`, `part` and `say`: answers, durable facts, and effects."""
 
 from dataclasses import replace
 from datetime import timedelta

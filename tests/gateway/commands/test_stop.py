@@ -1,4 +1,4 @@
-"""`/stop`: what is under way ends, nothing more is said of it, and it is not taken up again by itself."""
+"""`/stop`: the running turn ends, nothing more of it is posted, and it is not resumed by itself."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ BASH = {"bash": {"sandbox": "off"}}
 
 
 async def nothing_more(gate: Gate, api: ModelApi, *, asked: int, posts: int = 0) -> None:
-    """Nothing more was said than these, and nothing is asked again: also not by the tick that would come next."""
+    """No more than these was posted, and no request was made again, also not by the next tick."""
     await gate.calm()
     gate.gateway.agents.agents[0].loop.tick()
     await gate.calm()
@@ -46,7 +46,7 @@ async def test_what_streams_ends_and_is_not_answered_again(tmp_path: Path) -> No
 
 
 def written(folder: Path) -> list[Path]:
-    """The file `pid` among the agent's."""
+    """Return the agent's file `pid`."""
     return [*folder.rglob("files/pid")]
 
 

@@ -1,4 +1,4 @@
-"""What is suggested to whom, while they write a command."""
+"""Suggestions to people while they type a command."""
 
 import asyncio
 from collections.abc import Sequence

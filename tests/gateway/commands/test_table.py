@@ -1,4 +1,4 @@
-"""Nothing in the table is without an answer, in the gateway as it is wired; and no answer without its row."""
+"""Every row of the table has an answer in the wired gateway, and every handler has its row."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ BROKEN = "That did not work"
 
 
 def lines() -> list[str]:
-    """Each command and each of its subs, rightly used; what disconnects us comes last."""
+    """Return a valid use of each command and subcommand; the one that disconnects comes last."""
     found = list[str]()
     for row in sorted(COMMANDS, key=lambda one: one.name == "restart"):
         for sub in row.subs or (None,):
@@ -55,7 +55,7 @@ def arguments() -> Iterator[tuple[CommandDefinition, SubcommandDefinition | None
 
 
 def keys(row: CommandDefinition, sub: SubcommandDefinition | None, arg: CommandArg) -> tuple[str, ...]:
-    """By which a source may be known."""
+    """Return the keys under which a source may be registered."""
     return f"{row.name} {f'{sub.name} ' if sub else ''}{arg.name}", f"{row.name} {arg.name}", arg.name
 
 
@@ -84,11 +84,11 @@ def test_every_command_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[CommandRegistry]:
-    """Those that gateways make from now on."""
+    """Return the list of registries that gateways make from now on."""
     made = list[CommandRegistry]()
 
     class Seen(CommandRegistry):
-        """Is looked at."""
+        """Records itself."""
 
         @property
         def handlers(self) -> Mapping[str, CommandHandler]:

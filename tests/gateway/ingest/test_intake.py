@@ -1,4 +1,4 @@
-"""What comes in, from outside and from inside: where it is unread, and who is told. On a real store."""
+"""Intake of events from outside and inside, on a real store: where they are unread, and who is called."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ def said(number: int, kind: Any, sender: Sender = ANN) -> Message:
 
 
 class House:
-    """The ways in of one channel and of what happens inside."""
+    """The intakes of one channel and of events from inside."""
 
     def __init__(self, store: Store, tmp: Path, **more: Any) -> None:
         self.store = store
@@ -107,7 +107,7 @@ class House:
         )
 
     async def posted(self, message: str) -> None:
-        """Something of ours, which the platform shows as that message."""
+        """Append a post of ours, which the platform shows as that message."""
         post = Post(key=PostKey("p"), to=AT, text="hello")
         part = PartSendEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),))
         facts: list[tuple[Fact, str | None]] = [(PostQueued(post=post), "post:p"), (part, None)]
@@ -116,7 +116,7 @@ class House:
         )
 
     async def judged(self, event: Notification) -> Judgement:
-        """What was said of what came in last, after this came in."""
+        """Return the judgement of the newest event, after receiving this one."""
         await self.intake([event])
         (newest,) = await self.store.newest_entries(1, kinds=["judged"])
         assert isinstance(newest.fact, Judgement)
@@ -140,7 +140,7 @@ ANN_RULES: dict[str, Any] = {"access": {"dm": "open", "roles": {"admin": ["conso
 
 
 def test_a_command_that_changes_something_ends_a_transaction(tmp_path: Path) -> None:
-    """What comes behind it in the same batch is decided by what then holds, and the cursor is written last."""
+    """Events after it in the same batch are decided by the new state, and the cursor is written last."""
 
     async def tell(house: House) -> None:
         place = AT.conversation
@@ -162,7 +162,7 @@ def test_a_command_that_changes_something_ends_a_transaction(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("steps", range(12))
 def test_what_a_channel_that_is_cut_had_handed_over_is_lost_to_nobody(tmp_path: Path, steps: int) -> None:
-    """It is handed over again when the channel is up again, and is no news then if it is in the log."""
+    """It is received again when the channel is up again, and is not new then if it is in the log."""
 
     async def tell(house: House) -> None:
         events: list[Notification] = [said(1, "mention"), replace(_rewind(2), name="version")]

@@ -1,4 +1,4 @@
-"""Limits at the way in: what reaches the agent, what is said, and what stands in the log. On a real store."""
+"""Limits in the intake on a real store: what reaches the agent, which notices are posted, and what the log has."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ def said(number: int, who: str, kind: Kind = "mention", text: str = "reverie?") 
 
 
 class House:
-    """One life of the way in of one channel."""
+    """One process with the intake of one channel."""
 
     def __init__(self, store: Store, tmp: Path, clock: ManualClock, **more: Any) -> None:
         self.store = store
@@ -75,7 +75,7 @@ def lives(tmp: Path, *stories: Callable[[House], Awaitable[None]], **more: Any) 
 
 
 def test_a_raid_of_mentions_reaches_the_agent_as_often_as_the_room_has_and_gets_one_notice(tmp_path: Path) -> None:
-    """6,000 by 600 people in a minute, in batches, with what the settings say by themselves."""
+    """6,000 by 600 people in a minute, in batches, with the default settings."""
     lines = [said(number, f"raider{number % 600}") for number in range(6_000)]
 
     async def raid(house: House) -> None:
@@ -98,7 +98,7 @@ def test_a_raid_of_mentions_reaches_the_agent_as_often_as_the_room_has_and_gets_
         assert (left.urgent, left.urgent + left.ambient) == (len(house.arrived), 6_000)
 
     async def again(house: House) -> None:
-        """After a crash the platform tells all of the last minute once more."""
+        """After a crash the platform repeats the last minute."""
         await house.intake(lines[-1_000:])
         assert (house.arrived, house.posted) == ([], [])
         fresh = await house.store.newest_entries(1, kinds=["mention"])

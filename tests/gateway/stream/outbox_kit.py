@@ -1,4 +1,4 @@
-"""An outbox at work: a real store, a manual clock, and a channel that fails as it is told to."""
+"""Kit of the outbox: a real store, a manual clock, and a channel that fails on demand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -16,11 +16,11 @@ from gateway.stream.outbox import Outbox
 
 NAME = ChannelName("x")
 _STEPS = 10
-"""Of the event loop: more than it takes from one thing that waits for the clock or the disk to the next."""
+"""Steps of the event loop: more than it takes from one wait for the clock or the disk to the next."""
 
 
 class Postman:
-    """A channel of one-line parts whose sends end as they are told to."""
+    """A channel of one-line parts whose sends end on demand."""
 
     name = NAME
 
@@ -31,7 +31,7 @@ class Postman:
         self.attempts: list[str] = []
         self.hold: asyncio.Event | None = None
         self.paced: asyncio.Event | None = None
-        """Parts wait for it before anything of them goes."""
+        """Parts wait for it before they are sent."""
 
     async def run(self, emit: Emit) -> None:
         raise AssertionError(f"not used here: {emit}")
@@ -55,7 +55,7 @@ class Postman:
 
 
 class Books(Store):
-    """A store that knows whether anything is being written."""
+    """A store that knows whether an append is running."""
 
     writing = 0
 
@@ -67,7 +67,7 @@ class Books(Store):
             self.writing -= 1
 
     async def settled(self) -> None:
-        """Return once nothing is, and whoever waited for it has gone on."""
+        """Return once no append is running, and all that waited for it have gone on."""
         quiet = 0
         while quiet < _STEPS:
             await asyncio.sleep(0)
@@ -75,7 +75,7 @@ class Books(Store):
 
 
 class Office:
-    """An outbox at work."""
+    """An outbox with its services."""
 
     def __init__(self, store: Books, postman: Postman, clock: ManualClock) -> None:
         self.store = store
@@ -98,7 +98,7 @@ class Office:
         return post.key
 
     async def ended(self, count: int) -> list[DeliveryReport]:
-        """All deliveries, once there are `count`. Lets the manual clock run while nothing else does."""
+        """Return all deliveries, once there are `count`. Advances the manual clock while nothing else happens."""
         async with asyncio.timeout(120):
             while True:
                 await self.store.settled()
@@ -110,7 +110,7 @@ class Office:
 
 @asynccontextmanager
 async def office(tmp: Path, postman: Postman, *, up: bool = True, later_s: float = 0.0) -> AsyncIterator[Office]:
-    """Open for business; `later_s`: so long after the story began."""
+    """Open an outbox; `later_s`: seconds since the story began."""
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=later_s))
     async with await Books.open(tmp / "s.db", clock) as store:
         work = Office(store, postman, clock)

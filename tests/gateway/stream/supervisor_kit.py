@@ -1,4 +1,4 @@
-"""A channel on its platform, with a log, an outbox and a runner, and two who never stop talking."""
+"""Kit of the supervisor: a channel with log, outbox and supervisor; both sides talk constantly."""
 
 import asyncio
 import contextlib
@@ -25,10 +25,10 @@ class Line:
         self.tasks: set[asyncio.Task[None]] = set()
         self.links: list[tuple[bool, str]] = []
         self.told: list[str] = []
-        """What owners are told."""
+        """Notices to owners."""
         self.said = self.posted = 0
         self.slow_s = 0.0
-        """How long it takes until something is durable."""
+        """Seconds that an append takes."""
         name = channel.name
         self.outbox = Outbox(store, {name: channel}, clock, self.spawn)
         self.stats = GatewayStats({name: channel.capabilities.platform}, clock.now())
@@ -49,7 +49,7 @@ class Line:
         return task
 
     async def emit(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-        """As the gateway takes it in: known events once, links to the outbox."""
+        """Append as the intake does: known events once; links go to the outbox."""
         await asyncio.sleep(self.slow_s)
         now, entries = self.clock.now(), list[NewEntry]()
         for event in batch:
@@ -65,7 +65,7 @@ class Line:
                 self.outbox.set_link_up(event.channel, event.up)
 
     async def talk(self, pause_s: float) -> None:
-        """alice says a line, and we say one, again and again."""
+        """Let alice write a line and the bot another, again and again."""
         while True:
             await self.kit.say(f"line {self.said}")
             self.said += 1
@@ -74,7 +74,7 @@ class Line:
             await asyncio.sleep(pause_s)
 
     async def more(self, count: int) -> None:
-        """Return once so many more lines are said."""
+        """Return once so many more lines were sent."""
         until = self.said + count
         async with asyncio.timeout(30):
             while self.said < until:
@@ -88,7 +88,7 @@ class Line:
         self.outbox.put(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
 
     async def heard(self) -> list[str]:
-        """What the log has of alice, in its order."""
+        """Return alice's lines in the log, in its order."""
         facts = [one.fact for one in await self.store.entries(kinds=MESSAGE_KINDS)]
         return [fact.text for fact in facts if isinstance(fact, Message)]
 
@@ -97,7 +97,7 @@ class Line:
         return [fact.state for fact in facts if isinstance(fact, DeliveryReport)]
 
     async def settled(self) -> None:
-        """Return once all that was said is in the log, and all that was posted is delivered."""
+        """Return once all lines are in the log, and all posts are delivered."""
         try:
             async with asyncio.timeout(30):
                 while len(await self.heard()) < self.said or len(await self.states()) < self.posted:
@@ -111,7 +111,7 @@ class Line:
 
 @contextlib.asynccontextmanager
 async def line(tmp: Path, kit: Kit, channel: Channel, clock: Clock) -> AsyncIterator[Line]:
-    """It is up."""
+    """Return whether the channel is up."""
     async with await Store.open(tmp / "log.db", clock) as store:
         it = Line(kit, channel, store, clock)
         await it.outbox.recover()

@@ -1,4 +1,4 @@
-"""Thresholds and rules that are set while the gateway runs: what attention makes of them, also after a restart."""
+"""Thresholds and rules set at run time: their effect on attention, also after a restart."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ CONFIGURED = AttentionPolicy(
 
 @asynccontextmanager
 async def opened(tmp_path: Path) -> AsyncIterator[tuple[Store, AttentionOverrideStore]]:
-    """As a start does."""
+    """Load them as a start does."""
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
         overrides = AttentionOverrideStore(store)
         store.add_listener(overrides.on_appended)

@@ -1,4 +1,4 @@
-"""Bots that the operator listed are answered, but two bots do not talk for ever; and who may invite us where."""
+"""Loops with bots: listed bots are answered, but not for ever; and who may invite the bot where."""
 
 import asyncio
 import random
@@ -199,7 +199,7 @@ def test_who_may_invite(event: MembershipChanged, allowed: bool, rule: str) -> N
 
 
 class Mobile(ConsoleChannel):
-    """Enters rooms, and minds some."""
+    """Enters rooms, and refuses some."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__(CONSOLE, screen.show)
@@ -244,7 +244,7 @@ PLACE = ConversationId("irc.test/eve")
 
 
 class Chat:
-    """One sender and us, on a clock of its own."""
+    """One sender and the bot, on a clock of its own."""
 
     def __init__(self) -> None:
         self.loops, self.now_s = BotLoopGuard(), 1_000.0
@@ -256,7 +256,7 @@ class Chat:
         self.loops.record_sending(PLACE, self.now_s)
 
     def theirs(self, text: str, *, after_s: float, sender: str = "eve", answer: str | None = "What else?") -> bool:
-        """They say something so long after what was last; whether it is answered."""
+        """Let them write so long after the last line. Return whether it is answered."""
         self.now_s += after_s
         pause = self.loops.check_line(PLACE, sender, text, self.now_s)
         if pause is not None:
@@ -302,7 +302,7 @@ def test_who_repeats_our_words_is_a_program() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_person_who_types_fast_and_ahead_is_none(seed: int) -> None:
-    """Ten characters a second, without a break, while answers come whenever they come."""
+    """Ten characters a second, without a break, whenever answers come."""
     chance, chat = random.Random(seed), Chat()
     for number in range(200):
         words = f"{number}: " + "".join(chance.choices("abcdefgh ", k=chance.randint(3, 80)))

@@ -1,4 +1,4 @@
-"""Channels that come, go and are made anew, each for itself."""
+"""Channels that are added, removed and replaced, each by itself."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ def irc(nick: str, **more: object) -> dict[str, object]:
 
 
 def settings(**channels: dict[str, object]) -> Settings:
-    """`a={...}`: of the channel `irc.a`."""
+    """`a={...}`: settings of the channel `irc.a`."""
     said = {
         "channels": {f"irc.{name}": config for name, config in channels.items()},
         "agents": [{"id": "ana"}],
@@ -60,7 +60,7 @@ def settings(**channels: dict[str, object]) -> Settings:
 
 
 class Told:
-    """A channel that says what is done with it."""
+    """A channel that records what is done with it."""
 
     capabilities = Capabilities(platform="IRC", formatting="")
 
@@ -68,7 +68,7 @@ class Told:
         self.name, self.nick, self.log, self.cursor = name, nick, log, cursor
         self.emit: Emit | None = None
         self.goodbye = asyncio.Event()
-        """It has said goodbye, and ends."""
+        """Set once it has said goodbye and ends."""
         self.goodbye.set()
 
     async def run(self, emit: Emit) -> None:
@@ -109,7 +109,7 @@ def line(name: ChannelName, text: str) -> Message:
 
 
 class Harbour:
-    """A fleet whose every move is written down."""
+    """Channels whose every move is recorded."""
 
     def __init__(self, said: Settings) -> None:
         self.log: list[str] = []
@@ -117,7 +117,7 @@ class Harbour:
         self.cursors: dict[ChannelName, str] = {}
         self.broken: set[str] = set()
         self.hold, self.held = asyncio.Event(), False
-        """Nothing is durable before it is set."""
+        """Nothing becomes durable before it is set."""
         self.hold.set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.channels: dict[ChannelName, Channel] = {}
@@ -203,11 +203,11 @@ class Harbour:
         return channel
 
     def take(self, **channels: dict[str, object]) -> None:
-        """As a reload does."""
+        """Apply settings as a reload does."""
         self.fleet.prepare(settings(**channels))()
 
     async def still(self) -> None:
-        """Return once nothing moves any more."""
+        """Return once nothing changes any more."""
         async with asyncio.timeout(120):
             while self.runner._side_tasks:
                 await asyncio.sleep(0.001)
@@ -233,7 +233,7 @@ async def harbour(**channels: dict[str, object]) -> AsyncIterator[Harbour]:
 def at_harbour(
     **channels: dict[str, object],
 ) -> Callable[[Callable[[Harbour], Coroutine[Any, Any, None]]], Callable[[], None]]:
-    """A story there."""
+    """Run a story with them."""
 
     def told(tale: Callable[[Harbour], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         async def play() -> None:
@@ -489,7 +489,7 @@ def test_what_cannot_be_is_a_problem_and_changes_nothing(
 
 
 class Chatty(Told):
-    """A broken adapter: it has something to tell while it says goodbye."""
+    """A broken adapter: it emits an event while it says goodbye."""
 
     async def run(self, emit: Emit) -> None:
         try:

@@ -39,7 +39,7 @@ async def settle() -> None:
 
 
 async def passes(clock: ManualClock, time_s: float) -> None:
-    """In small steps, so that whoever wakes sees about the time that was meant."""
+    """Advance in small steps, so that each waiter sees about the time that was meant."""
     until_s = clock.monotonic() + time_s
     while clock.monotonic() < until_s:
         clock.advance(min(STEP_S, until_s - clock.monotonic()))

@@ -1,4 +1,4 @@
-"""Images to models that see, words to others, and voice notes through a command."""
+"""Images for models that see, descriptions for others, and voice notes transcribed by a command."""
 
 import asyncio
 import base64
@@ -54,7 +54,7 @@ def seeing(script: Script | None = None) -> ScriptedModel:
 
 
 def shown(gateway: Running, number: int = -1) -> list[Image]:
-    """Every image of a request."""
+    """Return every image of a request."""
     request = gateway.scripted.requests[number]
     return [part for said in request.conversation for part in said.parts if isinstance(part, Image)]
 
@@ -200,7 +200,7 @@ def test_real_dialects_carry_images_and_a_broken_one_does_not_end_the_talk(tmp_p
 
 
 def script(tmp_path: Path, body: str) -> list[str]:
-    """A command that runs some Python with `{file}` as its argument."""
+    """Return a command that runs some Python with `{file}` as its argument."""
     file = tmp_path / "listen.py"
     file.write_text(f"import sys, time, os, subprocess\npath = sys.argv[1]\n{body}\n", encoding="utf-8")
     return [sys.executable, str(file), "{file}"]
@@ -317,7 +317,7 @@ def test_a_command_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, or is only waiting to be reaped by somebody else."""
+    """Return whether a process has ended, or only waits to be reaped."""
     for _ in range(200):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -1,4 +1,4 @@
-"""Delivery under faults: a channel that fails in each way the contract names, on a real store."""
+"""Delivery under faults: a channel that fails in each way of the contract, on a real store."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -187,7 +187,7 @@ def test_a_slow_room_does_not_stall_another(tmp_path: Path) -> None:
 
 
 async def _left_by_a_crash(tmp: Path, *facts: PartSendEnded | PartSendStarted) -> None:
-    """A store in which a process died after writing these."""
+    """Make a store in which a process died after these entries."""
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
     to = Address(channel=NAME, room=RoomId("#a"))
     post = Post(key=PostKey("p"), to=to, text="1\n2\n3")

@@ -1,4 +1,4 @@
-"""Files that go with posts: there until they are delivered, once, whatever happens in between."""
+"""Files that go with posts: stored once until they are delivered, whatever happens in between."""
 
 import hashlib
 from dataclasses import replace
@@ -18,11 +18,11 @@ from tests.gateway.stream.outbox_kit import NAME, Office, Postman, office, play
 DATA = b"\x89PNG and so on"
 SHA = hashlib.sha256(DATA).hexdigest()
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
-"""As in the kit."""
+"""Start time, as in the kit."""
 
 
 class Carrier(Postman):
-    """Takes files, of a few bytes."""
+    """Takes files of a few bytes."""
 
     def __init__(self, *ends: RateLimited | Uncertain, window: int = 1, file_bytes: int = 100) -> None:
         super().__init__(*ends, window=window)
@@ -42,7 +42,7 @@ def with_file(text: str, *, room: str = "#a", name: str = "cat.png") -> Post:
 
 
 async def queue(store: Store, post: Post) -> OutboxPost:
-    """As a tool does, in one go."""
+    """Queue a post with a file as a tool does, in one step."""
     now = BEGIN
     async with OutgoingFiles(store).store_file(DATA):
         (at,) = await store.append([NewEntry(fact=PostQueued(post=post), at=now, conversation=post.to.conversation)])

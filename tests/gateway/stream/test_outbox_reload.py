@@ -1,4 +1,4 @@
-"""Posts to channels that are taken away, come back, or are made anew, meanwhile."""
+"""Posts to channels that are removed, come back, or are replaced meanwhile."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.gateway.stream.outbox_kit import NAME, Postman, office, play
 
 
 class Loud(Postman):
-    """It says everything in one part, in capitals."""
+    """Sends everything as one part, in capitals."""
 
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text.upper(),)

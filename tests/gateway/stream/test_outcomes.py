@@ -1,4 +1,4 @@
-"""Exactly one fate for every event, whether the whole log is counted or one story is told."""
+"""Exactly one outcome for every event, from the whole log and from the explanation of one event."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ A, B, ANA, BOB = (
 
 @dataclass(frozen=True)
 class Said:
-    """An event and what was decided about it; `where`: where it is unread."""
+    """An event and its judgement; `where`: conversation in which it is unread."""
 
     where: ConversationId
     fate: str
@@ -51,7 +51,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Turn:
-    """Shows the newest `most` events there (everywhere, if it is an inner one), and deals with all but the newest."""
+    """A turn that is shown the newest `most` events there, or everywhere, and handles all but the newest."""
 
     where: ConversationId
     outcome: str
@@ -70,7 +70,7 @@ Step = Said | Turn | Decided
 
 
 def entries(step: Step, number: int, seen: Sequence[LogEntry]) -> list[NewEntry]:
-    """What the step appends to this log."""
+    """Return the entries that the step appends to this log."""
     last = seen[-1].seq if seen else 0
     if isinstance(step, Said):
         event = said(number, room="#a" if step.where == A else "#b")

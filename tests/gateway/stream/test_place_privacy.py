@@ -1,4 +1,4 @@
-"""What is private: closed unless opened."""
+"""Privacy of places: private unless opened."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_a_place_is_its_own_unless_somebody_says_more(tmp_path: Path) -> None:
 
 
 def test_a_platform_opens_and_closes_a_room(tmp_path: Path) -> None:
-    """What was said before it opened stays its own; when it closes, all of it is its own; and so after a restart."""
+    """Messages from before it opened stay private; when it closes, all are; the same after a restart."""
     told: dict[Address, str] = {}
 
     def known(number: int) -> list[NewEntry]:

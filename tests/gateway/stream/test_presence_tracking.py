@@ -1,4 +1,4 @@
-"""How near people are, followed on a real store and a manual clock."""
+"""Presence of people, tracked on a real store and a manual clock."""
 
 import asyncio
 from collections.abc import Iterable

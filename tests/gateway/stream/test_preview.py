@@ -22,7 +22,7 @@ LONG = Script(
 
 
 class Showing(ConsoleChannel):
-    """A console that types and previews. `seen` is all that happened on it, in order."""
+    """A console that types and previews. `seen` lists everything that was shown, in order."""
 
     typing_interval_s = 0.05
     preview_interval_s = 0.03
@@ -33,11 +33,11 @@ class Showing(ConsoleChannel):
         self.standing: dict[MessageId, str] = {}
         self.drafts = drafts
         self.fails: SendError | Exception | None = None
-        """Raised by the next preview, and by every one after it."""
+        """Raised by the next preview, and by every later one."""
         self.full = 0
-        """For so many previews to come there is no room, each time for a tenth of a second."""
+        """Number of previews to refuse with a rate limit of a tenth of a second."""
         self.stays: list[SendError] = []
-        """Raised by the next tries to take a preview away, one each."""
+        """Raised by the next attempts to delete a preview, one each."""
         self.hold: asyncio.Event | None = None
         """Previews wait for it before they are shown."""
         self._busy = False

@@ -1,4 +1,4 @@
-"""Sending again what may have been seen: only where the platform drops repeats, and only for as long as it does."""
+"""Resending of parts that may have been seen: only where, and while, the platform drops repeats."""
 
 import asyncio
 import sqlite3
@@ -163,7 +163,7 @@ def test_a_clock_that_is_set_back_does_not_lengthen_the_window(tmp_path: Path, b
 
 
 def test_a_refusal_that_surely_did_not_send_opens_no_window(tmp_path: Path) -> None:
-    """The window counts from the attempt that may have been seen, not from a refused one long before it."""
+    """The window counts from the attempt that may have been seen, not from an earlier refused one."""
     postman = Postman(RateLimited("slow down", retry_after_s=10_000), Uncertain("cut"), resend_s=9_000)
 
     async def story() -> None:
@@ -178,7 +178,7 @@ def test_a_refusal_that_surely_did_not_send_opens_no_window(tmp_path: Path) -> N
 
 
 async def crashed(tmp: Path, *facts: Fact) -> None:
-    """A store in which a process died after writing these."""
+    """Make a store in which a process died after these entries."""
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
     to = Address(channel=NAME, room=RoomId("#a"))
     async with await Store.open(tmp / "s.db", clock) as store:
@@ -218,7 +218,7 @@ def test_after_a_crash_the_window_still_counts_from_the_first_time(
 
 
 def test_a_store_of_the_version_before_agrees_with_its_log(tmp_path: Path) -> None:
-    """The new column is filled from the log when an older store is brought forward."""
+    """The new column is filled from the log when an older store is upgraded."""
     path = tmp_path / "s.db"
     to = Address(channel=NAME, room=RoomId("#a"))
     waiting = PartSendEnded(post=KEY, part=1, state="waiting", reason="slow down")

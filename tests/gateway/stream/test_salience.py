@@ -1,4 +1,4 @@
-"""What in a room's talk is worth a look: told by the text, by who says it, and by the pace."""
+"""Salience of room talk: by text, by sender, and by rate."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Channels that are begun anew: on the real adapters, in the middle of everything."""
+"""Channels restarted in the middle of traffic, on the real adapters."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from tests.kits.channels import story
 
 
 def _discord(kit: Kit, clock: Clock) -> Channel:
-    """Two sessions may not begin within five seconds of each other, so time goes by faster there."""
+    """Two sessions must not begin within five seconds of each other, so time passes faster there."""
     made = kit.make()
     assert isinstance(made, DiscordChannel)
     return type(made)(kit.name, made._config, clock, random=lambda: 0.0)
@@ -52,7 +52,7 @@ PLATFORMS: dict[str, tuple[type[Kit], Callable[[Kit, Clock], Channel], Callable[
 async def test_restarts_amid_traffic_lose_nothing_and_double_nothing(
     tmp_path: Path, platform: str, slow_s: float, times: int
 ) -> None:
-    """`slow_s`: so long that a channel is cut while what it heard is being written down."""
+    """`slow_s`: so long that a channel is cut while its events are being appended."""
     kind, make, clocks = PLATFORMS[platform]
     kit, clock = kind(), clocks()
     kit.patience_s = 20.0
@@ -73,7 +73,7 @@ async def test_restarts_amid_traffic_lose_nothing_and_double_nothing(
 
 
 class Moody:
-    """A channel that is refused, or up, or neither, as it is told to be."""
+    """A channel that is refused, or up, or neither, on demand."""
 
     def __init__(self, mood: str = "up") -> None:
         self.console = ConsoleChannel(ChannelName("moody"), lambda _: None)

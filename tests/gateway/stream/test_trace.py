@@ -1,4 +1,4 @@
-"""Every event's story, as `reverie why` tells it."""
+"""Explanations of events, as `reverie why` shows them."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ ULLA = Sender(id=SenderId("u"), name="Ulla")
 
 
 async def stories(path: Path) -> dict[str, list[str]]:
-    """By what was said."""
+    """Return explanations by the text of the message."""
     told = {}
     async with await Store.open_readonly(path) as reader:
         for entry in await reader.entries(kinds=["direct", "mention", "room"]):
@@ -99,7 +99,7 @@ def test_each_fate_is_told_with_its_rule(tmp_path: Path) -> None:
 
 
 def event(fact: Notification, where: ConversationId, fate: str = "due") -> list[NewEntry]:
-    """Something that was noticed, and is unread there."""
+    """Append an event that is unread there."""
     own = getattr(fact, "at", None)
     noticed = NewEntry(fact=fact, at=NOW, conversation=own.conversation if own else None, key=dedup_key(fact))
     verdict = Judgement(type=f"x.{fact.kind}", urgency=2, fate=fate, rule="a rule", role="nobody")  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ def queued(record: NewEntry, key: str = "p") -> NewEntry:
 
 
 def story_of(tmp_path: Path, *entries: NewEntry, seq: int = 1) -> list[str]:
-    """What is told of an entry, without its own line and what it was noticed as."""
+    """Return the explanation of an entry, without its own line and its type."""
 
     async def story() -> list[str]:
         async with await opened(tmp_path / "s.db") as store:

@@ -1,4 +1,4 @@
-"""An answer that may not have arrived: who is told, once, and what `again` repeats."""
+"""Answers that may not have arrived: one notice for the right person, and what `again` repeats."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ IN_A_ROOM = '(My last answer may not have reached you: say "again" to me and I r
 
 
 class Doubtful(ConsoleChannel):
-    """A connection that is cut behind some parts."""
+    """A connection that is cut after some parts."""
 
     def __init__(self, screen: Screen, *, replies: bool = True, seen: bool = False) -> None:
         super().__init__(CONSOLE, screen.show)

@@ -1,4 +1,4 @@
-"""A post that was not delivered is told where it was said, in the same append, and by nobody else."""
+"""Reports of undelivered posts: in the conversation of the post, in the same append, and nowhere else."""
 
 import asyncio
 from dataclasses import replace
@@ -29,7 +29,7 @@ EVERYWHERE = Bindings(
 
 
 def telling(work: Office, postman: Postman, arrived: list[ReadyConversation]) -> Outbox:
-    """An outbox whose failures are judged."""
+    """Return an outbox whose failures are judged."""
     policy = attention.AttentionPolicy(thresholds={})
     inward = InternalIntake(work.store, work.clock, policy, EVERYWHERE, arrived=arrived.append)
     outbox = Outbox(work.store, {NAME: postman}, work.clock, work.spawn, judge=inward.judge, arrived=arrived.append)
