@@ -344,7 +344,7 @@ class SalienceDetector:
     """Finds salient messages, with the state of rooms in which somebody wrote lately."""
 
     def __init__(self, policy: Callable[[], SaliencePolicy]) -> None:
-        """`said`: returns the present policy."""
+        """`policy`: returns the present settings."""
         self._policy = policy
         self._rooms: OrderedDict[ConversationId, _RoomActivity] = OrderedDict()
 

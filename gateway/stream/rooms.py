@@ -26,7 +26,7 @@ class RoomMembership:
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         wait_until_sent: Callable[[ConversationId, float], Awaitable[None]],
     ) -> None:
-        """`said(place, seconds)`: return once no post waits for that place, or after that many seconds.
+        """`wait_until_sent(place, seconds)`: return once no post waits for that place, or after that many seconds.
 
         `spawn` starts a task whose failure stops the gateway.
         """
