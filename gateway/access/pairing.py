@@ -116,13 +116,13 @@ def build_code_expirations(requests: Iterable[CodeIssued]) -> tuple[EffectFact, 
     return tuple(build_code_over(one, "expired", "") for one in requests)
 
 
-def approve_pairing(request: CodeIssued, by: str, *, has: RoleAssigned | None) -> AccessResult:
-    """Accept the person who was shown this code as a member. `has`: the role that they got meanwhile; it stays."""
+def approve_pairing(request: CodeIssued, by: str, *, existing: RoleAssigned | None) -> AccessResult:
+    """Accept the person who was shown this code as a member. `existing`: the role that they got meanwhile; it stays."""
     who = format_person(request.person, request.name)
-    if has is not None and has.role != "guest":
-        words = f"{who} is {has.role} already."
+    if existing is not None and existing.role != "guest":
+        words = f"{who} is {existing.role} already."
         return AccessResult(
-            words, (build_code_over(request, "used", by),), ok=has.role != "blocked", request=request.request
+            words, (build_code_over(request, "used", by),), ok=existing.role != "blocked", request=request.request
         )
     assigned = RoleAssigned(person=request.person, role="member", name=request.name, by=by, why="pairing")
     facts = (
@@ -186,7 +186,7 @@ def _notice_key(ended: str) -> PostKey:
     return PostKey(hashlib.sha256(f"letter:{ended}".encode()).hexdigest()[:26])
 
 
-_MAX_LEAVING: Final = 1_000
+_MAX_ROOMS_LEAVING: Final = 1_000
 
 
 class AccessNotifier:
@@ -239,7 +239,7 @@ class AccessNotifier:
         last = next(
             (post for post in reversed(posts) if (post.to.channel, post.to.room) == (room.channel, room.room)), None
         )
-        if last is None or len(self._leaving) >= _MAX_LEAVING:
+        if last is None or len(self._leaving) >= _MAX_ROOMS_LEAVING:
             self._leave(room)
         else:
             self._leaving[last.key] = room

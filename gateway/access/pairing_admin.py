@@ -62,7 +62,7 @@ async def approve(
     if request.room is not None:
         return await _append_result(store, clock, pairing.approve_room(request, request.room, by), extra_facts)
     return await _append_result(
-        store, clock, pairing.approve_pairing(request, by, has=roster.find_grant(request.person)), extra_facts
+        store, clock, pairing.approve_pairing(request, by, existing=roster.find_grant(request.person)), extra_facts
     )
 
 

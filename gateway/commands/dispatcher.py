@@ -177,7 +177,7 @@ class CommandDispatcher:
                 if command.name == "again":
                     return bool(await find_uncertain_posts(self._context.reader, command.at.conversation))
                 page = await find_next_page(self._context, command, look_back=1)
-                if page is not None and read.overheard:
+                if page is not None and read.is_unaddressed:
                     (newest,) = await self._context.reader.newest_entries(
                         1, kinds=["post"], conversation=command.at.conversation
                     )

@@ -212,7 +212,7 @@ class ParsedCommand:
     command: Command
     only_if_more: bool = False
     """It is one only if a next page can be shown; else an ordinary message."""
-    overheard: bool = False
+    is_unaddressed: bool = False
     """It is addressed to nobody, so it is one only if that page was shown just now."""
     only_if_allowed: bool = False
     """It is one only if its sender may use it; else an ordinary message."""
@@ -240,7 +240,7 @@ def parse_command(
             return ParsedCommand(command=_build_command(message, name, (found[2] or "").strip()))
     if (word := _MORE.fullmatch(body)) and (addressed or word[1].lower() == "more"):
         return ParsedCommand(
-            command=_build_command(message, word[1].lower(), ""), only_if_more=True, overheard=not addressed
+            command=_build_command(message, word[1].lower(), ""), only_if_more=True, is_unaddressed=not addressed
         )
     about_us = not message.attachments and (message.reply_to is None or message.kind != "mention")
     if addressed and about_us and asks_for_disclosure(body):

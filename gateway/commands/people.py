@@ -127,7 +127,7 @@ class PairingCommands:
         request = self._find_request(call, "pair")
         if isinstance(request, AccessResult):
             return self._people.build_reply(request)
-        outcome = pairing.approve_pairing(request, call.person, has=self._people.roster.find_grant(request.person))
+        outcome = pairing.approve_pairing(request, call.person, existing=self._people.roster.find_grant(request.person))
         sure = describe_verification(request.person, self._people.channel_names.platforms)
         return self._people.build_reply(outcome._replace(text=f"{outcome.text} That is {sure}."))
 

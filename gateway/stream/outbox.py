@@ -195,7 +195,7 @@ class DeliveryAttempt:
             file=file,
         )
 
-    def make_going(self, part: OutboxPart) -> BeforeSend:
+    def make_before_send(self, part: OutboxPart) -> BeforeSend:
         """Return the callback that records the hand-over: from then on a crash leaves the part uncertain.
 
         The callback raises `Uncertain` if a repetition could be shown by now. Make a new one for each attempt.
@@ -341,7 +341,7 @@ def _remove_unneeded(directory: Path, keep: set[str]) -> None:
         logger.warning("files that were sent cannot be removed: %s", error)
 
 
-DOUBT_S = 60.0
+UNCERTAIN_NOTICE_WAIT_S = 60.0
 """Seconds for which a notice about an uncertain answer waits, or until something else is posted there."""
 LOST_IN_CRASH_TEXT = "the process ended while this part was being sent"
 SETTLE_S = 1.0
@@ -488,7 +488,7 @@ class Outbox:
         """Hold a notice back until another post comes, or for its time. False: the outbox stops."""
         item = queue[0]
         if place in self._held_notices and self._held_notices[place][0] == item.post.key:
-            if len(queue) == 1 and (left_s := DOUBT_S - self._age_s(item)) > 0:
+            if len(queue) == 1 and (left_s := UNCERTAIN_NOTICE_WAIT_S - self._age_s(item)) > 0:
                 with contextlib.suppress(TimeoutError):
                     await with_timeout(self._clock, left_s, self._held_notices[place][1].wait())
             if not self._stopping:
@@ -588,7 +588,7 @@ class Outbox:
         except Rejected as error:
             return [error]
         parts = [attempt.build_part(part, file if part.index == 0 else None) for part in window]
-        sends = [channel.send(part, attempt.make_going(one)) for part, one in zip(parts, window, strict=True)]
+        sends = [channel.send(part, attempt.make_before_send(one)) for part, one in zip(parts, window, strict=True)]
         sends_done = asyncio.gather(*sends, return_exceptions=True)
         self._in_flight[channel.name].add(sends_done)
         sends_done.add_done_callback(self._in_flight[channel.name].discard)

@@ -12,7 +12,7 @@ from gateway.core.events import Address, ChannelName, ConversationId
 logger = logging.getLogger("reverie.travels")
 
 RoomAction = Literal["enter", "leave"]
-LAST_WORDS_S = 2.0
+LEAVE_GRACE_S = 2.0
 """Real seconds in which queued posts to a room are delivered before it is left."""
 FAILED_TEXT = "that did not work; the operator can look it up in the log"
 
@@ -92,7 +92,7 @@ class RoomMembership:
         if channel is None:
             return "rooms are not left there"
         self._left.add(at.conversation)
-        await self._wait_until_sent(at.conversation, LAST_WORDS_S)
+        await self._wait_until_sent(at.conversation, LEAVE_GRACE_S)
         if reason := await _explain_failure(channel.leave(at), f"leaving {at.conversation}"):
             self._left.discard(at.conversation)
         return reason

@@ -234,7 +234,7 @@ class ChannelSupervisor:
         run.channel, run.is_shut = channel, False
         run.task = self._spawn(self._run(run))
 
-    def stop_hearing(self, name: ChannelName) -> None:
+    def ignore_events(self, name: ChannelName) -> None:
         """Process no more events of this channel. Its platform gets no acknowledgement for them."""
         if run := self._runs.get(name):
             run.is_shut = True
@@ -440,7 +440,7 @@ class ChannelReconciler:
                 continue
             if name in self._running and name not in wanted:
                 self._running[name].is_shut = True
-                self._runner.stop_hearing(name)
+                self._runner.ignore_events(name)
             if name not in self._reconciling:
                 self._reconciling.add(name)
                 self._runner.spawn_beside(self._reconcile(name))

@@ -77,7 +77,7 @@ def test_what_is_a_command(text: str, kind: Kind, expected: tuple[str, str] | No
     if found is not None:
         assert (found.command.id, found.command.origin, found.command.direct) == ("m1", "text", kind == "direct")
         assert found.only_if_more == (expected is not None and expected[0] == "more")
-        assert found.overheard == (found.only_if_more and kind == "room")
+        assert found.is_unaddressed == (found.only_if_more and kind == "room")
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_a_person_is_told_before_the_next_answer_and_again_repeats_it_once(tmp_p
 
 
 def test_after_a_minute_it_is_told_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "DOUBT_S", 0.05)
+    monkeypatch.setattr(outbox, "UNCERTAIN_NOTICE_WAIT_S", 0.05)
 
     async def told(it: Talk) -> None:
         it.channel.cuts = 1
@@ -112,7 +112,7 @@ def test_after_a_minute_it_is_told_all_the_same(tmp_path: Path, monkeypatch: pyt
 def test_several_answers_in_doubt_are_one_line_and_are_repeated_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "DOUBT_S", 0.0)
+    monkeypatch.setattr(outbox, "UNCERTAIN_NOTICE_WAIT_S", 0.0)
 
     async def told(it: Talk) -> None:
         it.channel.cuts = 3  # the notice about the first is cut, too
@@ -162,7 +162,7 @@ def test_what_is_told_is_told_once_over_restarts(tmp_path: Path) -> None:
 
 
 def test_a_notice_that_is_in_doubt_itself_is_left_at_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "DOUBT_S", 0.0)
+    monkeypatch.setattr(outbox, "UNCERTAIN_NOTICE_WAIT_S", 0.0)
 
     async def told(it: Talk) -> None:
         it.channel.cuts = 2
