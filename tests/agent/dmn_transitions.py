@@ -367,6 +367,13 @@ ROWS: list[Row] = [
         (start(A, autonomous=True), timer(290), SAVE),
     ),
     (
+        "two turns are due, and the day has room for one of them",
+        replace(R, pending=(A, B), turns_today=4),
+        TICK,
+        replace(R, running=(A,), pending=(B,), autonomous=1, turns_today=5),
+        (start(A, autonomous=True), timer(290), SAVE),
+    ),
+    (
         "so many a day",
         replace(R, pending=(A,), turns_today=5),
         TICK,
