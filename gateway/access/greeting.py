@@ -83,10 +83,10 @@ class Greeter:
         *,
         linking: AccountLinker,
         channel_style: ChannelStyle,
-        reach: Callable[[Address, Sender], Address] = lambda at, _: at,
+        private_address: Callable[[Address, Sender], Address] = lambda at, _: at,
         title: Callable[[Address], str] = lambda _: "",
     ) -> None:
-        """`reach`: where to write to somebody who invites to a room: the room itself if the bot is there already.
+        """`private_address`: address of somebody who invites to a room; the room itself if the bot is in it.
 
         `title`: title of a room. Empty: not known.
         """
@@ -95,7 +95,7 @@ class Greeter:
         self._clock = clock
         self._linking = linking
         self._channel_style = channel_style
-        self._reach = reach
+        self._private_address = private_address
         self._title = title
         self._notified: dict[str, tuple[datetime, str]] = {}
         """Person or room that got a notice: time until which no other follows, and key of the event that caused it."""
@@ -183,7 +183,7 @@ class Greeter:
             return None
         minted, prefix = generate_code(self._roster.request_names), self._channel_style.command_prefix(place.channel)
         invited = isinstance(event, MembershipChanged)
-        to = self._reach(place, sender) if invited else place
+        to = self._private_address(place, sender) if invited else place
         about = (event.text if isinstance(event, MembershipChanged) else None) or self._title(room)
         if to == place:
             text = render_room_request(minted.code, prefix, inline_code(sender.name, NAME_CHARS))

@@ -63,7 +63,7 @@ class AccessService:
             clock,
             linking=self.account_linker,
             channel_style=self.channel_style,
-            reach=make_private_address_lookup(channels),
+            private_address=make_private_address_lookup(channels),
             title=title,
         )
         self.owner_notifier = OwnerNotifier(

@@ -67,7 +67,7 @@ class RoomMembership:
                 self.accept_invite(at)
 
     def start(self, way: RoomAction, at: Address, on_failure: Callable[[str], Awaitable[None]]) -> None:
-        """Start to `enter` or `leave` a room; `told` is called with the reason of a failure. Returns at once."""
+        """Start to `enter` or `leave` a room; `on_failure` is called with the reason of a failure. Returns at once."""
 
         async def act() -> None:
             if reason := await (self.enter(at) if way == "enter" else self.leave(at)):

@@ -258,7 +258,7 @@ class ChannelSupervisor:
         return run is not None and run.restart_lock.locked()
 
     def start_restart(self, name: ChannelName, why: str, on_result: Callable[[RestartResult], Awaitable[None]]) -> None:
-        """Restart a channel, and call `told` with the result. Returns at once."""
+        """Restart a channel, and call `on_result` with the result. Returns at once."""
 
         async def run() -> None:
             await on_result(await self.restart(name, why))

@@ -102,7 +102,7 @@ class Town:
             clock,
             linking=self.linking,
             channel_style=self.manners,
-            reach=lambda at, sender: alone(at.channel, sender) if at.channel == IRC else at,
+            private_address=lambda at, sender: alone(at.channel, sender) if at.channel == IRC else at,
         )
         persons = PeopleContext(
             roster=self.roster, policy=self.policy, linking=self.linking, channel_names=self.manners, clock=clock
