@@ -54,7 +54,7 @@ class EventOutcome(StrEnum):
     SILENT = "silent"
     YIELDED = "yielded"
     FAILED = "failed"
-    """Failed in the turn to which it was shown."""
+    """`ANSWERED` to `FAILED`: result of the turn that was shown the event."""
     TAKEN_UP = "taken up"
     """Shown to the agent in its inner conversation; that turn shows what the agent did."""
     ANSWERED_ELSEWHERE = "answered elsewhere"
