@@ -50,7 +50,7 @@ class RestTools:
         return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
 
     async def go_quiet(self, args: GoQuietArgs, context: ToolContext) -> str:
-        """Let the agent post nothing unasked until then. Raises ToolCallRefused."""
+        """Let nothing below urgent start a turn until then. Raises ToolCallRefused."""
         _require_trusted(context)
         until = self._parse_time(args.time)
         if until - self._clock.now() > MAX_QUIET:
