@@ -207,14 +207,14 @@ class CanPreview(Protocol):
     preview_interval_s: float
     """Shortest time in seconds between two previews of one answer."""
 
-    async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
-        """Show `text` (Markdown, unfinished); `shown` is the result of the last call for this answer.
+    async def preview(self, at: Address, text: str, preview_id: MessageId | None) -> MessageId | None:
+        """Show `text` (Markdown, unfinished); `preview_id` is the result of the last call for this answer.
 
         None: nothing remains visible. An id: a message that must be deleted with `delete_preview`. Best effort: raises
         `SendError` if it was not shown.
         """
 
-    async def delete_preview(self, at: Address, shown: MessageId) -> None:
+    async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
         """Delete a preview; one that is already gone is no error. Raises `SendError`."""
 
 

@@ -147,12 +147,12 @@ def _find_cut(line: str, room: int, *, code: bool) -> int:
     """Return the index to cut a line at so that the part before fits `room`; at least 1."""
     end = _fitting_length(line, room)
     spans = [] if code else [found.span() for found in _UNBREAKABLE.finditer(line)]
-    whole = next((a for a, b in spans if a < end < b and line[:a].strip()), end)
-    for at in range(whole, max(whole // 2, 1) - 1, -1):
+    cut = next((a for a, b in spans if a < end < b and line[:a].strip()), end)
+    for at in range(cut, max(cut // 2, 1) - 1, -1):
         blank = line[at - 1].isspace() or (at < len(line) and line[at].isspace())
         if blank and line[:at].strip() and not any(a < at < b for a, b in spans):
             return at
-    return whole if whole < end else _grapheme_boundary(line, end)
+    return cut if cut < end else _grapheme_boundary(line, end)
 
 
 def _fitting_length(line: str, room: int) -> int:

@@ -56,10 +56,10 @@ def safe_file_name(text: str) -> str:
     Direction marks are removed, too: they display `exe.txt` as `txt.exe`.
     """
     base = re.split(r"[/\\]", text)[-1]
-    shown = "".join(
+    visible = "".join(
         character for character in base if unicodedata.category(character) not in _INVISIBLE_CATEGORIES
     ).translate(_RESERVED_CHARS)
-    bare = single_line(shown, len(shown)).strip(". ")
+    bare = single_line(visible, len(visible)).strip(". ")
     stem, dot, extension = bare.rpartition(".")
     if dot and len(extension) <= _EXTENSION_CHARS:
         return f"{stem[: _FILE_NAME_CHARS - len(extension) - 1].rstrip()}.{extension}"

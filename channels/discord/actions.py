@@ -204,14 +204,14 @@ class DiscordActions:
 
     def _to_senders(self, users: list[tuple[Json, Json]], limit: int) -> tuple[Sender, ...]:
         """Return the users with their data as members; each once, and not us."""
-        known: dict[str, Sender] = {}
+        senders: dict[str, Sender] = {}
         for user, member in users:
             user_id = get_snowflake(user, "id")
-            if user_id and user_id != self._directory.own_id and user_id not in known:
-                known[user_id] = Sender(
+            if user_id and user_id != self._directory.own_id and user_id not in senders:
+                senders[user_id] = Sender(
                     id=SenderId(user_id),
                     name=display_name(user, member) or user_id,
                     is_bot=get_bool(user, "bot"),
                     verified=True,
                 )
-        return tuple(known.values())[:limit]
+        return tuple(senders.values())[:limit]

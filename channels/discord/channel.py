@@ -218,16 +218,20 @@ class DiscordPreviewChannel(DiscordChannel):
     preview_interval_s = 1.5
     """Discord allows five edits in five seconds per channel; other answers may need some of them."""
 
-    async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
+    async def preview(self, at: Address, text: str, preview_id: MessageId | None) -> MessageId | None:
         api, first = self._require_session().api, next(iter(render_bodies(text)), "")
         if not first:
-            return shown
+            return preview_id
         content = message_content(first) | {"flags": self._outgoing.flags}
-        if shown is not None:
+        if preview_id is not None:
             await api.call(
-                "PATCH", MESSAGE_PATH, json=content, channel_id=parse_channel_id(at), message_id=parse_message_id(shown)
+                "PATCH",
+                MESSAGE_PATH,
+                json=content,
+                channel_id=parse_channel_id(at),
+                message_id=parse_message_id(preview_id),
             )
-            return shown
+            return preview_id
         # An unfinished message must notify nobody. It must be deleted later, so we need its id.
         key = message_nonce(new_id(self._clock.now()))
         content |= {"flags": SUPPRESS_EMBEDS | SUPPRESS_NOTIFICATIONS, "nonce": key, "enforce_nonce": True}
@@ -241,9 +245,9 @@ class DiscordPreviewChannel(DiscordChannel):
                 return await show()
         return await show()
 
-    async def delete_preview(self, at: Address, shown: MessageId) -> None:
+    async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
         try:
-            await self._actions.delete_own(parse_channel_id(at), parse_message_id(shown))
+            await self._actions.delete_own(parse_channel_id(at), parse_message_id(preview_id))
         except DiscordRefused as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise

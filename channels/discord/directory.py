@@ -115,16 +115,16 @@ class DiscordDirectory:
         """Return the names of a place, as far as known."""
         room = self.places.get(at.room)
         thread = self.places.get(at.thread) if at.thread is not None else None
-        known = thread or room
+        place = thread or room
         me = f"@{self._handle}" if self._handle else None
-        if known is None:  # the room may be a whole guild
+        if place is None:  # the room may be a whole guild
             return PlaceNames(room=self._guilds[at.room], topic="", me=me) if at.room in self._guilds else None
-        if known.is_direct:
+        if place.is_direct:
             return PlaceNames(me=me)
-        nick = self._nicks.get(known.guild)
+        nick = self._nicks.get(place.guild)
         return PlaceNames(
             room=f"#{room.name}" if room is not None and room.name else None,
-            server=self._guilds.get(known.guild),
+            server=self._guilds.get(place.guild),
             thread=(thread.name or None) if thread is not None else None,
             topic=room.topic if room is not None else None,
             me=f"{nick} ({me})" if nick and me else me,

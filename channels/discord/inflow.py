@@ -59,10 +59,10 @@ class DiscordProgress:
         """
         if shard not in self._marks and self._previous_mark is not None:
             self._marks[shard] = self._previous_mark
-        known = shard in self._marks and self._history_age > timedelta(0)
+        has_position = shard in self._marks and self._history_age > timedelta(0)
         guild_gaps = set(guilds) or ({ANY_ROOM} if shards == 1 else set())  # one of several shards may have no guild
-        self._gaps[shard] = guild_gaps | ({""} if self.direct_chats and not shard else set()) if known else set()
-        if not known:
+        self._gaps[shard] = guild_gaps | ({""} if self.direct_chats and not shard else set()) if has_position else set()
+        if not has_position:
             self._marks[shard] = snowflake_at(now)
             self._guessed.add(shard)
         self._newest[shard] = max(self._newest.get(shard, 0), self._marks[shard])

@@ -79,9 +79,9 @@ def _base_row(kind: int, name: str, summary: str) -> dict[str, object]:
     return {"type": kind, "name": name, "description": summary[:_MAX_SUMMARY_CHARS] or name}
 
 
-def is_same_table(known: object, wanted: Sequence[Json]) -> bool:
+def is_same_table(registered: object, wanted: Sequence[Json]) -> bool:
     """Return whether Discord already has that table."""
-    return isinstance(known, list) and _normalized_rows(known) == _normalized_rows(wanted)
+    return isinstance(registered, list) and _normalized_rows(registered) == _normalized_rows(wanted)
 
 
 def _normalized_rows(rows: Sequence[object]) -> list[tuple[object, ...]]:
@@ -272,7 +272,7 @@ class InteractionResponder:
         ):
             return
         now_s, private = self._clock.monotonic(), name in self._private_commands
-        for old in [known for known, pending in self._pending.items() if pending.expires_s < now_s]:
+        for old in [pending_id for pending_id, pending in self._pending.items() if pending.expires_s < now_s]:
             del self._pending[old]
         task = asyncio.create_task(self._defer(interaction, token, private=private))
         self._pending[interaction] = _PendingInteraction(application, token, private, now_s + _TOKEN_LIFETIME_S, task)

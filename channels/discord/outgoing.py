@@ -44,21 +44,21 @@ def render_bodies(text: str) -> tuple[str, ...]:
 def render(text: str) -> str:
     """Return `text` in Discord's Markdown. Code is never changed, only its fences."""
     lines = clean_outgoing(text).split("\n")
-    shown: list[str] = []
+    rendered: list[str] = []
     index = 0
     while index < len(lines):
         if found := _FENCE.fullmatch(lines[index]):
             end = _find_fence_end(lines, index, found[2])
-            shown += _code_block(lines[index + 1 : end], found[3].strip())
+            rendered += _code_block(lines[index + 1 : end], found[3].strip())
             index = end + 1
         elif index + 1 < len(lines) and "|" in lines[index] and _TABLE_RULE.fullmatch(lines[index + 1].rstrip()):
             end = next((n for n in range(index + 1, len(lines)) if "|" not in lines[n]), len(lines))
-            shown += _code_block(lines[index:end], "")
+            rendered += _code_block(lines[index:end], "")
             index = end
         else:
-            shown.append(_render_line(lines[index]))
+            rendered.append(_render_line(lines[index]))
             index += 1
-    return "\n".join(shown)
+    return "\n".join(rendered)
 
 
 def _render_line(line: str) -> str:

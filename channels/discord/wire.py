@@ -234,8 +234,8 @@ def parse_reaction(
     """Return an added or removed reaction. `nonce` makes its id unique among equal ones."""
     channel, user, to = (get_snowflake(data, key) for key in ("channel_id", "user_id", "message_id"))
     emoji, member = get_object(data, "emoji"), get_object(data, "member")
-    shown = get_str(emoji, "name")
-    if not channel or not user or not to or not shown or user == directory.own_id:
+    emoji_name = get_str(emoji, "name")
+    if not channel or not user or not to or not emoji_name or user == directory.own_id:
         return None
     user_data = get_object(member, "user")
     return ReactionChanged(
@@ -249,7 +249,7 @@ def parse_reaction(
             ranks=member_ranks(data),
         ),
         message=MessageId(to),
-        reaction=f":{shown}:" if get_snowflake(emoji, "id") else shown,
+        reaction=f":{emoji_name}:" if get_snowflake(emoji, "id") else emoji_name,
         added=added,
         sent=now,
         direct=_is_direct(data, directory),
@@ -324,8 +324,8 @@ def _is_user_message(data: Json) -> bool:
 
 def _message_text(data: Json, sender: Sender, directory: DiscordDirectory) -> tuple[str, str]:
     """Return the whole text, and the part of it that the sender did not write."""
-    shown = resolve_references(get_str(data, "content"), mentioned_names(data), directory).strip("\n")
-    lines = [shown] if shown.strip() else []
+    text = resolve_references(get_str(data, "content"), mentioned_names(data), directory).strip("\n")
+    lines = [text] if text.strip() else []
     others = extra_lines(data, directory, embeds=sender.is_bot)
     carried = (
         others if get_objects(data, "message_snapshots") or (sender.is_bot and get_objects(data, "embeds")) else []

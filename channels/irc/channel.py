@@ -171,8 +171,8 @@ class IrcChannel:
         session = self._session
         if at.thread is not None:
             return "thread"
-        known = session.room_modes.is_open(session.isupport.fold(at.room)) if session is not None else None
-        return None if known is None else "everybody" if known else "room"
+        is_open = session.room_modes.is_open(session.isupport.fold(at.room)) if session is not None else None
+        return None if is_open is None else "everybody" if is_open else "room"
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         await send_reaction(*self._require_target(at), at.room, message, reaction, add=add)
@@ -452,7 +452,7 @@ def list_room_members(session: IrcSession, target: str, chat: str, limit: int) -
     me = isupport.fold(session.nick)
     others = [(users.mask(nick), nick) for nick in sorted(nicks) if nick != me][: max(0, limit)]
     found = tuple(_member_sender(mask, mask.partition("!")[0], users.account(nick, isupport)) for mask, nick in others)
-    note = "" if all(one.account for one in found) else _ACCOUNTS_NOTE
+    note = "" if all(member.account for member in found) else _ACCOUNTS_NOTE
     return RoomMembers(members=found, total=len(nicks), note=note)
 
 

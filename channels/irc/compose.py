@@ -22,8 +22,8 @@ class HostmaskTracker:
     def feed(self, line: IrcLine, *, mine: bool) -> None:
         """Process a line; `mine`: we are its source."""
         if line.command == "396":  # RPL_VISIBLEHOST: the host, on some servers user@host
-            shown = line.param(1)
-            self._userhost = shown if "@" in shown else self._userhost.partition("@")[0] + "@" + shown
+            host = line.param(1)
+            self._userhost = host if "@" in host else self._userhost.partition("@")[0] + "@" + host
         elif mine and line.command == "CHGHOST":
             self._userhost = f"{line.param(0)}@{line.param(1)}"
         elif mine and line.source.user and line.source.host:
@@ -36,8 +36,8 @@ class HostmaskTracker:
         form counts.
         """
         user, at, host = self._userhost.partition("@")
-        known = len(self._userhost.encode()) if user and at and host else 0
-        userhost = known or 1 + isupport.user_bytes + 1 + isupport.host_bytes
+        known_bytes = len(self._userhost.encode()) if user and at and host else 0
+        userhost = known_bytes or 1 + isupport.user_bytes + 1 + isupport.host_bytes
         frame = len(":! PRIVMSG  :\r\n") + nick_bytes + userhost + len(target.encode("utf-8", "replace"))
         return max(isupport.line_bytes - frame, 64)
 
@@ -66,9 +66,9 @@ def paginate(
     lost between two pages. `more`: the words that request the next page.
     """
     lines = render(markdown)
-    (whole,) = paginate_lines(lines, body_bytes, 0)
+    (single_page,) = paginate_lines(lines, body_bytes, 0)
     pages = paginate_lines(lines, page_bytes, page_lines, more)
-    return (whole,) if len(pages) == 1 or len(whole) <= page_lines + 1 else pages
+    return (single_page,) if len(pages) == 1 or len(single_page) <= page_lines + 1 else pages
 
 
 def worst_case_body_bytes(nick: str, target: str) -> int:

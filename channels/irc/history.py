@@ -95,9 +95,9 @@ class HistoryRequests:
 
         Past the limit that is all of them.
         """
-        open_ = () if self.is_overfull else self._places
-        free = [notification for waits, notification in self._held if waits.isdisjoint(open_)]
-        self._held = [item for item in self._held if not item[0].isdisjoint(open_)]
+        waiting = () if self.is_overfull else self._places
+        free = [notification for waits, notification in self._held if waits.isdisjoint(waiting)]
+        self._held = [item for item in self._held if not item[0].isdisjoint(waiting)]
         return free
 
     def handle_page(self, page: HistoryBatch, me: str, now: datetime) -> tuple[list[IrcLine], list[str]]:
@@ -114,9 +114,9 @@ class HistoryRequests:
         last = self._reference(page.lines)
         self._pages += 1
         # The page limit ends a loop with a server that always has more.
-        more = len(page.lines) >= self._limit and last not in {"", self._last} and self._pages < _MAX_PAGES
+        has_more = len(page.lines) >= self._limit and last not in {"", self._last} and self._pages < _MAX_PAGES
         self._last = last
-        return lines, self._request_page(last, now) if more else self._request_next(now)
+        return lines, self._request_page(last, now) if has_more else self._request_next(now)
 
     def handle_pong(self, token: str, now: datetime) -> list[str]:
         """Return the lines to send after a PONG: if its request is still open, it will not be answered."""
@@ -294,8 +294,8 @@ class IrcEmitter:
         for line in lines:
             sent = sent_at(line, now)
             # A line without an id cannot be recognised again: only surely new ones are emitted.
-            known = "msgid" not in line.tags and cursor is not None and sent <= cursor
-            if since is not None and sent >= since and not known:
+            is_emitted = "msgid" not in line.tags and cursor is not None and sent <= cursor
+            if since is not None and sent >= since and not is_emitted:
                 for notification in to_notifications(line, context, now, partial(self._event_id, line, old=True)):
                     self._emit(notification, now)
         self._emit_released(now)

@@ -185,9 +185,9 @@ class NickIdentities:
         folded = isupport.fold(name)
         if people.shared_rooms(name, isupport):
             mask = people.mask(folded).partition("!")[2]
-            here = people.account(name, isupport)
-            if account and here and self.has_account_updates:
-                return "known" if here == account else "other"
+            current_account = people.account(name, isupport)
+            if account and current_account and self.has_account_updates:
+                return "known" if current_account == account else "other"
             if userhost and "@" in mask:
                 return "known" if _is_same_host(mask, userhost) else "other"
         owner = (
@@ -218,7 +218,7 @@ class NickIdentities:
         fold, (nick, _, owner) = isupport.fold, chat.partition("!")
         names = {fold(nick), fold(self.current_nick(chat))}
         if line.command == "730":  # RPL_MONONLINE
-            return not names.isdisjoint(fold(one.partition("!")[0]) for one in line.param(-1).split(","))
+            return not names.isdisjoint(fold(mask.partition("!")[0]) for mask in line.param(-1).split(","))
         account = owner.removeprefix(_ACCOUNT_PREFIX) if owner.startswith(_ACCOUNT_PREFIX) else ""
         if line.command == "NICK" and fold(line.param(0)) in names:
             return True

@@ -309,7 +309,7 @@ class IrcMembership:
 
     def apply_config(self, config: IrcConfig, isupport: Isupport, now_s: float) -> None:
         """Leave rooms that are no longer configured, and join those that are new."""
-        before, rooms = ({isupport.fold(room): room for room in one.rooms} for one in (self._config, config))
+        before, rooms = ({isupport.fold(room): room for room in source.rooms} for source in (self._config, config))
         self._config = config
         for folded, room in before.items():
             if folded not in rooms and self._joins.drop(folded):
@@ -388,7 +388,7 @@ class IrcMembership:
         """Handle a kick or a forced part: we never leave a configured room by ourselves."""
         room = line.param(0)
         logger.warning("%s: thrown out of %s by %s", self._name, room[:100], line.source.nick[:100])
-        configured = {isupport.fold(known): known for known in self._config.rooms}.get(isupport.fold(room))
+        configured = {isupport.fold(name): name for name in self._config.rooms}.get(isupport.fold(room))
         if self._config.rejoin_after_kick and configured is not None:
             self._joins.schedule_rejoin(configured, isupport, now_s)
         elif configured is not None:

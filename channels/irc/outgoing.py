@@ -154,12 +154,12 @@ class SendWindow(Generic[LineOwner]):
         return LineVerdict("refused" if line_fates == {"refused"} else "unknown", ids, reason)
 
 
-def _is_echo_of(written: str, shown: str) -> bool:
+def _is_echo_of(written: str, echoed: str) -> bool:
     """Return whether the server echoed this line, perhaps cut or without formatting.
 
     A room that changes words gives False: whether the line was accepted stays unknown.
     """
-    return bool(strip_formatting(shown)) and strip_formatting(written).startswith(strip_formatting(shown))
+    return bool(strip_formatting(echoed)) and strip_formatting(written).startswith(strip_formatting(echoed))
 
 
 LabelOwner = TypeVar("LabelOwner", bound=Hashable)
@@ -503,7 +503,7 @@ class IrcOutgoing:
     def _requeue(self, items: Iterable[SendItem]) -> None:
         """Insert the items at the front, in their order."""
         first = 1 if self._waiting and self._waiting[0].lines_written else 0
-        for item in sorted(items, key=lambda one: one.position):
+        for item in sorted(items, key=lambda entry: entry.position):
             position = first
             while position < len(self._waiting) and 0 < self._waiting[position].position < item.position:
                 position += 1
@@ -661,8 +661,8 @@ class IrcOutgoing:
     def _handle_pong(self, line: IrcLine) -> None:
         """Match by token; a server that does not repeat it (jaraco's) still answers in order."""
         tokens = [ping.token for ping in self._pings]
-        known = next((tokens.index(param) for param in line.params if param in tokens), 0)
-        for _ in range(min(known + 1, len(self._pings))):
+        index = next((tokens.index(param) for param in line.params if param in tokens), 0)
+        for _ in range(min(index + 1, len(self._pings))):
             ping = self._pings.popleft()
             verdicts = ping.window.verdicts()
             for item in ping.items:

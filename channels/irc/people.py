@@ -257,10 +257,10 @@ class IrcUsers:
             case "353":  # RPL_NAMREPLY: prefixes, and with userhost-in-names whole masks
                 for name in line.param(-1).split():
                     mask = name.lstrip("~&@%+!" + "".join(isupport.prefix))
-                    here, nick = isupport.fold(line.param(-2)), isupport.fold(mask.partition("!")[0])
-                    self._add_user(here, nick, mask)
-                    if nick in self._rooms.get(here, ()):
-                        self.ranks.set_prefixes(here, nick, name[: len(name) - len(mask)], isupport)
+                    names_room, nick = isupport.fold(line.param(-2)), isupport.fold(mask.partition("!")[0])
+                    self._add_user(names_room, nick, mask)
+                    if nick in self._rooms.get(names_room, ()):
+                        self.ranks.set_prefixes(names_room, nick, name[: len(name) - len(mask)], isupport)
             case "354" if line.param(1) == _WHOX_QUERY_TYPE and len(line.params) > _WHOX_ACCOUNT:
                 # Fields as `who_query` asks: token, room, user, host, nick, flags, account, real name.
                 if self._is_visible(person := isupport.fold(line.param(5))):
@@ -354,9 +354,9 @@ def parse_sender(
         # The server identifies the bridge at most; the nick is unverified.
         sender_id = SenderId(f"relay:{line.tags[tag]}:{line.source.nick}")
         return Sender(id=sender_id, name=line.source.nick, is_bot=not _BOT_TAGS.isdisjoint(line.tags))
-    known = people.account(line.source.nick, isupport) if people else None
+    known_account = people.account(line.source.nick, isupport) if people else None
     tagged = line.tags.get("account")
-    account = (None if tagged in {"*", "0"} else tagged) if account_tag else known
+    account = (None if tagged in {"*", "0"} else tagged) if account_tag else known_account
     return Sender(
         id=build_sender_id(line.source.mask, account),
         name=line.source.nick,

@@ -81,10 +81,10 @@ class CapNegotiation:
                 self._is_listed = not (line.param(2) == "*" and len(line.params) > 3)  # noqa: PLR2004 - one more: the `*`
                 return ("listed" if self._is_listed else ""), []
             case "ACK":
-                known = {name for name in names if name.lstrip("-~=") in WANTED_CAPS | extra}
-                self.enabled -= {name[1:] for name in known if name.startswith("-")}
-                self.enabled |= {name.lstrip("~=") for name in known if not name.startswith("-")}
-                return self._resolve({name.lstrip("-~=") for name in known}), []
+                acknowledged = {name for name in names if name.lstrip("-~=") in WANTED_CAPS | extra}
+                self.enabled -= {name[1:] for name in acknowledged if name.startswith("-")}
+                self.enabled |= {name.lstrip("~=") for name in acknowledged if not name.startswith("-")}
+                return self._resolve({name.lstrip("-~=") for name in acknowledged}), []
             case "NAK":
                 return self._handle_nak(set(names))
             case "NEW":
@@ -208,10 +208,10 @@ class ScramSha256Mechanism:
         salted = hashlib.pbkdf2_hmac("sha256", self._password, salt, count)
         client_key = hmac.digest(salted, b"Client Key", "sha256")
         final = f"c=biws,r={nonce}"
-        whole = f"{self._first},{challenge.decode()},{final}".encode()
-        signature = hmac.digest(hashlib.sha256(client_key).digest(), whole, "sha256")
+        auth_message = f"{self._first},{challenge.decode()},{final}".encode()
+        signature = hmac.digest(hashlib.sha256(client_key).digest(), auth_message, "sha256")
         proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        self._signature = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), whole, "sha256")
+        self._signature = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), auth_message, "sha256")
         return f"{final},p={base64.b64encode(proof).decode()}".encode()
 
     def _verify_server(self, challenge: bytes) -> bytes:

@@ -194,8 +194,8 @@ def _in_backticks(code: str) -> str:
 
 def _link_target(label: str, href: str) -> str:
     """Return the target to write behind a link's label; empty if the label is the target."""
-    shown = " ".join(href.split())
-    return "" if label in {href, href.removeprefix("mailto:")} else f" ({shown})"
+    target = " ".join(href.split())
+    return "" if label in {href, href.removeprefix("mailto:")} else f" ({target})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +221,14 @@ def to_markdown(text: str) -> str:
     if not any(code in text for code in _MARKS):
         return strip_formatting(text)
     plain, spans = _parse_spans(strip_colours(text))
-    kept: list[_FormatSpan] = []
+    nested: list[_FormatSpan] = []
     for span in spans:
-        if _is_unambiguous(plain, span) and all(span.nests_with(other) for other in kept):
-            kept.append(span)
+        if _is_unambiguous(plain, span) and all(span.nests_with(other) for other in nested):
+            nested.append(span)
     # Opening marks from the outside in, closing marks from the inside out. None begins where another ends.
-    kept.sort(key=lambda span: (span.start, -span.end, span.mark == "`"))
-    begins = [(span.start, 1, depth, span.mark) for depth, span in enumerate(kept)]
-    ends = [(span.end, 0, -depth, span.mark) for depth, span in enumerate(kept)]
+    nested.sort(key=lambda span: (span.start, -span.end, span.mark == "`"))
+    begins = [(span.start, 1, depth, span.mark) for depth, span in enumerate(nested)]
+    ends = [(span.end, 0, -depth, span.mark) for depth, span in enumerate(nested)]
     pieces, done = [], 0
     for at, *_, mark in sorted(ends + begins):
         pieces += [plain[done:at], mark]
@@ -254,8 +254,8 @@ def _parse_spans(text: str) -> tuple[str, list[_FormatSpan]]:
         else:
             pieces.append(strip_formatting(piece))
             length += len(pieces[-1])
-    whole = "".join(pieces)
-    return whole, sorted(_trim_spans(whole, spans), key=lambda span: (span.start, -span.end))
+    plain = "".join(pieces)
+    return plain, sorted(_trim_spans(plain, spans), key=lambda span: (span.start, -span.end))
 
 
 def _trim_spans(plain: str, spans: list[_FormatSpan]) -> list[_FormatSpan]:

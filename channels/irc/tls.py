@@ -46,14 +46,14 @@ class StsPolicy:
         self._duration_s: int | None = None
         """None: received in plain text, so valid until the TLS port sends a duration."""
         self._until = datetime.min.replace(tzinfo=UTC)
-        words = text.split(",")
-        if len(words) == 4 and (port := _parse_number(words[1])) and (duration_s := _parse_number(words[2])):  # noqa: PLR2004 - as `text` writes it
+        fields = text.split(",")
+        if len(fields) == 4 and (port := _parse_number(fields[1])) and (duration_s := _parse_number(fields[2])):  # noqa: PLR2004 - as `text` writes it
             try:
-                until = datetime.fromisoformat(words[3])
+                until = datetime.fromisoformat(fields[3])
             except ValueError:
                 return
             if port <= _MAX_PORT and until.tzinfo:
-                self._host, self._port, self._duration_s, self._until = words[0], port, duration_s, until
+                self._host, self._port, self._duration_s, self._until = fields[0], port, duration_s, until
 
     @property
     def serialized(self) -> str:

@@ -35,9 +35,9 @@ _CASEMAPPINGS = {
 _UNICODE_CASEMAPPINGS = frozenset({"precis", "rfc7613", "rfc8265"})
 
 
-def _parse_number(text: str, default: int, most: int) -> int:
+def _parse_number(text: str, default: int, max_value: int) -> int:
     # isdecimal would accept other scripts' digits, and int() refuses thousands of digits.
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else default
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(max_value)) else default
 
 
 def _parse_prefix(value: str, before: Mapping[str, str]) -> Mapping[str, str]:
@@ -248,12 +248,12 @@ def add_tags(raw: str, tags: Mapping[str, str]) -> str:
     A tag that would make the line too long for a server is left out: a line without a tag is better than none.
     """
     head, _, rest = raw[1:].partition(" ") if raw.startswith("@") else ("", "", raw)
-    known = head.split(";") if head else []
+    items = head.split(";") if head else []
     for key, value in tags.items():
         item = f"{key}={_printable(value).translate(_TO_ESCAPE)}" if value else key
-        if len(";".join([*known, item]).encode()) <= _MAX_TAG_BYTES:
-            known.append(item)
-    return f"@{';'.join(known)} {rest}" if known else rest
+        if len(";".join([*items, item]).encode()) <= _MAX_TAG_BYTES:
+            items.append(item)
+    return f"@{';'.join(items)} {rest}" if items else rest
 
 
 def format_line(command: str, *middles: str, trailing: str | None = None) -> str:

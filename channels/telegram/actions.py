@@ -186,7 +186,7 @@ class TelegramActions:
                 get_object(item, "user")
                 for item in get_objects(await self._call_method("getChatAdministrators", chat), "result")
             ]
-            found = [who for item in members if (who := parse_user(item)) and who.id != str(self._own_id)]
+            found = [sender for item in members if (sender := parse_user(item)) and sender.id != str(self._own_id)]
             total = get_int(await self._call_method("getChatMemberCount", chat), "result")
             return RoomMembers(members=tuple(found[: max(0, limit)]), total=total, note=_ADMINISTRATORS_NOTE)
 
@@ -313,7 +313,7 @@ class CommandMenus:
         """Set the menus of these people. One that cannot be set now is set with the next connection."""
         guest_menu = build_menu(self._specs, "guest", direct=True)
         wanted = dict[int, Menu]()
-        for sender, role in sorted(to, key=lambda one: -_ROLE_ORDER.index(one[1])):
+        for sender, role in sorted(to, key=lambda entry: -_ROLE_ORDER.index(entry[1])):
             menu = build_menu(self._specs, role, direct=True)
             if sender.id.isascii() and sender.id.isdigit() and menu != guest_menu:
                 wanted.setdefault(int(sender.id), menu)

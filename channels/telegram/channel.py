@@ -150,11 +150,11 @@ class TelegramChannel:
         if active and self._config.typing and self._connected_parts:
             await self._connected_parts[1].typing(at)
 
-    async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
-        return await self._require_connected()[1].preview(at, text, shown)
+    async def preview(self, at: Address, text: str, preview_id: MessageId | None) -> MessageId | None:
+        return await self._require_connected()[1].preview(at, text, preview_id)
 
-    async def delete_preview(self, at: Address, shown: MessageId) -> None:
-        await self._require_connected()[1].delete_preview(at, shown)
+    async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
+        await self._require_connected()[1].delete_preview(at, preview_id)
 
     async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
         if at.channel != self._name:
@@ -336,24 +336,24 @@ class TelegramExtras:
             self._drafts.clear()
         self._drafts[at] = self._drafts.get(at, 1) + 1
 
-    async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
+    async def preview(self, at: Address, text: str, preview_id: MessageId | None) -> MessageId | None:
         """Show a preview; `Rejected` where the configuration has none."""
         chat = self._outgoing.chat_id(at)
         private = chat > 0
         if self._preview == "off" or (self._preview == "private" and not private):
             raise Rejected("previews are not wanted here")
         if not text.strip():
-            return shown
+            return preview_id
         if self._slots.locked() or not self._outgoing.pacer.take_optional(chat, self._clock.monotonic()):
             raise RateLimited("no room for a preview", retry_after_s=_PREVIEW_RETRY_S)
         try:
             async with self._slots:
                 return await (
-                    self._send_draft(at, chat, text) if private else self._send_or_edit(at, chat, text, shown)
+                    self._send_draft(at, chat, text) if private else self._send_or_edit(at, chat, text, preview_id)
                 )
         except Exception as error:  # noqa: BLE001 - translated to a SendError
             if isinstance(error, BadRequest) and "not modified" in str(error):
-                return shown
+                return preview_id
             verdict = self._to_send_error(error, at)
             if isinstance(verdict, Denied):  # 404: an older server without drafts
                 raise Rejected("this Bot API server shows no drafts") from None
@@ -366,13 +366,13 @@ class TelegramExtras:
                 chat, draft, last.text, entities=to_entities(last.spans), message_thread_id=parse_topic_id(at)
             )
 
-    async def _send_or_edit(self, at: Address, chat: int, text: str, shown: MessageId | None) -> MessageId:
+    async def _send_or_edit(self, at: Address, chat: int, text: str, preview_id: MessageId | None) -> MessageId:
         last, bot = render(text)[-1], self._api.bot
         marks = to_entities(last.spans)
-        if shown is not None:
-            number = _preview_number(at, chat, shown)
+        if preview_id is not None:
+            number = _preview_number(at, chat, preview_id)
             await bot.edit_message_text(last.text, chat, number, entities=marks, link_preview_options=NO_LINK_PREVIEW)
-            return shown
+            return preview_id
         self._outgoing.numbers.mark_unknown(chat)  # until the id of this message is known
         sent = await bot.send_message(
             chat,
@@ -385,10 +385,10 @@ class TelegramExtras:
         self._outgoing.numbers.record_sent(chat, sent.message_id)
         return format_message_id(sent.message_id, str(chat), at.room)
 
-    async def delete_preview(self, at: Address, shown: MessageId) -> None:
+    async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
         chat = self._outgoing.chat_id(at)
         try:
-            await self._api.bot.delete_message(chat, _preview_number(at, chat, shown))
+            await self._api.bot.delete_message(chat, _preview_number(at, chat, preview_id))
         except Exception as error:  # noqa: BLE001 - translated to a SendError
             if not (isinstance(error, BadRequest) and "not found" in str(error)):
                 raise self._to_send_error(error, at) from None
@@ -431,8 +431,8 @@ class TelegramExtras:
             return bytes(data)
 
 
-def _preview_number(at: Address, chat: int, shown: MessageId) -> int:
-    number = parse_message_number(shown, str(chat), at.room)
+def _preview_number(at: Address, chat: int, preview_id: MessageId) -> int:
+    number = parse_message_number(preview_id, str(chat), at.room)
     if number is None:
         raise Rejected("it stands where the group was before it moved")
     return number

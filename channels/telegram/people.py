@@ -49,11 +49,11 @@ def parse_attachments(message: Json) -> tuple[Attachment, ...]:
     if sizes:
         largest = max(sizes, key=lambda size: (get_int(size, "width") or 0) * (get_int(size, "height") or 0))
         found.append(_build_attachment(largest, "image", "image/jpeg"))
-    for key, (form, known) in _FILE_KINDS.items():
+    for key, (form, default_type) in _FILE_KINDS.items():
         file = get_object(message, key)
         # An animation is also sent as a document, for old clients.
         if get_raw_str(file, "file_id") and not (key == "document" and "animation" in message):
-            content_type = get_str(file, "mime_type") or known
+            content_type = get_str(file, "mime_type") or default_type
             kind = _FORMS_BY_TYPE.get((content_type or "").partition("/")[0], form) if key == "document" else form
             found.append(_build_attachment(file, kind, content_type, recorded=key in _RECORDED_KINDS))
     sticker = get_object(message, "sticker")
@@ -256,9 +256,9 @@ def parse_place(message: Json, context: TelegramUpdateContext) -> Address | None
     )
 
 
-def parse_message_id(message: Json, context: TelegramUpdateContext, about: Json | None = None) -> MessageId | None:
-    """Return the id of the message, or of `about`, the one it refers to. None: missing."""
-    own_chat, target = get_int(get_object(message, "chat"), "id"), message if about is None else about
+def parse_message_id(message: Json, context: TelegramUpdateContext, referenced: Json | None = None) -> MessageId | None:
+    """Return the id of the message, or of `referenced`, the one it refers to. None: missing."""
+    own_chat, target = get_int(get_object(message, "chat"), "id"), message if referenced is None else referenced
     number = get_int(target, "message_id")
     if own_chat is None or number is None:
         return None

@@ -71,8 +71,8 @@ def _nest_spans(units: Utf16Text, entities: Iterable[Json]) -> Iterator[_EntityS
         place = units.find_span(get_int(entity, "offset"), get_int(entity, "length"))
         kind = get_raw_str(entity, "type")
         if place and kind in _RENDERED_TYPES and len(spans) < _MAX_PARSED_ENTITIES:
-            more = get_raw_str(entity, "url") if kind == "text_link" else get_raw_str(entity, "language")
-            spans.append(_EntitySpan(*place, kind, "".join(clean_text(more).split())))
+            argument = get_raw_str(entity, "url") if kind == "text_link" else get_raw_str(entity, "language")
+            spans.append(_EntitySpan(*place, kind, "".join(clean_text(argument).split())))
     opened: list[_EntitySpan] = []
     for span in sorted(spans, key=lambda span: (span.start, -span.end, span.type not in _BLOCK_TYPES)):
         while opened and opened[-1].end <= span.start:
@@ -90,11 +90,11 @@ def _write_spans(cut: Callable[[int, int], str], start: int, end: int, spans: Se
             after += 1
         out += cut(at, span.start)
         inner = spans[first + 1 : after] if span.type not in ("code", "pre") else ()
-        shown = _wrap_span(span, _write_spans(cut, span.start, span.end, inner))
+        written = _wrap_span(span, _write_spans(cut, span.start, span.end, inner))
         if span.type in _BLOCK_TYPES:
-            shown = ("" if not out or out.endswith("\n") else "\n") + shown
-            shown += "\n" if span.end < end and not cut(span.end, span.end + 1).startswith("\n") else ""
-        out, at, first = out + shown, span.end, after
+            written = ("" if not out or out.endswith("\n") else "\n") + written
+            written += "\n" if span.end < end and not cut(span.end, span.end + 1).startswith("\n") else ""
+        out, at, first = out + written, span.end, after
     return out + cut(at, end)
 
 
@@ -265,8 +265,8 @@ def _run_spans(run: TextRun, start: int) -> Iterator[TelegramSpan]:
                 yield TelegramSpan(type=name, start=start, end=start)
 
 
-def _is_same_entity(one: TelegramSpan, other: TelegramSpan) -> bool:
-    return (one.type, one.url, one.language) == (other.type, other.url, other.language)
+def _is_same_entity(first: TelegramSpan, second: TelegramSpan) -> bool:
+    return (first.type, first.url, first.language) == (second.type, second.url, second.language)
 
 
 def _cut_text(text: str, limit: int, first: int) -> Iterator[tuple[int, int]]:
@@ -276,9 +276,9 @@ def _cut_text(text: str, limit: int, first: int) -> Iterator[tuple[int, int]]:
         end = at + _fitting_count(text, at, room)
         if end < len(text):
             end = _find_boundary(text, at, end)
-        kept = at + len(text[at:end].rstrip())
-        if kept > at:
-            yield at, kept
+        piece_end = at + len(text[at:end].rstrip())
+        if piece_end > at:
+            yield at, piece_end
             room = limit
         at = _skip_blank(text, end)
 
@@ -319,13 +319,13 @@ def _find_boundary(text: str, at: int, end: int) -> int:
 
 def _is_one_character(text: str, at: int, start: int) -> bool:
     """Return whether the code points around `at` form one character for a reader who starts at `start` (UAX 29)."""
-    before, behind = text[at - 1], text[at]
+    before, after = text[at - 1], text[at]
     return bool(
-        unicodedata.combining(behind)
-        or behind in "\u200d\ufe0e\ufe0f\u20e3"
+        unicodedata.combining(after)
+        or after in "\u200d\ufe0e\ufe0f\u20e3"
         or before == "\u200d"
-        or 0x1F3FB <= ord(behind) <= 0x1F3FF  # noqa: PLR2004 - skin tones
-        or (_is_flag_letter(before) and _is_flag_letter(behind) and _count_flag_letters(text, at, start) % 2)
+        or 0x1F3FB <= ord(after) <= 0x1F3FF  # noqa: PLR2004 - skin tones
+        or (_is_flag_letter(before) and _is_flag_letter(after) and _count_flag_letters(text, at, start) % 2)
     )
 
 

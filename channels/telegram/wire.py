@@ -130,10 +130,10 @@ class ChatTitles:
 
     def place_names(self, at: Address, context: TelegramUpdateContext) -> PlaceNames:
         """Return the names of a place; for a thread also those of its room."""
-        known = self._names.get(replace(at, thread=None), PlaceNames())
+        names = self._names.get(replace(at, thread=None), PlaceNames())
         if at.thread is not None and (topic := self._names.get(at)) is not None:
-            known = replace(known, thread=topic.thread, thread_created_as=topic.thread_created_as)
-        return replace(known, me=f"@{context.username}" if context.username else None)
+            names = replace(names, thread=topic.thread, thread_created_as=topic.thread_created_as)
+        return replace(names, me=f"@{context.username}" if context.username else None)
 
     def _store(self, at: Address, names: PlaceNames) -> None:
         before = self._names.get(at)
@@ -336,12 +336,12 @@ def merge_album(messages: list[Message]) -> Message:
 
 
 def _parse_message(message: Json, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
-    at, who, number = parse_place(message, context), parse_sender(message), parse_message_id(message, context)
-    if at is None or who is None or number is None:
+    at, sender, number = parse_place(message, context), parse_sender(message), parse_message_id(message, context)
+    if at is None or sender is None or number is None:
         return ()
     if memberships := parse_membership(message, context, now):
         return memberships
-    if who.id == str(context.own_id):
+    if sender.id == str(context.own_id):
         return ()
     sent = get_datetime(message, "date") or now
     if command := parse_command(message, context):
@@ -349,7 +349,7 @@ def _parse_message(message: Json, context: TelegramUpdateContext, now: datetime)
             Command(
                 id=EventId(number),
                 at=at,
-                sender=who,
+                sender=sender,
                 name=command[0],
                 args=command[1],
                 sent=sent,
@@ -366,7 +366,7 @@ def _parse_message(message: Json, context: TelegramUpdateContext, now: datetime)
         Message(
             id=number,
             at=at,
-            sender=who,
+            sender=sender,
             text=text,
             sent=sent,
             kind=message_kind(message, context, replied),
@@ -381,8 +381,8 @@ def _parse_message(message: Json, context: TelegramUpdateContext, now: datetime)
 def _parse_edit(
     message: Json, context: TelegramUpdateContext, now: datetime, update_id: int
 ) -> tuple[Notification, ...]:
-    at, who, number = parse_place(message, context), parse_sender(message), parse_message_id(message, context)
-    if at is None or who is None or number is None or who.id == str(context.own_id):
+    at, sender, number = parse_place(message, context), parse_sender(message), parse_message_id(message, context)
+    if at is None or sender is None or number is None or sender.id == str(context.own_id):
         return ()
     if "live_period" in get_object(message, "location"):
         return ()  # a live location, updated every few seconds
@@ -392,7 +392,7 @@ def _parse_edit(
         MessageEdited(
             id=EventId(f"{number}.{update_id}"),
             at=at,
-            sender=who,
+            sender=sender,
             message=number,
             text=text,
             sent=sent,
@@ -405,21 +405,25 @@ def _parse_edit(
 def _parse_reactions(
     event: Json, context: TelegramUpdateContext, now: datetime, update_id: int
 ) -> tuple[Notification, ...]:
-    at, who, number = (
+    at, sender, number = (
         parse_place(event, context),
         parse_sender(event, user="user", chat="actor_chat"),
         parse_message_id(event, context),
     )
-    if at is None or who is None or number is None or who.id == str(context.own_id):
+    if at is None or sender is None or number is None or sender.id == str(context.own_id):
         return ()
-    old, new = ([_reaction_name(one) for one in get_objects(event, key)] for key in ("old_reaction", "new_reaction"))
-    changes = [(one, False) for one in old if one not in new] + [(one, True) for one in new if one not in old]
+    old, new = (
+        [_reaction_name(emoji) for emoji in get_objects(event, key)] for key in ("old_reaction", "new_reaction")
+    )
+    changes = [(emoji, False) for emoji in old if emoji not in new] + [
+        (emoji, True) for emoji in new if emoji not in old
+    ]
     sent = get_datetime(event, "date") or now
     return tuple(
         ReactionChanged(
             id=EventId(f"{update_id}.{index}"),
             at=at,
-            sender=who,
+            sender=sender,
             message=number,
             reaction=reaction,
             added=added,
@@ -431,24 +435,26 @@ def _parse_reactions(
     )
 
 
-def _reaction_name(one: Json) -> str:
+def _reaction_name(reaction: Json) -> str:
     return (
-        clean_name(get_raw_str(one, "emoji"))
-        or clean_name(get_raw_str(one, "custom_emoji_id"))
-        or clean_name(get_raw_str(one, "type"))
+        clean_name(get_raw_str(reaction, "emoji"))
+        or clean_name(get_raw_str(reaction, "custom_emoji_id"))
+        or clean_name(get_raw_str(reaction, "type"))
     )
 
 
 def _parse_button(query: Json, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
     """Return a press of a button under a message; inline results have no place."""
-    at, who = parse_place(get_object(query, "message"), context), parse_user(get_object(query, "from"))
-    if at is None or who is None or not get_raw_str(query, "id"):
+    at, sender = parse_place(get_object(query, "message"), context), parse_user(get_object(query, "from"))
+    if at is None or sender is None or not get_raw_str(query, "id"):
         return ()
     # The prefix distinguishes it from a message's id: nothing can reply to a press.
     pressed = EventId(f"button:{get_str(query, 'id')}")
     args = get_str(query, "data").strip()
     direct = _is_private(get_object(query, "message"))
-    return (Command(id=pressed, at=at, sender=who, name="button", args=args, sent=now, origin="native", direct=direct),)
+    return (
+        Command(id=pressed, at=at, sender=sender, name="button", args=args, sent=now, origin="native", direct=direct),
+    )
 
 
 def _is_private(message: Json) -> bool:
@@ -479,14 +485,14 @@ def _quoted_text(message: Json, context: TelegramUpdateContext) -> str:
 
     That is a selected part, a message of another chat, or one that privacy mode has hidden from us.
     """
-    words = get_str(get_object(message, "quote"), "text")
+    quoted = get_str(get_object(message, "quote"), "text")
     replied, external = replied_message(message), get_object(message, "external_reply")
     prefix = ""
     if external:
         prefix = f"{forward_origin_name({'forward_origin': external.get('origin')}) or 'somebody'}: "
-        words = words or describe_content(external) or "(another chat)"
+        quoted = quoted or describe_content(external) or "(another chat)"
     elif (
-        not words
+        not quoted
         and not context.can_read_all
         and get_int(get_object(replied, "from"), "id") not in (None, context.own_id)
     ):
@@ -494,10 +500,12 @@ def _quoted_text(message: Json, context: TelegramUpdateContext) -> str:
             return ""
         author = parse_user(get_object(replied, "from"))
         prefix = f"{author.name}: " if author else ""
-        words = clean_text(get_raw_str(replied, "text") or get_raw_str(replied, "caption")) or describe_content(replied)
-    if not words.strip():
+        quoted = clean_text(get_raw_str(replied, "text") or get_raw_str(replied, "caption")) or describe_content(
+            replied
+        )
+    if not quoted.strip():
         return ""
-    return quote_lines(prefix + (words if len(words) <= _QUOTE_CHARS else words[:_QUOTE_CHARS] + "…"))
+    return quote_lines(prefix + (quoted if len(quoted) <= _QUOTE_CHARS else quoted[:_QUOTE_CHARS] + "…"))
 
 
 _MAX_ALBUM_ITEMS = 10
@@ -580,8 +588,8 @@ class UpdateReader:
 
     def audience(self, at: Address) -> Audience | None:
         """Return the audience of a place. All topics of a group are readable by its members."""
-        known = self._audiences.get(self.chat_id(at.room))
-        return None if known is None else "everybody" if known[1] else "room"
+        chat = self._audiences.get(self.chat_id(at.room))
+        return None if chat is None else "everybody" if chat[1] else "room"
 
     def _learn_audience(self, update: Json) -> None:
         """Record whether chats are public: only one with a username is (core.telegram.org/bots/api#chat)."""
