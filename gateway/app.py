@@ -42,8 +42,9 @@ from gateway.ingest.factory import ChannelUnavailable, check_adapters, make_chan
 from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
 from gateway.ops.actions import OperatorActions
 from gateway.ops.api_schemas import ApiServices
-from gateway.ops.health import OpsService, OutageMonitor
+from gateway.ops.health import OutageMonitor
 from gateway.ops.metrics import AgentStats, LlmStats
+from gateway.ops.server import OpsService
 from gateway.runtime.agent import GatewayServices
 from gateway.runtime.agents import Agents, load_chosen_models, load_dmn_states
 from gateway.runtime.models import ModelServices, open_model_services

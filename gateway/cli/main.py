@@ -13,25 +13,8 @@ import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, Final
 
-from gateway.cli.agent import (
-    add_context_parser,
-    add_dmn_parser,
-    add_journal_parser,
-    add_memory_parser,
-    add_notifications_parser,
-    add_reminders_parser,
-)
-from gateway.cli.log import add_audit_parser, add_cache_parser, add_log_parser, add_replay_parser, add_why_parser
-from gateway.cli.operate import (
-    add_backup_parsers,
-    add_console_parser,
-    add_dashboard_parser,
-    add_doctor_parser,
-    add_pair_parser,
-    add_reload_parser,
-    add_setup_parser,
-)
 from gateway.config.loader import ConfigError, check_config, referenced_values
 from gateway.config.models import Settings
 from gateway.config.secrets import collect_secrets
@@ -78,27 +61,55 @@ def main(argv: list[str] | None = None) -> int:
     demo.add_argument("--port", type=int, default=6667, help="port of the IRC server (default 6667, or any free one)")
     demo.add_argument("--data", type=Path, default=Path("data/demo"), help="where the demo keeps its store")
     demo.set_defaults(handler=_demo)
-    add_log_parser(commands, _store_path, _load_redactor)
-    add_cache_parser(commands, _store_path)
-    add_notifications_parser(commands, _settings_or_exit)
-    add_reminders_parser(commands, _store_path)
-    add_dmn_parser(commands, _settings_or_exit)
-    add_console_parser(commands, _settings_or_exit)
-    add_context_parser(commands, _settings_or_exit)
-    add_memory_parser(commands, _settings_or_exit)
-    add_journal_parser(commands, _settings_or_exit)
-    add_why_parser(commands, _store_path, _load_redactor)
-    add_audit_parser(commands, _store_path)
-    add_pair_parser(commands, _settings_or_exit)
-    add_reload_parser(commands, _settings_or_exit)
-    add_replay_parser(commands, _settings_or_exit)
-    add_setup_parser(commands)
-    add_backup_parsers(commands, _settings_or_exit)
-    add_doctor_parser(commands)
-    add_dashboard_parser(commands, _settings_or_exit)
+    called = next((word for word in (sys.argv[1:] if argv is None else argv) if not word.startswith("-")), "")
+    if called not in commands.choices:
+        groups = [add for add, names in _COMMAND_GROUPS.items() if called in names] or _COMMAND_GROUPS
+        for add_group in groups:
+            add_group(commands)
     args = parser.parse_args(argv)
     code: int = args.handler(args)
     return code
+
+
+def _add_log_commands(commands: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+    from gateway.cli import log  # noqa: PLC0415 - the other commands start faster without it
+
+    log.add_log_parser(commands, _store_path, _load_redactor)
+    log.add_cache_parser(commands, _store_path)
+    log.add_why_parser(commands, _store_path, _load_redactor)
+    log.add_audit_parser(commands, _store_path)
+    log.add_replay_parser(commands, _settings_or_exit)
+
+
+def _add_agent_commands(commands: Any) -> None:  # noqa: ANN401 - as above
+    from gateway.cli import agent  # noqa: PLC0415 - as above
+
+    agent.add_notifications_parser(commands, _settings_or_exit)
+    agent.add_reminders_parser(commands, _store_path)
+    agent.add_dmn_parser(commands, _settings_or_exit)
+    agent.add_context_parser(commands, _settings_or_exit)
+    agent.add_memory_parser(commands, _settings_or_exit)
+    agent.add_journal_parser(commands, _settings_or_exit)
+
+
+def _add_operate_commands(commands: Any) -> None:  # noqa: ANN401 - as above
+    from gateway.cli import operate  # noqa: PLC0415 - as above
+
+    operate.add_console_parser(commands, _settings_or_exit)
+    operate.add_pair_parser(commands, _settings_or_exit)
+    operate.add_reload_parser(commands, _settings_or_exit)
+    operate.add_setup_parser(commands)
+    operate.add_backup_parsers(commands, _settings_or_exit)
+    operate.add_doctor_parser(commands)
+    operate.add_dashboard_parser(commands, _settings_or_exit)
+
+
+_COMMAND_GROUPS: Final = {
+    _add_log_commands: ("log", "cache", "why", "audit", "replay"),
+    _add_agent_commands: ("notifications", "reminders", "dmn", "context", "memory", "journal"),
+    _add_operate_commands: ("console", "pair", "reload", "setup", "backup", "restore", "doctor", "dashboard"),
+}
+"""Commands of each group. Only the group of the called command is imported; all of them for `--help`."""
 
 
 def _load(directory: Path) -> Settings | None:

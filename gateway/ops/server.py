@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 import h11
 
+from gateway.context.observer import TurnTracker
 from gateway.core import metrics
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.format import describe_problem
 from gateway.core.metrics import ChannelStats, GatewayStats, LimitStats
 from gateway.core.redaction import Redact, Redactor
+from gateway.ops.health import run_heartbeat
 from gateway.ops.http import (
     JSON_TYPE,
     Headers,
@@ -41,12 +43,14 @@ from gateway.ops.http import (
     reject_unknown_host,
     unauthorized_response,
 )
+from gateway.ops.live_events import EventBroadcaster
 from gateway.ops.metrics import AgentStats, LlmStats
+from gateway.store import Store
 from gateway.tools.metrics import ToolStats
 
 if TYPE_CHECKING:
     from gateway.ops.api import ApiRouter
-    from gateway.ops.live_events import EventBroadcaster
+    from gateway.ops.api_schemas import ApiServices
 
 
 ASSET_CSP: Final = (
@@ -453,3 +457,76 @@ async def _stream_chunks(
                 one.cancel()
                 await asyncio.wait({one})
         await chunks.aclose()
+
+
+class OpsService:
+    """Heartbeat, outage checks and HTTP server of a running gateway."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        stats: GatewayStats,
+        *,
+        host: str,
+        port: int,
+        version: str,
+        llm: LlmStats | None = None,
+        minds: AgentStats | None = None,
+        tools: ToolStats | None = None,
+        limits: LimitStats | None = None,
+        redact: Redact | None = None,
+        names: Collection[str] = (),
+        token: str | None = None,
+        house: "Callable[[], ApiServices] | None" = None,
+        onlookers: TurnTracker | None = None,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`llm`, `minds`, `tools`, `limits`: sources of metrics; None: these metrics are left out.
+
+        `minds` and `tools` listen to the store. `redact` is applied to the labels of metrics. `names`, `token`: see
+        `OpsSite`. `house`: creates the services of the API at its first request; None: there is no API. `look`: called
+        every few seconds.
+        """
+        self._store = store
+        self._clock = clock
+        self._stats = stats
+        self._create_services = house
+        self._check_outages = look
+        self.stream = EventBroadcaster(
+            clock, onlookers or TurnTracker(clock), lambda: self._site.open_router().create_encoder()
+        )
+        self._site = OpsSite(
+            build_pages(stats, clock, version, llm, minds, tools=tools, limits=limits, redact=redact),
+            host=host,
+            names=names,
+            token=token,
+            create_router=self._create_router if house is not None else None,
+            stream=self.stream,
+            clock=clock,
+        )
+        self._server = OpsServer(host, port, self._site)
+        self._status_changed = asyncio.Event()
+        stats.on_change = self._on_status_changed
+        for hear in (self.stream.on_appended, *(source.on_appended for source in (minds, tools) if source is not None)):
+            store.add_listener(hear)
+
+    async def run(self) -> None:
+        """Run until cancelled. A port in use is logged as a warning only."""
+        try:
+            await self._server.start()
+            await run_heartbeat(self._store.path, self._clock, self._stats, self._status_changed, self._check_outages)
+        finally:
+            await self._server.close()
+            await self.stream.close()
+            await self._site.close()
+
+    def _create_router(self) -> "ApiRouter":
+        from gateway.ops.api import ApiRouter  # noqa: PLC0415 - loaded at the first request
+
+        assert self._create_services is not None
+        return ApiRouter(self._create_services())
+
+    def _on_status_changed(self) -> None:
+        self._status_changed.set()
+        self.stream.on_status_changed()

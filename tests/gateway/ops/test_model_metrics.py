@@ -13,9 +13,8 @@ from agent.workspace.cache import WorkspaceCache
 from gateway.core.clock import ManualClock
 from gateway.core.events import BlockUsage, ChannelName
 from gateway.core.metrics import GatewayStats
-from gateway.ops.health import OpsService
 from gateway.ops.metrics import COMPACTION_OUTCOMES, MAX_MODELS, LlmStats, WorkspaceCounts
-from gateway.ops.server import OpsServer, OpsSite, build_pages
+from gateway.ops.server import OpsServer, OpsService, OpsSite, build_pages
 from gateway.store import Store
 from tests.kits.store import account
 
