@@ -444,7 +444,7 @@ class Compactor:
             write=forecast.write_share,
             ahead=forecast.expected_requests,
             keep_results=settings.folds.keep_recent_tool_results,
-            # what could be shortened is not billed anyway
+            # What could be shortened is not billed anyway.
             policy="full" if history.cleared_tokens else settings.folds.policy,
             force=compaction_input.attempts,
             compact_above=budget.compact_above_tokens,

@@ -151,7 +151,7 @@ class ConversationReader:
         self._access = access_policy
         self._media = media
         self._redact = redact or Redactor()
-        self._namesakes = ImpersonationCheck(store, access_policy)
+        self._find_impersonations = ImpersonationCheck(store, access_policy)
 
     async def read_current(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
         """Return the unread messages that still exist, with their newest texts, oldest first."""
@@ -287,7 +287,7 @@ class ConversationReader:
         if any(message.attachments for _, message in messages):
             attached = await self._media.describe_attachments(messages, sees=sees)
         targets = await self._find_reply_targets([one.message for one in current])
-        lookalikes = await self._namesakes([(o.seq, o.message) for o in current if not o.notice])
+        lookalikes = await self._find_impersonations([(o.seq, o.message) for o in current if not o.notice])
         return tuple(
             RenderedMessage(
                 seq=one.seq,
@@ -304,7 +304,7 @@ class ConversationReader:
             for one in current
         )
 
-    def _message_label(self, one: CurrentMessage, target: "_ReplyTarget | None") -> TrustLabel:
+    def _message_label(self, one: CurrentMessage, target: _ReplyTarget | None) -> TrustLabel:
         if one.notice:
             return one.label
         quotes = target is not None and bool(target.text) and _is_quotation(one.message.carried)
@@ -318,7 +318,7 @@ class ConversationReader:
         label = self._role_label(message.at, message.sender)
         return label | TrustLabel(ANYBODY_ROLE, "a forwarded or quoted message") if message.carried else label
 
-    def _build_line(self, one: CurrentMessage, target: "_ReplyTarget | None", attached: tuple[str, ...]) -> PromptLine:
+    def _build_line(self, one: CurrentMessage, target: _ReplyTarget | None, attached: tuple[str, ...]) -> PromptLine:
         message = one.message
         if one.notice:
             addressed = is_addressed(message)
@@ -337,7 +337,7 @@ class ConversationReader:
             is_title_change=one.is_title_change,
         )
 
-    async def _find_reply_targets(self, messages: Sequence[Message]) -> "dict[MessageId, _ReplyTarget]":
+    async def _find_reply_targets(self, messages: Sequence[Message]) -> dict[MessageId, _ReplyTarget]:
         """Return, by message id, the message that each replies to, as far as it is known and may be shown."""
         unread_messages = {message.id: message for message in messages}
         found = dict[MessageId, _ReplyTarget]()
@@ -349,7 +349,7 @@ class ConversationReader:
 
     async def _find_reply_target(
         self, message: Message, unread_messages: dict[MessageId, Message]
-    ) -> "_ReplyTarget | None":
+    ) -> _ReplyTarget | None:
         assert message.reply_to is not None
         place = message.at.conversation
         earlier = unread_messages.get(message.reply_to)
@@ -378,7 +378,7 @@ def wants_answer(fact: Fact) -> bool:
 
 def find_reply_to(current: Sequence[CurrentMessage]) -> MessageId | None:
     """Return the message that a reply answers: the newest addressed one, else the newest. None: there is none."""
-    # the others cannot be replied to
+    # The others cannot be replied to.
     messages = [one.message for one in current if not (one.is_topic_change or one.notice)]
     addressed = [message for message in messages if is_addressed(message)] or messages
     return addressed[-1].id if addressed else None

@@ -123,7 +123,7 @@ class HistoryTurn:
         counts as anybody's words.
         """
         assert isinstance(ended, TurnRecord)
-        # the message about a failure is the gateway's, not the agent's
+        # The message about a failure is the gateway's, not the agent's.
         reply = "" if ended.outcome == "failed" else ended.text
         exchange = PromptTurn(input_text=ended.heard, reply=reply, steps=ended.steps, without_tools=simple)
         return cls(

@@ -278,7 +278,7 @@ class ReminderService:
             await self._fire(alarm)
         except StoreError:
             raise  # without its log the gateway cannot go on
-        # a bug: skipped until the next start, so that one reminder does not end the process each time
+        # A bug: skipped until the next start, so that one reminder does not end the process each time.
         except Exception:
             logger.exception("reminder %s could not be told", row.id)
 

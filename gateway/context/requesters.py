@@ -91,7 +91,7 @@ async def find_reminder_roles(reader: StoreReader, entries: Sequence[LogEntry]) 
 def deduplicate_requesters(requesters: Sequence[Requester]) -> tuple[Requester, ...]:
     """Return each requester once, in order.
 
-    A sender verified only once counts twice: the other words may be someone else's.
+    A sender who is verified in some messages only counts twice: the other words may be someone else's.
     """
     found: dict[tuple[str, str, bool], Requester] = {}
     for one in requesters:
@@ -107,7 +107,7 @@ def find_least_role(context: ToolContext) -> str:
     label = context.trust.label
     label_roles = [ANYBODY_ROLE] if label.foreign else [label.role] if label != TRUSTED_LABEL else []
     overheard = context.overheard_roles if context.requesters else ()
-    roles = [proven_role(asker.role, verified=asker.verified) for asker in context.requesters]
+    roles = [proven_role(one.role, verified=one.verified) for one in context.requesters]
     return lowest_role([*roles, *overheard, *context.reminder_roles, *label_roles] or [""])
 
 

@@ -349,7 +349,7 @@ def _parse_iso(text: str, zone: ZoneInfo) -> datetime | None:
 
 
 def _to_local(naive: datetime, zone: ZoneInfo) -> datetime:
-    # through UTC, because the local time might not exist
+    # Through UTC, because the local time might not exist.
     return _with_fixed_offset(naive.replace(tzinfo=zone).astimezone(UTC), zone)
 
 

@@ -459,7 +459,7 @@ class Agent:
         state = self.loop.state
         if conversation in (*state.pending, *state.continuing, *(one.conversation for one in state.waiting)):
             return True
-        # entries that ask for an answer come first
+        # Entries that ask for an answer come first.
         unread = await self._services.store.unread_entries(conversation, most=1)
         return any(wants_answer(one.fact) for one in unread.messages)
 

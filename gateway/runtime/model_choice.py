@@ -230,13 +230,13 @@ class ModelSelector:
         self._tasks.add(task := self._spawn(work))
         return task.add_done_callback(self._tasks.discard)
 
-    async def _carry_out(self, choice: "_PendingChoice") -> None:
+    async def _carry_out(self, choice: _PendingChoice) -> None:
         try:
             await self._change(choice)
         finally:
             self._in_progress[choice.agent.id] -= 1
 
-    async def _change(self, choice: "_PendingChoice") -> None:
+    async def _change(self, choice: _PendingChoice) -> None:
         began_s = self._clock.monotonic()
         try:
             await self._start_model(choice)
@@ -257,7 +257,7 @@ class ModelSelector:
             )
         return await choice.agent.warm_up()
 
-    async def _start_model(self, choice: "_PendingChoice") -> None:
+    async def _start_model(self, choice: _PendingChoice) -> None:
         """Start the model, as configured by then. Raises ModelError."""
         agent_model: AgentModel | None = None
         while True:
@@ -280,11 +280,11 @@ class ModelSelector:
         await self._model_services.restore_cadences(self._store)
         await agent.warm_up()
 
-    def _is_newest(self, choice: "_PendingChoice") -> bool:
+    def _is_newest(self, choice: _PendingChoice) -> bool:
         """Return whether no newer choice was made meanwhile."""
         return choice.number == self._choice_counts[choice.agent.id]
 
-    async def _take_back(self, choice: "_PendingChoice", why: str) -> None:
+    async def _take_back(self, choice: _PendingChoice, why: str) -> None:
         agent, used = choice.agent.id, choice.agent.agent_model.name
         logger.warning("%s is not usable: %s", choice.model_name, why)
         if not self._is_newest(choice):
@@ -298,7 +298,7 @@ class ModelSelector:
             reversal,
         )
 
-    async def _post_reply(self, choice: "_PendingChoice", text: str, *more: NewEntry) -> None:
+    async def _post_reply(self, choice: _PendingChoice, text: str, *more: NewEntry) -> None:
         """Post a reply, in one transaction with `more`."""
         now, request = self._clock.now(), choice.request
         key = PostKey(hashlib.sha256(f"chosen:{choice.seq}".encode()).hexdigest()[:26])

@@ -149,7 +149,7 @@ class ModelPool:
         *,
         override: Model | None = None,
         on_unused: Callable[[Model], None] = lambda _: None,
-        closing_tasks: "ClosingTasks",
+        closing_tasks: ClosingTasks,
     ) -> None:
         """`wrap`: see `build_model`. `on_unused` is called with each model that nothing uses any more.
 

@@ -287,7 +287,7 @@ class TurnRunner:
         )
         start = TurnStart(turn=turn, place=Address.parse(conversation), autonomous=autonomous, unread=unread)
         digest, self._digest = (self._digest, None) if start.is_inner else (None, self._digest)
-        # nobody waits for an answer, so there is no message about the failure
+        # Nobody waits for an answer, so there is no message about the failure.
         if not unread.messages and digest is None:
             logger.error("%s: %s", conversation, reason)
             return TurnResult(has_failed=True, autonomous=autonomous)

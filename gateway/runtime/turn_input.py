@@ -82,10 +82,6 @@ async def _no_text(*_: object) -> str:
     return ""
 
 
-async def _no_places(_conversation: ConversationId) -> str:
-    return ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
     """Dependencies of the turns of one agent."""
@@ -108,7 +104,7 @@ class AgentContext:
     """Return the tools of a turn: called when it begins, and again when a person speaks during it."""
     directives: Callable[[ConversationId, bool, bool], Awaitable[str]]
     """Return the instructions for a turn; usually empty."""
-    reachable_places: Callable[[ConversationId], Awaitable[str]] = _no_places
+    reachable_places: Callable[[ConversationId], Awaitable[str]] = _no_text
     """Return the places that a turn may write to besides; usually empty. The text counts as other people's words."""
     can_afford: Callable[[str, ModelRequest], bool]
     """Return whether this agent may make this request without being asked."""
@@ -194,7 +190,7 @@ class TurnRun:
         self._trust.add(history.label | prompt_context.label)
         self._prompt = await self._build_turn_prompt(history, tool_context, prompt_context.binding.private)
         outcome, tries = TurnOutcome(outcome="failed"), 0
-        # images of earlier turns, and of the new messages; these are left out first
+        # Images of earlier turns, and of the new messages; these are left out first.
         with_past_images = with_images = context.model.takes_images
         while tries <= MAX_FOLDS:
             unread, rendered = await unread_input.render_fitting(self._budget_tokens(prompt_context) >> tries)
