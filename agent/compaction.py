@@ -21,221 +21,6 @@ from typing import Literal
 
 from agent.view_forms import TurnSizes, ViewShape, apply_forms, current_shape, estimate_turn_tokens, fold_further
 
-_NEWEST_SHARE = 0.5
-"""Share of the room that the newest turn may take before its results are shortened in favour of older turns."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitLimits:
-    """Room for a view, in tokens."""
-
-    room: int
-    """Room for head and turns."""
-    hard_limit: int
-    """Room for them if only the newest turn is left. At least `room`."""
-    head: int
-    """Size of the present head: the text in front of the turns."""
-    new_head: int
-    """Room for the head once turns leave."""
-    excerpts: int
-    """Room for excerpts of summarized loops' results."""
-    keep_results: int
-    """Number of the newest results that stay whole if possible."""
-    tail_tokens: int
-    """Size of the newest turns that stay word for word if the journal or a summary replaces the others."""
-    can_summarise: bool
-    """True: a model can write a summary."""
-    spared: int
-    """Present number of spared results (`ViewMarks.spared`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitResult:
-    """Smaller view."""
-
-    shape: ViewShape
-    needs_summary: bool = False
-    rewrites_head: bool = False
-    """True: the head is written anew."""
-
-
-def fit_view(turns: Sequence[TurnSizes], limits: FitLimits) -> FitResult:
-    """Return the gentlest shape that fits, or else the newest turn alone, or nothing."""
-    newest = max(0, len(turns) - 1)
-    if found := _find_gentlest(turns, limits, 0, limits.room - limits.head):
-        return FitResult(shape=found)
-    room = limits.room - limits.new_head
-    journaled = 0
-    while journaled < newest and turns[journaled].is_in_journal:
-        journaled += 1
-    bridge = min(journaled, _tail_start(turns, limits, limits.tail_tokens))
-    if bridge and (found := _find_gentlest(turns, limits, bridge, room)):
-        return FitResult(shape=found, rewrites_head=True)
-    leaving = _tail_start(turns, limits, min(limits.tail_tokens, room)) if limits.can_summarise else 0
-    if leaving and (found := _find_gentlest(turns, limits, leaving, room)):
-        return FitResult(shape=found, needs_summary=True, rewrites_head=True)
-    if not (found := _drop_oldest(turns, limits, room)):
-        found = fold_further(turns, current_shape(turns, limits.spared), start=newest, summed=len(turns), keep=0)
-        head = limits.new_head if newest > 0 else min(limits.head, limits.new_head)
-        if sum(estimate_turn_tokens(turns, found, limits.excerpts)) > limits.hard_limit - head:
-            found = ViewShape(start=len(turns), summed=len(turns), trimmed=len(turns))
-    return FitResult(shape=found, needs_summary=limits.can_summarise and found.start > 0, rewrites_head=True)
-
-
-def _find_gentlest(turns: Sequence[TurnSizes], limits: FitLimits, start: int, room: int) -> ViewShape | None:
-    """Return the first shape that fits, of those that keep the turns from `start` on."""
-    now = current_shape(turns, limits.spared)
-    trimmed = fold_further(turns, now, start=start, trimmed=len(turns) - 1, keep=limits.keep_results)
-    if sum(estimate_turn_tokens(turns, trimmed, limits.excerpts)) <= room:
-        return trimmed
-    loops = _summarize_loops(turns, limits, trimmed, room)
-    shapes = (loops, *_trim_newest(turns, limits, now, loops))
-    return next((shape for shape in shapes if sum(estimate_turn_tokens(turns, shape, limits.excerpts)) <= room), None)
-
-
-def _trim_newest(
-    turns: Sequence[TurnSizes], limits: FitLimits, now: ViewShape, shape: ViewShape
-) -> Iterator[ViewShape]:
-    """Yield the shape with the newest turn trimmed as well, and then with no result spared."""
-    for keep in (limits.keep_results, 0):
-        yield fold_further(turns, now, start=shape.start, summed=shape.summed, trimmed=len(turns), keep=keep)
-
-
-def _summarize_loops(turns: Sequence[TurnSizes], limits: FitLimits, shape: ViewShape, room: int) -> ViewShape:
-    """Summarize as few of the oldest tool loops as needed to fit, or else as many as make the view smaller."""
-    taken = estimate_turn_tokens(turns, shape, 0)
-    total, excerpts = sum(taken), sum(turn.whole - turn.summed for turn in turns[shape.start : shape.summed])
-    best = (total + min(limits.excerpts, excerpts), shape.summed)
-    for place in range(shape.summed, len(turns) - 1):
-        total -= taken[place] - turns[place].summed
-        excerpts += turns[place].whole - turns[place].summed
-        best = min(best, (total + min(limits.excerpts, excerpts), place + 1))
-        if best[0] <= room:
-            break
-    return fold_further(
-        turns,
-        current_shape(turns, limits.spared),
-        start=shape.start,
-        summed=best[1],
-        trimmed=shape.trimmed,
-        keep=limits.keep_results,
-    )
-
-
-def _tail_start(turns: Sequence[TurnSizes], limits: FitLimits, most: int) -> int:
-    """Return the index of the first of the newest turns that take at most `most` tokens: at least one turn."""
-    shape = fold_further(turns, current_shape(turns, limits.spared), trimmed=len(turns) - 1, keep=limits.keep_results)
-    place, taken = max(0, len(turns) - 1), estimate_turn_tokens(turns, shape, limits.excerpts)
-    left = most - sum(taken[place:])
-    while place > 0 and taken[place - 1] <= left:
-        place -= 1
-        left -= taken[place]
-    return place
-
-
-def _drop_oldest(turns: Sequence[TurnSizes], limits: FitLimits, room: int) -> ViewShape | None:
-    """Drop as few of the oldest turns as possible. None: even the newest one only fits if it is summarized."""
-    if not turns:
-        return None
-    now, newest = current_shape(turns, limits.spared), len(turns) - 1
-    summed = fold_further(turns, now, summed=newest, trimmed=newest, keep=limits.keep_results)
-    shapes = [summed, *_trim_newest(turns, limits, now, summed)]
-    for shape in shapes:
-        taken = estimate_turn_tokens(turns, shape, limits.excerpts)
-        if taken[newest] > (room * _NEWEST_SHARE if shape is not shapes[-1] else room):
-            continue
-        start, left = newest, room - taken[newest]
-        while start > 0 and taken[start - 1] <= left:
-            start -= 1
-            left -= taken[start]
-        return _find_gentlest(turns, limits, start, room) or replace(shape, start=start)
-    return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldEconomics:
-    """Savings and costs of one way to fold. The difference of two: those of the first on top of the second."""
-
-    gain: int
-    """Tokens that go."""
-    rent: float
-    """Tokens that could have gone, times the requests that repeated them in the meantime, the coming turn's
-    included."""
-    rewritten: int
-    """Tokens behind the first change, in their new form."""
-    rewritten_again: int
-    """Part of these that the next fold is going to change."""
-
-    def __sub__(self, other: "FoldEconomics") -> "FoldEconomics":
-        return FoldEconomics(
-            gain=self.gain - other.gain,
-            rent=self.rent - other.rent,
-            rewritten=self.rewritten - other.rewritten,
-            rewritten_again=self.rewritten_again - other.rewritten_again,
-        )
-
-    def is_worthwhile(self, *, read: float, write: float, ahead: float) -> bool:
-        """Return whether it is time to fold while the cache is warm."""
-        surcharge = max(0.0, write - read)
-        return (
-            self.rent * read >= self.rewritten_again * surcharge
-            and self.gain * read * ahead >= self.rewritten * surcharge
-        )
-
-
-def assess_fold(
-    turns: Sequence[TurnSizes], shape: ViewShape, *, spared: int, excerpts: int, keep: int, loops: int
-) -> FoldEconomics:
-    """Return the savings and costs of a fold.
-
-    `spared`: results in trimmed turns that are whole now. `keep`, `loops`: newest results and loops that stay.
-    """
-    now = current_shape(turns, spared)
-    before, after = estimate_turn_tokens(turns, now, excerpts), estimate_turn_tokens(turns, shape, excerpts)
-    first = next((place for place, taken in enumerate(before) if after[place] != taken), len(turns))
-    last = [
-        after[place]
-        for place in range(first, len(turns))
-        if after[place] != before[place] and after[place] <= turns[place].trimmed
-    ]
-    coming = sum(turn.requests for turn in turns) / max(1, len(turns))
-    since = [*accumulate((turn.requests for turn in reversed(turns)), initial=coming)][-2::-1]
-    return FoldEconomics(
-        gain=sum(before) - sum(after),
-        rent=sum(gain * since[place] for place, gain in _iter_gains(turns, now, shape, keep=keep, loops=loops)),
-        rewritten=sum(after[first:]),
-        rewritten_again=sum(after[first:]) - sum(last),
-    )
-
-
-def _iter_gains(
-    turns: Sequence[TurnSizes], now: ViewShape, shape: ViewShape, *, keep: int, loops: int
-) -> Iterator[tuple[int, int]]:
-    """Yield the tokens of each part that goes, with the turn after which it could have gone."""
-    results = [(place, saved) for place, turn in enumerate(turns) for saved in turn.results]
-    newest = len(turns) - 1
-    for number, (was, is_) in enumerate(zip(_cleared_results(turns, now), _cleared_results(turns, shape), strict=True)):
-        if is_ and not was:
-            newer = number + keep
-            yield results[newer][0] if newer < len(results) else newest, results[number][1]
-    for place in range(now.trimmed, shape.trimmed):
-        turn = turns[place]
-        yield place, turn.whole - turn.trimmed - sum(turn.results)
-    for place in range(now.summed, shape.summed):
-        yield min(place + loops, newest), turns[place].trimmed - turns[place].summed
-
-
-def _cleared_results(turns: Sequence[TurnSizes], shape: ViewShape) -> list[bool]:
-    """Return for each result that trimming would clear, oldest first, whether it is cleared."""
-    found, spared = list[bool](), shape.spared
-    for place in range(len(turns) - 1, -1, -1):
-        for _ in turns[place].results:
-            spares = shape.summed <= place < shape.trimmed and spared > 0
-            spared -= spares
-            found.append(place < shape.trimmed and not spares)
-    return found[::-1]
-
-
 KEEP_SHARE = 0.50
 """Share of the budget that survives a fold under pressure, so that the next fold is far off."""
 HEAD_SHARE = 0.25
@@ -246,6 +31,8 @@ MIN_GAIN_TOKENS = 64
 """Least savings of a fold without pressure."""
 KEEP_LOOPS = 3
 """Number of the newest turns whose tool loops are only summarized under pressure."""
+_NEWEST_SHARE = 0.5
+"""Share of the room that the newest turn may take before its results are shortened in favour of older turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,32 +103,69 @@ class CompactionPlan:
         return bool(self.kinds)
 
 
-def dump_params(params: CompactionParams) -> str:
-    """Serialize as canonical JSON."""
-    return json.dumps(asdict(params), sort_keys=True, separators=(",", ":"), allow_nan=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitLimits:
+    """Room for a view, in tokens."""
+
+    room: int
+    """Room for head and turns."""
+    hard_limit: int
+    """Room for them if only the newest turn is left. At least `room`."""
+    head: int
+    """Size of the present head: the text in front of the turns."""
+    new_head: int
+    """Room for the head once turns leave."""
+    excerpts: int
+    """Room for excerpts of summarized loops' results."""
+    keep_results: int
+    """Number of the newest results that stay whole if possible."""
+    tail_tokens: int
+    """Size of the newest turns that stay word for word if the journal or a summary replaces the others."""
+    can_summarise: bool
+    """True: a model can write a summary."""
+    spared: int
+    """Present number of spared results (`ViewMarks.spared`)."""
 
 
-def load_params(text: str) -> CompactionParams:
-    """Reverse `dump_params`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitResult:
+    """Smaller view."""
 
-    Missing fields get their defaults. Raises ValueError or TypeError for anything else.
-    """
-    return CompactionParams(**json.loads(text))
+    shape: ViewShape
+    needs_summary: bool = False
+    rewrites_head: bool = False
+    """True: the head is written anew."""
 
 
-def plan_compaction(turns: Sequence[TurnSizes], params: CompactionParams) -> CompactionPlan:
-    """Decide the shape of the view. `turns`: those in view, oldest first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldEconomics:
+    """Savings and costs of one way to fold. The difference of two: those of the first on top of the second."""
 
-    Marks only move forward. Under pressure, head and turns take at most half of the budget afterwards, and together
-    with the new messages at most all of it: otherwise only the newest turn is left, or nothing if not even that fits.
-    """
-    # Rounded down, so that small changes of the blocks do not change the view.
-    excerpts = min(params.excerpts, int(params.budget * EXCERPTS_SHARE) // 64 * 64)
-    view = _CompactionView(
-        turns=turns, params=params, current_shape=current_shape(turns, params.spared), excerpts=excerpts
-    )
-    found = _plan_if_worthwhile(view)
-    return _plan_under_pressure(view, found) or found
+    gain: int
+    """Tokens that go."""
+    rent: float
+    """Tokens that could have gone, times the requests that repeated them in the meantime, the coming turn's
+    included."""
+    rewritten: int
+    """Tokens behind the first change, in their new form."""
+    rewritten_again: int
+    """Part of these that the next fold is going to change."""
+
+    def __sub__(self, other: "FoldEconomics") -> "FoldEconomics":
+        return FoldEconomics(
+            gain=self.gain - other.gain,
+            rent=self.rent - other.rent,
+            rewritten=self.rewritten - other.rewritten,
+            rewritten_again=self.rewritten_again - other.rewritten_again,
+        )
+
+    def is_worthwhile(self, *, read: float, write: float, ahead: float) -> bool:
+        """Return whether it is time to fold while the cache is warm."""
+        surcharge = max(0.0, write - read)
+        return (
+            self.rent * read >= self.rewritten_again * surcharge
+            and self.gain * read * ahead >= self.rewritten * surcharge
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,6 +208,34 @@ class _CompactionView:
         trims = any(changed[max(shape.start, shape.summed) : shape.trimmed])
         sums = any(changed[max(shape.start, self.current_shape.summed) : shape.summed])
         return (*(("trim",) if trims else ()), *(("sum",) if sums else ()))
+
+
+def dump_params(params: CompactionParams) -> str:
+    """Serialize as canonical JSON."""
+    return json.dumps(asdict(params), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def load_params(text: str) -> CompactionParams:
+    """Reverse `dump_params`.
+
+    Missing fields get their defaults. Raises ValueError or TypeError for anything else.
+    """
+    return CompactionParams(**json.loads(text))
+
+
+def plan_compaction(turns: Sequence[TurnSizes], params: CompactionParams) -> CompactionPlan:
+    """Decide the shape of the view. `turns`: those in view, oldest first.
+
+    Marks only move forward. Under pressure, head and turns take at most half of the budget afterwards, and together
+    with the new messages at most all of it: otherwise only the newest turn is left, or nothing if not even that fits.
+    """
+    # Rounded down, so that small changes of the blocks do not change the view.
+    excerpts = min(params.excerpts, int(params.budget * EXCERPTS_SHARE) // 64 * 64)
+    view = _CompactionView(
+        turns=turns, params=params, current_shape=current_shape(turns, params.spared), excerpts=excerpts
+    )
+    found = _plan_if_worthwhile(view)
+    return _plan_under_pressure(view, found) or found
 
 
 def _plan_under_pressure(view: _CompactionView, found: CompactionPlan) -> CompactionPlan | None:
@@ -496,3 +348,149 @@ def _format_savings(params: CompactionParams, fold: FoldEconomics) -> str:
         f"{fold.rewritten:,} costs {fold.rewritten * surcharge:,.0f}, of which "
         f"{fold.rewritten_again * surcharge:,.0f} each time anew"
     )
+
+
+def fit_view(turns: Sequence[TurnSizes], limits: FitLimits) -> FitResult:
+    """Return the gentlest shape that fits, or else the newest turn alone, or nothing."""
+    newest = max(0, len(turns) - 1)
+    if found := _find_gentlest(turns, limits, 0, limits.room - limits.head):
+        return FitResult(shape=found)
+    room = limits.room - limits.new_head
+    journaled = 0
+    while journaled < newest and turns[journaled].is_in_journal:
+        journaled += 1
+    bridge = min(journaled, _tail_start(turns, limits, limits.tail_tokens))
+    if bridge and (found := _find_gentlest(turns, limits, bridge, room)):
+        return FitResult(shape=found, rewrites_head=True)
+    leaving = _tail_start(turns, limits, min(limits.tail_tokens, room)) if limits.can_summarise else 0
+    if leaving and (found := _find_gentlest(turns, limits, leaving, room)):
+        return FitResult(shape=found, needs_summary=True, rewrites_head=True)
+    if not (found := _drop_oldest(turns, limits, room)):
+        found = fold_further(turns, current_shape(turns, limits.spared), start=newest, summed=len(turns), keep=0)
+        head = limits.new_head if newest > 0 else min(limits.head, limits.new_head)
+        if sum(estimate_turn_tokens(turns, found, limits.excerpts)) > limits.hard_limit - head:
+            found = ViewShape(start=len(turns), summed=len(turns), trimmed=len(turns))
+    return FitResult(shape=found, needs_summary=limits.can_summarise and found.start > 0, rewrites_head=True)
+
+
+def _find_gentlest(turns: Sequence[TurnSizes], limits: FitLimits, start: int, room: int) -> ViewShape | None:
+    """Return the first shape that fits, of those that keep the turns from `start` on."""
+    now = current_shape(turns, limits.spared)
+    trimmed = fold_further(turns, now, start=start, trimmed=len(turns) - 1, keep=limits.keep_results)
+    if sum(estimate_turn_tokens(turns, trimmed, limits.excerpts)) <= room:
+        return trimmed
+    loops = _summarize_loops(turns, limits, trimmed, room)
+    shapes = (loops, *_trim_newest(turns, limits, now, loops))
+    return next((shape for shape in shapes if sum(estimate_turn_tokens(turns, shape, limits.excerpts)) <= room), None)
+
+
+def _trim_newest(
+    turns: Sequence[TurnSizes], limits: FitLimits, now: ViewShape, shape: ViewShape
+) -> Iterator[ViewShape]:
+    """Yield the shape with the newest turn trimmed as well, and then with no result spared."""
+    for keep in (limits.keep_results, 0):
+        yield fold_further(turns, now, start=shape.start, summed=shape.summed, trimmed=len(turns), keep=keep)
+
+
+def _summarize_loops(turns: Sequence[TurnSizes], limits: FitLimits, shape: ViewShape, room: int) -> ViewShape:
+    """Summarize as few of the oldest tool loops as needed to fit, or else as many as make the view smaller."""
+    taken = estimate_turn_tokens(turns, shape, 0)
+    total, excerpts = sum(taken), sum(turn.whole - turn.summed for turn in turns[shape.start : shape.summed])
+    best = (total + min(limits.excerpts, excerpts), shape.summed)
+    for place in range(shape.summed, len(turns) - 1):
+        total -= taken[place] - turns[place].summed
+        excerpts += turns[place].whole - turns[place].summed
+        best = min(best, (total + min(limits.excerpts, excerpts), place + 1))
+        if best[0] <= room:
+            break
+    return fold_further(
+        turns,
+        current_shape(turns, limits.spared),
+        start=shape.start,
+        summed=best[1],
+        trimmed=shape.trimmed,
+        keep=limits.keep_results,
+    )
+
+
+def _tail_start(turns: Sequence[TurnSizes], limits: FitLimits, most: int) -> int:
+    """Return the index of the first of the newest turns that take at most `most` tokens: at least one turn."""
+    shape = fold_further(turns, current_shape(turns, limits.spared), trimmed=len(turns) - 1, keep=limits.keep_results)
+    place, taken = max(0, len(turns) - 1), estimate_turn_tokens(turns, shape, limits.excerpts)
+    left = most - sum(taken[place:])
+    while place > 0 and taken[place - 1] <= left:
+        place -= 1
+        left -= taken[place]
+    return place
+
+
+def _drop_oldest(turns: Sequence[TurnSizes], limits: FitLimits, room: int) -> ViewShape | None:
+    """Drop as few of the oldest turns as possible. None: even the newest one only fits if it is summarized."""
+    if not turns:
+        return None
+    now, newest = current_shape(turns, limits.spared), len(turns) - 1
+    summed = fold_further(turns, now, summed=newest, trimmed=newest, keep=limits.keep_results)
+    shapes = [summed, *_trim_newest(turns, limits, now, summed)]
+    for shape in shapes:
+        taken = estimate_turn_tokens(turns, shape, limits.excerpts)
+        if taken[newest] > (room * _NEWEST_SHARE if shape is not shapes[-1] else room):
+            continue
+        start, left = newest, room - taken[newest]
+        while start > 0 and taken[start - 1] <= left:
+            start -= 1
+            left -= taken[start]
+        return _find_gentlest(turns, limits, start, room) or replace(shape, start=start)
+    return None
+
+
+def assess_fold(
+    turns: Sequence[TurnSizes], shape: ViewShape, *, spared: int, excerpts: int, keep: int, loops: int
+) -> FoldEconomics:
+    """Return the savings and costs of a fold.
+
+    `spared`: results in trimmed turns that are whole now. `keep`, `loops`: newest results and loops that stay.
+    """
+    now = current_shape(turns, spared)
+    before, after = estimate_turn_tokens(turns, now, excerpts), estimate_turn_tokens(turns, shape, excerpts)
+    first = next((place for place, taken in enumerate(before) if after[place] != taken), len(turns))
+    last = [
+        after[place]
+        for place in range(first, len(turns))
+        if after[place] != before[place] and after[place] <= turns[place].trimmed
+    ]
+    coming = sum(turn.requests for turn in turns) / max(1, len(turns))
+    since = [*accumulate((turn.requests for turn in reversed(turns)), initial=coming)][-2::-1]
+    return FoldEconomics(
+        gain=sum(before) - sum(after),
+        rent=sum(gain * since[place] for place, gain in _iter_gains(turns, now, shape, keep=keep, loops=loops)),
+        rewritten=sum(after[first:]),
+        rewritten_again=sum(after[first:]) - sum(last),
+    )
+
+
+def _iter_gains(
+    turns: Sequence[TurnSizes], now: ViewShape, shape: ViewShape, *, keep: int, loops: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the tokens of each part that goes, with the turn after which it could have gone."""
+    results = [(place, saved) for place, turn in enumerate(turns) for saved in turn.results]
+    newest = len(turns) - 1
+    for number, (was, is_) in enumerate(zip(_cleared_results(turns, now), _cleared_results(turns, shape), strict=True)):
+        if is_ and not was:
+            newer = number + keep
+            yield results[newer][0] if newer < len(results) else newest, results[number][1]
+    for place in range(now.trimmed, shape.trimmed):
+        turn = turns[place]
+        yield place, turn.whole - turn.trimmed - sum(turn.results)
+    for place in range(now.summed, shape.summed):
+        yield min(place + loops, newest), turns[place].trimmed - turns[place].summed
+
+
+def _cleared_results(turns: Sequence[TurnSizes], shape: ViewShape) -> list[bool]:
+    """Return for each result that trimming would clear, oldest first, whether it is cleared."""
+    found, spared = list[bool](), shape.spared
+    for place in range(len(turns) - 1, -1, -1):
+        for _ in turns[place].results:
+            spares = shape.summed <= place < shape.trimmed and spared > 0
+            spared -= spares
+            found.append(place < shape.trimmed and not spares)
+    return found[::-1]

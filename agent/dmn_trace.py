@@ -227,10 +227,10 @@ def _format_effects(effects: Sequence[str]) -> str:
     return ", ".join(effects) or "none"
 
 
-def _describe_difference(one: str, other: str) -> str:
+def _describe_difference(saved: str, replayed: str) -> str:
     """Return the keys in which two saved states differ."""
     try:
-        was, now = json.loads(one), json.loads(other)
+        was, now = json.loads(saved), json.loads(replayed)
         unlike = [f"{key} was {was.get(key)!r}, and is {now.get(key)!r}" for key in now if was.get(key) != now[key]]
     except (ValueError, AttributeError):
         return "it cannot be read"

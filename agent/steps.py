@@ -21,23 +21,6 @@ from gateway.core.tool_spec import Image, ToolCall
 
 SEAL_CHARS = 12
 MAX_LABEL_CHARS = 160
-
-
-def fence_text(text: str, *, about: str, key: str) -> str:
-    """Return the text between two lines that mark it as untrusted. Equal arguments give equal bytes.
-
-    Characters that hide text in it are made visible. `about`: description of the text and its origin; may be untrusted.
-    `key`: name of the call; new for each.
-    """
-    number, seal, text = 0, "", reveal_hidden(text)
-    while not seal or seal in text:
-        sealed = f"{key}\0{number}\0{about}\0{text}".encode("utf-8", "surrogatepass")
-        seal = hashlib.sha256(sealed).hexdigest()[:SEAL_CHARS]
-        number += 1
-    label = to_single_line(about[: 2 * MAX_LABEL_CHARS], MAX_LABEL_CHARS).replace("<", "(").replace(">", ")")
-    return f"<<<untrusted {seal} {label}\n{text}\nuntrusted {seal}>>>"
-
-
 CALL_TOKENS = 24
 """Tokens of the JSON around a call and its result."""
 FENCE_TOKENS = 64
@@ -51,8 +34,6 @@ MAX_SOURCE_CHARS = 500
 """Limit of an origin in the log."""
 MAX_NAME_CHARS = 40
 _INVALID_ID_CHARS = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
-
-
 ToolImages = Mapping[str, Image]
 """Images that tools returned, by the SHA-256 of their bytes."""
 NO_TOOL_IMAGES: ToolImages = {}
@@ -90,6 +71,21 @@ def _render_result(record: ToolCallRecord) -> str:
 def fence_result(text: str, tool: str, origin: str, call: str) -> str:
     """Return an untrusted result inside its fence. `call`: id of the call that returned it."""
     return fence_text(text, about=f"{tool[:MAX_NAME_CHARS]} {origin[:MAX_ORIGIN_CHARS]}", key=call)
+
+
+def fence_text(text: str, *, about: str, key: str) -> str:
+    """Return the text between two lines that mark it as untrusted. Equal arguments give equal bytes.
+
+    Characters that hide text in it are made visible. `about`: description of the text and its origin; may be untrusted.
+    `key`: name of the call; new for each.
+    """
+    number, seal, text = 0, "", reveal_hidden(text)
+    while not seal or seal in text:
+        sealed = f"{key}\0{number}\0{about}\0{text}".encode("utf-8", "surrogatepass")
+        seal = hashlib.sha256(sealed).hexdigest()[:SEAL_CHARS]
+        number += 1
+    label = to_single_line(about[: 2 * MAX_LABEL_CHARS], MAX_LABEL_CHARS).replace("<", "(").replace(">", ")")
+    return f"<<<untrusted {seal} {label}\n{text}\nuntrusted {seal}>>>"
 
 
 def render_partial_result(source: EvidenceRef, tool: str, excerpt: str, *, call: str = "") -> str:

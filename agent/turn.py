@@ -47,207 +47,14 @@ from agent.turn_context import (
 from gateway.core.events import RequestUsage, ToolCallRecord, TurnStep
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
-
-@dataclass(slots=True)
-class ModelAnswer:
-    """Answer of the model to one request."""
-
-    text: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    problems: tuple[str, ...] = ()
-    """Text in place of calls that cannot be parsed: one sentence each, for the model."""
-    end: StreamEnd | None = None
-    """End of the stream. None: not reached yet."""
-
-    def recover_calls(self, request: ModelRequest, known: tuple[ToolSpec, ...]) -> None:
-        """Parse the text as calls of known tools.
-
-        Nothing changes if the text holds anything else, or if the calls already stand in the request.
-        """
-        from agent.models.leak_formats import BadLeakedCall  # noqa: PLC0415 - seldom needed, and large
-        from agent.models.leaks import is_call_in_request, recover_tool_calls  # noqa: PLC0415 - seldom needed, and large
-
-        found = recover_tool_calls(self.text, known)
-        calls = tuple(
-            [
-                _clean_call(
-                    ToolCall(id=f"leak_{number}", name=leaked.name, arguments=leaked.arguments, is_recovered=True)
-                )
-                for number, leaked in enumerate(found, start=1)
-                if not isinstance(leaked, BadLeakedCall)
-            ]
-        )
-        if found and not any(is_call_in_request(call, request) for call in calls):
-            self.text, self.calls = "", calls
-            self.problems = tuple([leaked.message for leaked in found if isinstance(leaked, BadLeakedCall)])
-
-
-async def ask_model(  # noqa: C901 - one case per kind of chunk
-    model: Model,
-    request: ModelRequest,
-    glimpse: Callable[[str], None] | None,
-    progress: TurnProgress,
-    known: tuple[ToolSpec, ...] = (),
-    *,
-    thought: Callable[[str], None] = lambda _: None,
-) -> ModelAnswer:
-    """Send a request and read the answer to its end. Raises a ModelError.
-
-    `glimpse` is called with the text so far, `thought` with each piece of thinking. If cancelled, `progress` gets the
-    requests that are billed all the same. `known`: tools whose calls are recovered from the text of a model that is
-    known to write them there (`StreamEnd.may_leak_calls`).
-    """
-    answer, billed, show = ModelAnswer(), _no_accounts, glimpse
-    stream = model.stream(request)
-    try:
-        async for chunk in stream:
-            match chunk:
-                case StreamStart(billed_accounts=accounts):
-                    billed = accounts or billed
-                case PartialText(text=text):
-                    if glimpse is not None:
-                        glimpse(text)
-                    show = None  # the model reports partial text itself, and the whole text at the end
-                case ThinkingDelta(text=text):
-                    thought(text)
-                case TextPart(text=text):
-                    answer.text += text
-                    if show is not None:
-                        show(answer.text)
-                case ToolCall():
-                    answer.calls = (*answer.calls, _clean_call(chunk))
-                case StreamEnd():
-                    answer.end = chunk
-    except asyncio.CancelledError:
-        progress.record_lost(billed())
-        raise
-    finally:
-        await stream.aclose()
-    if answer.end is not None and answer.end.may_leak_calls and known and not answer.calls:
-        answer.recover_calls(request, known)
-    return answer
-
-
-def _no_accounts() -> tuple[RequestUsage, ...]:
-    return ()
-
-
-def _clean_call(call: ToolCall) -> ToolCall:
-    """Return the call with surrogate halves joined or replaced, so that it can be logged as UTF-8."""
-    return replace(
-        call, id=join_surrogates(call.id), name=join_surrogates(call.name), arguments=join_surrogates(call.arguments)
-    )
-
-
+ENDING_TOOL_NAMES = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
 MAX_CALLS = 64
 """Limit of the calls of one answer, also of those recovered from its text. A model that asks for more is out of
 control, or under the control of others."""
-TOO_MANY = f"This was not carried out: an answer may have at most {MAX_CALLS} calls."
-CUT_OFF = "Interrupted before it ended. It may have had an effect all the same."
-
-
-class ToolExecution:
-    """Execution of the tool calls of one answer. Calls that are safe side by side run in parallel.
-
-    The results so far can be read at any time.
-    """
-
-    def __init__(
-        self,
-        calls: Sequence[ToolCall],
-        specs: Iterable[ToolSpec],
-        call: Callable[[ToolCall], Awaitable[ToolResult]],
-        duplicates: DuplicateCalls,
-    ) -> None:
-        self._calls = calls
-        self._parallel = {spec.name for spec in specs if spec.is_parallel}
-        self._call = call
-        self._duplicates = duplicates
-        self._results: dict[str, ToolResult] = {}
-        self.ineffective_ids = set[str]()
-        """Ids of calls that changed nothing: refused, failed, or answered from an earlier result."""
-
-    def results(self) -> list[ToolResult]:
-        """Return one result for each call, in their order."""
-        missing_reasons = [CUT_OFF if number < MAX_CALLS else TOO_MANY for number in range(len(self._calls))]
-        return [
-            self._results.get(call.id) or ToolResult(id=call.id, text=reason, is_error=True)
-            for call, reason in zip(self._calls, missing_reasons, strict=True)
-        ]
-
-    async def run(self) -> None:
-        """Carry out the calls. If cancelled, those under way are cancelled and the others do not start."""
-        for group in self._parallel_groups():
-            await _gather([asyncio.ensure_future(self._run_call(call)) for call in group])
-
-    def _parallel_groups(self) -> Iterator[list[ToolCall]]:
-        """Yield groups of neighbouring calls that are safe side by side. The same call twice is not."""
-        group: list[ToolCall] = []
-        for call in self._calls[:MAX_CALLS]:
-            safe = unwrap_call(call).name in self._parallel
-            if group and not (safe and self._is_parallel_safe(group, call)):
-                yield group
-                group = []
-            group.append(call)
-        if group:
-            yield group
-
-    def _is_parallel_safe(self, group: Sequence[ToolCall], call: ToolCall) -> bool:
-        return unwrap_call(group[-1]).name in self._parallel and call_key(call) not in {call_key(one) for one in group}
-
-    async def _run_call(self, call: ToolCall) -> None:
-        result = self._duplicates.find_result(call)
-        if result is None:
-            inner = unwrap_call(call)
-            if inner.name == CALL_CAPABILITY.name:
-                result = ToolResult(id=call.id, text=CAPABILITY_USAGE, is_error=True)
-            else:
-                result = await self._call(inner)
-            self._duplicates.record_result(call, result)
-            if result.is_error:
-                self.ineffective_ids.add(call.id)
-        else:
-            self.ineffective_ids.add(call.id)
-        self._results[call.id] = result
-
-
-async def _gather(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait until all tasks have ended. If cancelled, cancel them."""
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
-
-
-_LEAKED_CALL = re.compile(
-    r"""<[|/]?([a-z]+:)?(tool|function|invoke|parameter|think|arg_)   # <tool_call>, <function=, <|tool_calls|>
-    |<[|\N{FULLWIDTH VERTICAL LINE}]                              # a special token
-    |\[TOOL_CALLS\]|\[/?INST\]                                    # Mistral's
-    |^[ \t]*\[\w*\(                                               # Llama 4's
-    |```tool
-    |\A\s*(\{|\[\s*\{)                                            # an answer that begins as JSON
-    """,
-    re.IGNORECASE | re.VERBOSE | re.MULTILINE,
-)
-"""Beginnings of tool calls that leak into a model's text. The pattern rather cuts too much than too little: text that
-was meant as text is in the final answer again."""
-_UNFINISHED_CALL = re.compile(r"(<[|/]?[a-z_:]{0,16}|\[/?\w{0,64}|`{1,3}[a-z]{0,4})\Z", re.IGNORECASE)
-"""End of a text that may become such a beginning with the next piece."""
-
-
-def presentable_text(text: str) -> str:
-    """Return the beginning of `text` that is surely prose: no tool call, partial or whole, no half character."""
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
-    call = _LEAKED_CALL.search(whole)
-    return (whole[: call.start()] if call else _UNFINISHED_CALL.sub("", whole)).strip()
-
-
-ENDING_TOOL_NAMES = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
 MAX_UNREADABLE = 2
 """Answers with unreadable calls after which the turn fails."""
+TOO_MANY = f"This was not carried out: an answer may have at most {MAX_CALLS} calls."
+CUT_OFF = "Interrupted before it ended. It may have had an effect all the same."
 EMPTY_ANSWER_HINT = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
 ANSWER_NOW_HINT = "(No more tool calls will be carried out in this turn. Answer now from what is above.)"
 TOO_MANY_CALLS = "Not carried out: there were too many tool calls in this turn."
@@ -283,11 +90,38 @@ async def _no_wait(_: ModelRequest) -> None:
     """Return at once."""
 
 
-async def _wait_and_afford(
-    request: ModelRequest, wait: Callable[[ModelRequest], Awaitable[None]], afford: Callable[[ModelRequest], bool]
-) -> bool:
-    await wait(request)
-    return afford(request)
+@dataclass(slots=True)
+class ModelAnswer:
+    """Answer of the model to one request."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Text in place of calls that cannot be parsed: one sentence each, for the model."""
+    end: StreamEnd | None = None
+    """End of the stream. None: not reached yet."""
+
+    def recover_calls(self, request: ModelRequest, known: tuple[ToolSpec, ...]) -> None:
+        """Parse the text as calls of known tools.
+
+        Nothing changes if the text holds anything else, or if the calls already stand in the request.
+        """
+        from agent.models.leak_formats import BadLeakedCall  # noqa: PLC0415 - seldom needed, and large
+        from agent.models.leaks import is_call_in_request, recover_tool_calls  # noqa: PLC0415 - seldom needed, and large
+
+        found = recover_tool_calls(self.text, known)
+        calls = tuple(
+            [
+                _clean_call(
+                    ToolCall(id=f"leak_{number}", name=leaked.name, arguments=leaked.arguments, is_recovered=True)
+                )
+                for number, leaked in enumerate(found, start=1)
+                if not isinstance(leaked, BadLeakedCall)
+            ]
+        )
+        if found and not any(is_call_in_request(call, request) for call in calls):
+            self.text, self.calls = "", calls
+            self.problems = tuple([leaked.message for leaked in found if isinstance(leaked, BadLeakedCall)])
 
 
 async def take_turn(
@@ -348,6 +182,24 @@ async def take_turn(
         if outcome is not None:
             return progress.finish(outcome)
     return replace(progress.current, outcome="silent", reason=OVER_BUDGET_REASON, is_over_budget=True)
+
+
+async def _wait_and_afford(
+    request: ModelRequest, wait: Callable[[ModelRequest], Awaitable[None]], afford: Callable[[ModelRequest], bool]
+) -> bool:
+    await wait(request)
+    return afford(request)
+
+
+async def _retry_with_less(turn_request: TurnRequest, error: ModelError, shorten: ShortenHistory) -> bool:
+    """Make the request smaller. Return whether it is worth sending again."""
+    if isinstance(error, PromptTooLong):
+        return await turn_request.shorten(shorten)
+    return isinstance(error, RequestRefused) and turn_request.hide_images()  # an image may look intact and be damaged
+
+
+def _has_images(request: ModelRequest) -> bool:
+    return any(isinstance(part, Image) for message in request.conversation for part in message.parts)
 
 
 class _TurnLoop:
@@ -470,27 +322,6 @@ async def _refuse_call(call: ToolCall) -> ToolResult:
     return ToolResult(id=call.id, text=TOO_MANY_CALLS, is_error=True)
 
 
-def build_prefix_request(brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], *, key: str) -> ModelRequest:
-    """Build a request for the prefix that all requests of this agent's turns share, without an answer.
-
-    It makes a provider read the prefix into its cache.
-    """
-    whole = build_first_request(brief, model, specs, key)
-    blocks = tuple(block for block in whole.blocks if block.name in SHARED_BLOCKS)
-    return replace(whole, blocks=blocks, conversation=(), max_output_tokens=0)
-
-
-async def _retry_with_less(turn_request: TurnRequest, error: ModelError, shorten: ShortenHistory) -> bool:
-    """Make the request smaller. Return whether it is worth sending again."""
-    if isinstance(error, PromptTooLong):
-        return await turn_request.shorten(shorten)
-    return isinstance(error, RequestRefused) and turn_request.hide_images()  # an image may look intact and be damaged
-
-
-def _has_images(request: ModelRequest) -> bool:
-    return any(isinstance(part, Image) for message in request.conversation for part in message.parts)
-
-
 def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
     """Return the outcome of a turn that this answer ends, once its calls are carried out. None: it goes on."""
     text = join_surrogates(answer.text).strip()
@@ -505,3 +336,171 @@ def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
     if not names and text:
         return TurnOutcome(outcome="replied", text=text)
     return None
+
+
+async def ask_model(  # noqa: C901 - one case per kind of chunk
+    model: Model,
+    request: ModelRequest,
+    glimpse: Callable[[str], None] | None,
+    progress: TurnProgress,
+    known: tuple[ToolSpec, ...] = (),
+    *,
+    thought: Callable[[str], None] = lambda _: None,
+) -> ModelAnswer:
+    """Send a request and read the answer to its end. Raises a ModelError.
+
+    `glimpse` is called with the text so far, `thought` with each piece of thinking. If cancelled, `progress` gets the
+    requests that are billed all the same. `known`: tools whose calls are recovered from the text of a model that is
+    known to write them there (`StreamEnd.may_leak_calls`).
+    """
+    answer, billed, show = ModelAnswer(), _no_accounts, glimpse
+    stream = model.stream(request)
+    try:
+        async for chunk in stream:
+            match chunk:
+                case StreamStart(billed_accounts=accounts):
+                    billed = accounts or billed
+                case PartialText(text=text):
+                    if glimpse is not None:
+                        glimpse(text)
+                    show = None  # the model reports partial text itself, and the whole text at the end
+                case ThinkingDelta(text=text):
+                    thought(text)
+                case TextPart(text=text):
+                    answer.text += text
+                    if show is not None:
+                        show(answer.text)
+                case ToolCall():
+                    answer.calls = (*answer.calls, _clean_call(chunk))
+                case StreamEnd():
+                    answer.end = chunk
+    except asyncio.CancelledError:
+        progress.record_lost(billed())
+        raise
+    finally:
+        await stream.aclose()
+    if answer.end is not None and answer.end.may_leak_calls and known and not answer.calls:
+        answer.recover_calls(request, known)
+    return answer
+
+
+def _no_accounts() -> tuple[RequestUsage, ...]:
+    return ()
+
+
+def _clean_call(call: ToolCall) -> ToolCall:
+    """Return the call with surrogate halves joined or replaced, so that it can be logged as UTF-8."""
+    return replace(
+        call, id=join_surrogates(call.id), name=join_surrogates(call.name), arguments=join_surrogates(call.arguments)
+    )
+
+
+class ToolExecution:
+    """Execution of the tool calls of one answer. Calls that are safe side by side run in parallel.
+
+    The results so far can be read at any time.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[ToolCall],
+        specs: Iterable[ToolSpec],
+        call: Callable[[ToolCall], Awaitable[ToolResult]],
+        duplicates: DuplicateCalls,
+    ) -> None:
+        self._calls = calls
+        self._parallel = {spec.name for spec in specs if spec.is_parallel}
+        self._call = call
+        self._duplicates = duplicates
+        self._results: dict[str, ToolResult] = {}
+        self.ineffective_ids = set[str]()
+        """Ids of calls that changed nothing: refused, failed, or answered from an earlier result."""
+
+    def results(self) -> list[ToolResult]:
+        """Return one result for each call, in their order."""
+        missing_reasons = [CUT_OFF if number < MAX_CALLS else TOO_MANY for number in range(len(self._calls))]
+        return [
+            self._results.get(call.id) or ToolResult(id=call.id, text=reason, is_error=True)
+            for call, reason in zip(self._calls, missing_reasons, strict=True)
+        ]
+
+    async def run(self) -> None:
+        """Carry out the calls. If cancelled, those under way are cancelled and the others do not start."""
+        for group in self._parallel_groups():
+            await _gather([asyncio.ensure_future(self._run_call(call)) for call in group])
+
+    def _parallel_groups(self) -> Iterator[list[ToolCall]]:
+        """Yield groups of neighbouring calls that are safe side by side. The same call twice is not."""
+        group: list[ToolCall] = []
+        for call in self._calls[:MAX_CALLS]:
+            safe = unwrap_call(call).name in self._parallel
+            if group and not (safe and self._is_parallel_safe(group, call)):
+                yield group
+                group = []
+            group.append(call)
+        if group:
+            yield group
+
+    def _is_parallel_safe(self, group: Sequence[ToolCall], call: ToolCall) -> bool:
+        return unwrap_call(group[-1]).name in self._parallel and call_key(call) not in {
+            call_key(other) for other in group
+        }
+
+    async def _run_call(self, call: ToolCall) -> None:
+        result = self._duplicates.find_result(call)
+        if result is None:
+            inner = unwrap_call(call)
+            if inner.name == CALL_CAPABILITY.name:
+                result = ToolResult(id=call.id, text=CAPABILITY_USAGE, is_error=True)
+            else:
+                result = await self._call(inner)
+            self._duplicates.record_result(call, result)
+            if result.is_error:
+                self.ineffective_ids.add(call.id)
+        else:
+            self.ineffective_ids.add(call.id)
+        self._results[call.id] = result
+
+
+async def _gather(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait until all tasks have ended. If cancelled, cancel them."""
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+_LEAKED_CALL = re.compile(
+    r"""<[|/]?([a-z]+:)?(tool|function|invoke|parameter|think|arg_)   # <tool_call>, <function=, <|tool_calls|>
+    |<[|\N{FULLWIDTH VERTICAL LINE}]                              # a special token
+    |\[TOOL_CALLS\]|\[/?INST\]                                    # Mistral's
+    |^[ \t]*\[\w*\(                                               # Llama 4's
+    |```tool
+    |\A\s*(\{|\[\s*\{)                                            # an answer that begins as JSON
+    """,
+    re.IGNORECASE | re.VERBOSE | re.MULTILINE,
+)
+"""Beginnings of tool calls that leak into a model's text. The pattern rather cuts too much than too little: text that
+was meant as text is in the final answer again."""
+_UNFINISHED_CALL = re.compile(r"(<[|/]?[a-z_:]{0,16}|\[/?\w{0,64}|`{1,3}[a-z]{0,4})\Z", re.IGNORECASE)
+"""End of a text that may become such a beginning with the next piece."""
+
+
+def presentable_text(text: str) -> str:
+    """Return the beginning of `text` that is surely prose: no tool call, partial or whole, no half character."""
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
+    call = _LEAKED_CALL.search(whole)
+    return (whole[: call.start()] if call else _UNFINISHED_CALL.sub("", whole)).strip()
+
+
+def build_prefix_request(brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], *, key: str) -> ModelRequest:
+    """Build a request for the prefix that all requests of this agent's turns share, without an answer.
+
+    It makes a provider read the prefix into its cache.
+    """
+    whole = build_first_request(brief, model, specs, key)
+    blocks = tuple(block for block in whole.blocks if block.name in SHARED_BLOCKS)
+    return replace(whole, blocks=blocks, conversation=(), max_output_tokens=0)

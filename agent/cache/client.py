@@ -39,6 +39,19 @@ from gateway.core.clock import Clock
 from gateway.core.events import RequestUsage, Usage
 from gateway.core.tool_spec import Image
 
+logger = logging.getLogger("reverie.cache")
+MAX_CONVERSATIONS = 256
+"""Limit of conversations whose last request is kept."""
+MAX_BYTES = 64_000_000
+"""Limit of all kept requests, roughly: they hold their texts and images whole, and views are kept for fewer of them."""
+_BYTES_PER_TOKEN = 5
+_MAX_WAIT_S = {"marks": 10.0, "automatic": 60.0, "none": 0.0}
+"""Longest wait for the writer of a cold prefix. A local model may read for a minute, and reading twice costs that time;
+a remote one begins to answer within seconds, or hangs."""
+_RETRY_S = 60.0
+"""A request so soon after a failure is a retry (`agent.models.failover.MAX_RETRY_AFTER_S`), and says nothing about
+gaps."""
+
 
 class SingleFlight:
     """Prefixes that are being written now, each by one request."""
@@ -82,13 +95,6 @@ class SingleFlight:
             del self._writers[prefix]
 
 
-MAX_CONVERSATIONS = 256
-"""Limit of conversations whose last request is kept."""
-MAX_BYTES = 64_000_000
-"""Limit of all kept requests, roughly: they hold their texts and images whole, and views are kept for fewer of them."""
-_BYTES_PER_TOKEN = 5
-
-
 class LastRequests:
     """Last request of each conversation, by agent and conversation.
 
@@ -124,15 +130,6 @@ def _estimate_bytes(planned: PlannedRequest) -> int:
         return text_bytes
     parts = [part for message in planned.request.conversation for part in message.parts]
     return text_bytes + sum([len(part.data) for part in parts if isinstance(part, Image)])
-
-
-logger = logging.getLogger("reverie.cache")
-_MAX_WAIT_S = {"marks": 10.0, "automatic": 60.0, "none": 0.0}
-"""Longest wait for the writer of a cold prefix. A local model may read for a minute, and reading twice costs that time;
-a remote one begins to answer within seconds, or hangs."""
-_RETRY_S = 60.0
-"""A request so soon after a failure is a retry (`agent.models.failover.MAX_RETRY_AFTER_S`), and says nothing about
-gaps."""
 
 
 class CachingModel:

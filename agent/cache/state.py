@@ -332,7 +332,7 @@ class CacheState:
 
     def find(self, path: Sequence[Digest], at_s: float) -> tuple[CachedPrefix, ...]:
         """Return the prefixes of a request that could be read at this time, shortest first."""
-        return tuple([one.prefix for one in self.find_with_expiry(path, at_s)])
+        return tuple([found.prefix for found in self.find_with_expiry(path, at_s)])
 
     def find_with_expiry(self, path: Sequence[Digest], at_s: float) -> tuple[CachedUntil, ...]:
         """Return the same prefixes, each with the time at which it expires unless it is used before."""

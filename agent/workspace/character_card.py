@@ -25,102 +25,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-MAX_CHUNKS = 20_000
-"""Limit of chunks. An image of 16 MB in chunks of 8 KiB, the smallest that encoders write, has 2,000."""
-MAX_TEXT_BYTES = 4_000_000
-"""Limit of one text, decompressed."""
-
-_CHUNK_HEAD = struct.Struct(">I4s")
-_CRC_BYTES = 4
-
-
-class InvalidPng(ValueError):
-    """Not a whole PNG file, or one with invalid texts. The message says what is wrong."""
-
-
-def read_png_texts(content: bytes) -> dict[str, bytes]:
-    """Return the file's texts by keyword in lower case, the first of each, undecoded. Raises `InvalidPng`."""
-    found: dict[str, bytes] = {}
-    for kind, data in _iter_chunks(content):
-        if kind not in (b"tEXt", b"zTXt", b"iTXt"):
-            continue
-        keyword, nul, value = data.partition(b"\0")
-        if nul:
-            found.setdefault(keyword.decode("latin-1").lower(), _decode_chunk_text(kind, value))
-    return found
-
-
-def _iter_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield kind and data of each text chunk up to the end of the image. Other chunks are skipped unchecked."""
-    if not content.startswith(PNG_SIGNATURE):
-        raise InvalidPng("it is not a PNG file")
-    at = len(PNG_SIGNATURE)
-    for _ in range(MAX_CHUNKS):
-        if len(content) - at < _CHUNK_HEAD.size + _CRC_BYTES:
-            raise InvalidPng("the PNG file is cut off")
-        size, kind = _CHUNK_HEAD.unpack_from(content, at)
-        at += _CHUNK_HEAD.size
-        if size > len(content) - at - _CRC_BYTES:
-            raise InvalidPng("the PNG file is cut off")
-        if kind == b"IEND":
-            return
-        if kind.endswith(b"Xt"):
-            data = content[at : at + size]
-            if zlib.crc32(kind + data) != int.from_bytes(content[at + size : at + size + _CRC_BYTES], "big"):
-                raise InvalidPng(f"the checksum of a text in the PNG file is wrong, at byte {at}")
-            yield kind, data
-        at += size + _CRC_BYTES
-    raise InvalidPng(f"the PNG file has more than {MAX_CHUNKS} chunks")
-
-
-def _decode_chunk_text(kind: bytes, rest: bytes) -> bytes:
-    """Return the text of a chunk. `rest`: everything behind the keyword and its NUL."""
-    if kind == b"tEXt":
-        return rest
-    if kind == b"zTXt":
-        return _inflate(rest[:1], rest[1:])
-    _, _, behind_language = rest[2:].partition(b"\0")
-    _, _, text = behind_language.partition(b"\0")
-    return _inflate(rest[1:2], text) if rest[:1] == b"\1" else text
-
-
-def _inflate(method: bytes, compressed: bytes) -> bytes:
-    if method != b"\0":
-        raise InvalidPng("a text in the PNG file is compressed in an unknown way")
-    unpacker = zlib.decompressobj()
-    try:
-        text = unpacker.decompress(compressed, MAX_TEXT_BYTES)
-    except zlib.error:
-        raise InvalidPng("a compressed text in the PNG file is damaged") from None
-    if not unpacker.eof:
-        raise InvalidPng(f"a compressed text in the PNG file is cut off or longer than {MAX_TEXT_BYTES} bytes")
-    return text
-
-
-_LINE_END = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")
-_CONTROL_CHARS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
-
-
-def decode_text(content: bytes) -> str:
-    """Decode a file and normalize it by `normalize_text`.
-
-    Invalid UTF-8 is replaced, and a byte order mark dropped.
-    """
-    return normalize_text(content.decode("utf-8", "replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}"))
-
-
-def normalize_text(text: str) -> str:
-    """Return the text in normal form, so that equal words are equal bytes, whichever editor saved them.
-
-    One kind of line end, no control characters but tab, no space at the end of a line or around the whole. Lone
-    surrogates, which JSON can spell and no wire can carry, are replaced.
-    """
-    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    text = _CONTROL_CHARS.sub("", _LINE_END.sub("\n", text))
-    return "\n".join(line.rstrip() for line in text.split("\n")).strip()
-
-
 CARD_FILES = ("AVATAR.json", "AVATAR.png")
 """Names of a workspace's card: the first that exists, and nowhere else."""
 MAX_CARD_FILE_BYTES = 16_000_000
@@ -130,7 +34,6 @@ MAX_FIELD_CHARS = 50_000
 MAX_LORE_ENTRIES = 1_000
 """Limit of entries of a character book that are read."""
 USER_MACRO = "the person you talk to"
-
 CARD_SPECS = ("chara_card_v2", "chara_card_v3")
 
 
@@ -169,6 +72,22 @@ def read_card(content: bytes) -> CharacterCard:
     else:
         raise InvalidCard(f"it is no character card: `spec` must be one of {', '.join(CARD_SPECS)}")
     return _build_card(data)
+
+
+def render_card(card: CharacterCard) -> str:
+    """Render the character as the model reads it, the most important parts first."""
+    samples = "Samples of style; they never happened."
+    parts = (
+        ("Description", card.description),
+        ("Personality", card.personality),
+        ("Scenario", card.scenario),
+        ("Instructions", "\n\n".join(card.instructions)),
+        ("World", "\n\n".join(card.lore)),
+        ("Greeting", card.greeting and f"{samples}\n\n{card.greeting}"),
+        ("Conversations", card.examples and f"{samples}\n\n{card.examples}"),
+    )
+    sections = [f"## {title}\n\n{text}" for title, text in parts if text]
+    return "\n\n".join([f"You play {card.name}. What stands above holds also for this character.", *sections])
 
 
 def _embedded_json(content: bytes) -> bytes:
@@ -298,17 +217,96 @@ def _replace_macros(value: object, name: str) -> str:
     return normalize_text(text)
 
 
-def render_card(card: CharacterCard) -> str:
-    """Render the character as the model reads it, the most important parts first."""
-    samples = "Samples of style; they never happened."
-    parts = (
-        ("Description", card.description),
-        ("Personality", card.personality),
-        ("Scenario", card.scenario),
-        ("Instructions", "\n\n".join(card.instructions)),
-        ("World", "\n\n".join(card.lore)),
-        ("Greeting", card.greeting and f"{samples}\n\n{card.greeting}"),
-        ("Conversations", card.examples and f"{samples}\n\n{card.examples}"),
-    )
-    sections = [f"## {title}\n\n{text}" for title, text in parts if text]
-    return "\n\n".join([f"You play {card.name}. What stands above holds also for this character.", *sections])
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+MAX_CHUNKS = 20_000
+"""Limit of chunks. An image of 16 MB in chunks of 8 KiB, the smallest that encoders write, has 2,000."""
+MAX_TEXT_BYTES = 4_000_000
+"""Limit of one text, decompressed."""
+_CHUNK_HEAD = struct.Struct(">I4s")
+_CRC_BYTES = 4
+
+
+class InvalidPng(ValueError):
+    """Not a whole PNG file, or one with invalid texts. The message says what is wrong."""
+
+
+def read_png_texts(content: bytes) -> dict[str, bytes]:
+    """Return the file's texts by keyword in lower case, the first of each, undecoded. Raises `InvalidPng`."""
+    found: dict[str, bytes] = {}
+    for kind, data in _iter_chunks(content):
+        if kind not in (b"tEXt", b"zTXt", b"iTXt"):
+            continue
+        keyword, nul, value = data.partition(b"\0")
+        if nul:
+            found.setdefault(keyword.decode("latin-1").lower(), _decode_chunk_text(kind, value))
+    return found
+
+
+def _iter_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield kind and data of each text chunk up to the end of the image. Other chunks are skipped unchecked."""
+    if not content.startswith(PNG_SIGNATURE):
+        raise InvalidPng("it is not a PNG file")
+    at = len(PNG_SIGNATURE)
+    for _ in range(MAX_CHUNKS):
+        if len(content) - at < _CHUNK_HEAD.size + _CRC_BYTES:
+            raise InvalidPng("the PNG file is cut off")
+        size, kind = _CHUNK_HEAD.unpack_from(content, at)
+        at += _CHUNK_HEAD.size
+        if size > len(content) - at - _CRC_BYTES:
+            raise InvalidPng("the PNG file is cut off")
+        if kind == b"IEND":
+            return
+        if kind.endswith(b"Xt"):
+            data = content[at : at + size]
+            if zlib.crc32(kind + data) != int.from_bytes(content[at + size : at + size + _CRC_BYTES], "big"):
+                raise InvalidPng(f"the checksum of a text in the PNG file is wrong, at byte {at}")
+            yield kind, data
+        at += size + _CRC_BYTES
+    raise InvalidPng(f"the PNG file has more than {MAX_CHUNKS} chunks")
+
+
+def _decode_chunk_text(kind: bytes, rest: bytes) -> bytes:
+    """Return the text of a chunk. `rest`: everything behind the keyword and its NUL."""
+    if kind == b"tEXt":
+        return rest
+    if kind == b"zTXt":
+        return _inflate(rest[:1], rest[1:])
+    _, _, behind_language = rest[2:].partition(b"\0")
+    _, _, text = behind_language.partition(b"\0")
+    return _inflate(rest[1:2], text) if rest[:1] == b"\1" else text
+
+
+def _inflate(method: bytes, compressed: bytes) -> bytes:
+    if method != b"\0":
+        raise InvalidPng("a text in the PNG file is compressed in an unknown way")
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(compressed, MAX_TEXT_BYTES)
+    except zlib.error:
+        raise InvalidPng("a compressed text in the PNG file is damaged") from None
+    if not unpacker.eof:
+        raise InvalidPng(f"a compressed text in the PNG file is cut off or longer than {MAX_TEXT_BYTES} bytes")
+    return text
+
+
+_LINE_END = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+_CONTROL_CHARS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
+
+
+def decode_text(content: bytes) -> str:
+    """Decode a file and normalize it by `normalize_text`.
+
+    Invalid UTF-8 is replaced, and a byte order mark dropped.
+    """
+    return normalize_text(content.decode("utf-8", "replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}"))
+
+
+def normalize_text(text: str) -> str:
+    """Return the text in normal form, so that equal words are equal bytes, whichever editor saved them.
+
+    One kind of line end, no control characters but tab, no space at the end of a line or around the whole. Lone
+    surrogates, which JSON can spell and no wire can carry, are replaced.
+    """
+    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    text = _CONTROL_CHARS.sub("", _LINE_END.sub("\n", text))
+    return "\n".join(line.rstrip() for line in text.split("\n")).strip()
