@@ -1,4 +1,4 @@
-"""Days of a conversation, played with the planner's own sizes: what each way to fold them costs."""
+"""Simulated days of a conversation, with the planner's own sizes: the cost of each way to fold."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

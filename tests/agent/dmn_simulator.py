@@ -57,7 +57,7 @@ class Core(Protocol):
 
 @dataclass
 class Turn:
-    """One that runs."""
+    """A running turn."""
 
     autonomous: bool
     began: datetime
@@ -69,7 +69,7 @@ class Turn:
 
 @dataclass
 class Counts:
-    """What the shell itself has seen begin, to compare with the limits."""
+    """Turns that the shell itself has counted, to compare with the limits."""
 
     in_a_row: int = 0
     by_day: dict[str, int] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Shell:
         self.turns: dict[ConversationId, Turn] = {}
         self.unread: dict[ConversationId, int] = {}
         self.queue: list[PendingTurn] = []
-        """Who is owed an answer and has none under way; oldest first. Kept apart from the state."""
+        """Conversations with an owed answer and no turn, oldest first. Kept apart from the state."""
         self.counts = Counts()
         self.quiet_until: datetime | None = None
         self.stopped = False
@@ -136,7 +136,7 @@ class Shell:
                 assert Interrupt(conversation=INNER) in effects, "nobody waits for the inner turn"
 
     def end(self, which: int, *, tools: bool, yielded: bool, failed: bool, cost_usd: float) -> None:
-        """One of the running turns ends."""
+        """End one of the running turns."""
         if not self.turns:
             return
         place = list(self.turns)[which % len(self.turns)]

@@ -1,4 +1,4 @@
-"""Every mode against every signal that matters, and the finer rules one by one: before, signal, after, effects."""
+"""Transitions of the network: every mode against every signal, and finer rules (before, signal, after, effects)."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the planner's folds cost, against every fixed rhythm: no period that somebody could have chosen is cheaper."""
+"""Cost of the planner's folds, compared with every fixed period: none is cheaper."""
 
 import pytest
 

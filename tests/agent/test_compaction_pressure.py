@@ -1,4 +1,4 @@
-"""Which means are taken under pressure, gentlest first, and what is left alone."""
+"""Means that are taken under pressure, gentlest first, and views that stay as they are."""
 
 from dataclasses import replace
 

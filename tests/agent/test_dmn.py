@@ -1,4 +1,4 @@
-"""The transitions, as `dmn_table` lists them, and what the parts of the network say by themselves."""
+"""Transitions of the network, as `dmn_transitions` lists them, and the functions around `step`."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The laws of the network, in any run of a small shell: see `dmn_shell` for what each is."""
+"""Laws of the network, in any run of a small shell: see `dmn_simulator` for each of them."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

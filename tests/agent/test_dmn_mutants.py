@@ -1,4 +1,4 @@
-"""The proofs bite: each of these changes to one line of the network is found out by those that are named with it."""
+"""Mutants of the network: each changes one line of it, and the proofs named with it must fail."""
 
 from collections.abc import Callable
 from pathlib import Path

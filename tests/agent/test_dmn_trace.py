@@ -1,4 +1,4 @@
-"""What a network was told is decided again, the same; and what is not the same is found."""
+"""Traces of the network: a replay decides the same, and differences are found."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The journal as a file: what is written comes back, and what people write does no harm."""
+"""The journal as a file: entries survive writing and reading, and edits by people do no harm."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""The texts of the states, byte for byte: a change is paid for by everybody, so it must be meant."""
+"""Prompt texts, byte for byte: every agent pays for a change, so it must be deliberate."""
 
 import hashlib
 

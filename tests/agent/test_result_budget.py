@@ -1,4 +1,4 @@
-"""How much of what tools bring in is told: never more than there is, and always something where there is anything."""
+"""Budget for tool results: never exceeded, and always used if there is anything to show."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

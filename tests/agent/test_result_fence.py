@@ -1,4 +1,4 @@
-"""Somebody else's words behind a fence that they cannot forge."""
+"""Untrusted text behind a fence that it cannot forge."""
 
 import re
 

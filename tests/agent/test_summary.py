@@ -1,4 +1,4 @@
-"""What a model is asked to summarise, what is taken of its answer, and what must survive it word for word."""
+"""Summaries by a model: the request, the judgement of the answer, and the names that must survive word for word."""
 
 import time
 

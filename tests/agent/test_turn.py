@@ -1,4 +1,4 @@
-"""How turns go on and end, on a model that plays its answers."""
+"""Course and outcomes of turns, with a scripted model."""
 
 import asyncio
 from collections.abc import Awaitable

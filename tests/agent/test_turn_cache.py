@@ -1,4 +1,4 @@
-"""What turns with tools read from the cache: all that the request before them had."""
+"""Cache reads of turns with tools: each request reads everything that the one before it wrote."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A prompt that has become too long in the middle of a turn: the turn goes on with less, on the strict API too."""
+"""Prompts that become too long in the middle of a turn: the turn goes on with less, also on the strict API."""
 
 import asyncio
 import json

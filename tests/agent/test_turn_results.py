@@ -1,4 +1,4 @@
-"""What a turn tells of what its tools brought, and what it keeps."""
+"""Tool results in a turn: the part that the model receives, and the part that is archived."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""How a turn carries out its tools: side by side where that is safe, nothing twice, and with a directive to answer."""
+"""Execution of tools in a turn: side by side if that is safe, nothing twice, and with a directive to answer."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is told in place of results and loops, word for word, as the model reads it."""
+"""Texts that stand for results and tool loops, word for word, as the model reads them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is told of turns in each form, under generated histories."""
+"""Forms of turns in a view, under generated histories."""
 
 import json
 import re

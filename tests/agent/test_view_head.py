@@ -1,4 +1,4 @@
-"""What stands in front of what is left of a conversation."""
+"""The head of a view: the text in front of the turns that are left."""
 
 from datetime import UTC, datetime, timedelta, timezone
 

@@ -1,4 +1,4 @@
-"""What is told in part ends in front of a handle, or behind it: half of one would name something else."""
+"""Cuts in shortened results: in front of a handle or behind it, because half of one would name something else."""
 
 import re
 

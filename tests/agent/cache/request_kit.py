@@ -1,4 +1,4 @@
-"""Requests for the cache plan's tests: as units, and as the body that `tests/servers/messages_cache.py` judges."""
+"""Requests for the tests of the cache plan: as segments, and as bodies for `tests/servers/messages_cache.py`."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

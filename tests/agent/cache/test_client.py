@@ -1,4 +1,4 @@
-"""What a keeper makes of a model's cache: a real Anthropic client against the strict fake, with a clock in hand."""
+"""`CachingModel` around a real Anthropic client, against the strict fake server, with a manual clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

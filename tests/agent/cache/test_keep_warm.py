@@ -1,4 +1,4 @@
-"""Keeping warm what nobody asks for just now: a real Anthropic client against the strict fake, with a clock in hand."""
+"""Keeping idle conversations warm: a real Anthropic client against the strict fake server, with a manual clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

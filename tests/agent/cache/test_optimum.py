@@ -1,4 +1,4 @@
-"""The bound that the benches measure against: no legal choice of marks costs less."""
+"""The bound that the benchmarks compare with: no legal choice of breakpoints costs less."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Requests laid out: what is taken over from the one before, and what is not."""
+"""Segments of requests: those reused from the request before, and those that are new."""
 
 from dataclasses import replace
 

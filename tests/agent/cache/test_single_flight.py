@@ -1,4 +1,4 @@
-"""Waiting for the writer of a cold prefix; what is kept meanwhile, and what counts as being asked."""
+"""Waiting for the writer of a cold prefix; the requests that are kept meanwhile, and those that count as gaps."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is believed to be cached. That it is what a strict cache bills is in `test_cache_plan`."""
+"""Assumed content of a cache. `test_plan` compares it with the bills of a strict cache."""
 
 from agent.cache.state import ROOT_DIGEST, CachedPrefix, CacheState, extend_digest
 

@@ -1,4 +1,4 @@
-"""What only a tool loop sends, with its thinking: it is cached for the rest of that loop and for nobody after it."""
+"""Messages and thinking that only a tool loop sends: cached for the rest of that loop, and not after it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What counting takes from a process of its own: memory, modules, sockets."""
+"""Memory, modules and sockets that counting uses in a process of its own."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Calibration: what bills teach."""
+"""Calibration of token estimates by bills."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The breaker: a table of before, event, after; and what holds for every history."""
+"""The circuit breaker: a table of before, event, after, and laws for every history."""
 
 import pytest
 from hypothesis import given

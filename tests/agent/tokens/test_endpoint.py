@@ -1,4 +1,4 @@
-"""Asking Anthropic's counter, over real sockets: what is sent, what is remembered, and what when it fails."""
+"""Anthropic's counting endpoint, over real sockets: requests, remembered counts and failures."""
 
 import asyncio
 from dataclasses import replace

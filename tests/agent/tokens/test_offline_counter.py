@@ -1,4 +1,4 @@
-"""Counting offline: the real ranks, without a network, small, and never in the way."""
+"""The offline counter: the real ranks, no network, little memory, and no blocking."""
 
 import gzip
 import json

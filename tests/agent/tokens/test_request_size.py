@@ -1,4 +1,4 @@
-"""The size of whole requests: every part counts, and what was counted costs nothing again."""
+"""Sizes of whole requests: every part counts, and texts are not counted twice."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a model is told of the tools for its files."""
+"""Specifications of the file tools, as the model receives them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What a tool's arguments look like to a model, and what becomes of what it writes."""
+"""Schemas of tool arguments, and parsing of the arguments that a model writes."""
 
 import contextlib
 import json

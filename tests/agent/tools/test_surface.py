@@ -1,4 +1,4 @@
-"""Tools by themselves, or one that calls all of them by the names of a catalogue."""
+"""Tools offered by themselves, or through one tool and a catalogue."""
 
 import json
 

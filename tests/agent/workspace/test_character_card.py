@@ -1,4 +1,4 @@
-"""Character cards: what is taken of them, and that nothing in a file does harm."""
+"""Character cards: the parts that are used, and malicious files that must do no harm."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Skills of a workspace: what every prompt says of them, which cannot be used, and what cannot be reached by them."""
+"""Skills of a workspace: the catalogue, invalid skills, and files that must not be reachable."""
 
 import os
 import socket
