@@ -47,7 +47,7 @@ class Ending:
     async def dream(self, handle: TurnHandle) -> TurnResult:
         raise AssertionError(handle)
 
-    def is_direct(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as `Mind`
+    def is_direct(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as `TurnTaker`
         return False
 
     def settle_turn(self, conversation: ConversationId) -> None:
