@@ -148,15 +148,15 @@ def _two(tmp_path: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
     settings = grown(tmp_path / "a")
     stored(settings, heard(1))
     made(settings, tmp_path / "b.tar")
-    old = _said(tmp_path / "a")
+    old = snapshot_state(tmp_path / "a")
     write(tmp_path / "a/persona/SOUL.md", "# Changed since\n")
     write(tmp_path / "a/data/mind/ann/journal.md", "\n## later\n")
     stored(settings, heard(2))
-    return old, _said(tmp_path / "a")
+    return old, snapshot_state(tmp_path / "a")
 
 
-def _said(directory: Path) -> dict[str, bytes]:
-    """What a gateway finds there: the files where they belong, and the messages in its log."""
+def snapshot_state(directory: Path) -> dict[str, bytes]:
+    """Return what a gateway finds there: the files in their places, and the messages in its log."""
     run(_settled(directory / "data/reverie.db"))
     no_part = ("reverie.db", ".before-", ".restoring")
     found = {name: text for name, text in tree(directory).items() if not any(part in name for part in no_part)}
@@ -181,12 +181,12 @@ def test_a_restore_that_is_killed_anywhere_leaves_the_old_or_the_new(tmp_path: P
         with child(RESTORE, here / "a", here / "b.tar", step, "killed") as running:
             pass
         assert running.returncode == -signal.SIGKILL
-        after = _said(here / "a")  # as the next start finds it
+        after = snapshot_state(here / "a")  # as the next start finds it
         assert after in (backed_up, before), f"half, killed in front of step {step}"
         seen.append(after == backed_up)
         if step % 9 == 0:
             put(here / "b.tar", configured(here / "a"), replace=True)
-            assert _said(here / "a") == backed_up
+            assert snapshot_state(here / "a") == backed_up
             assert not list((here / "a").rglob("*.restoring*")), "what the kill left is gone"
             assert not list((here / "a").rglob("*.moves*"))
     assert {*seen} == {True, False}, "kills came before and after the one moment"
@@ -203,7 +203,7 @@ def test_a_restore_that_is_broken_off_anywhere_leaves_the_old_or_the_new(tmp_pat
         backed_up, before = _two(here)
         with child(RESTORE, here / "a", here / "b.tar", step, how) as running:
             pass
-        after = _said(here / "a")  # as the next start finds it
+        after = snapshot_state(here / "a")  # as the next start finds it
         assert after in (backed_up, before), f"half, {how} in front of step {step}"
         seen.add((running.returncode == 0, after == backed_up))
     assert {(False, False), (False, True)} <= seen
@@ -237,14 +237,14 @@ def test_a_disk_that_is_full_leaves_nothing_half(tmp_path: Path, what: str, most
     size = settings.store.path.stat().st_size
     assert size > 600_000
     stored(settings, heard(1000))
-    before = _said(tmp_path / "a")
+    before = snapshot_state(tmp_path / "a")
     target = tmp_path / ("c.tar" if what == "backup" else "b.tar")
     with child(FULL, tmp_path / "a", target, most_bytes, what) as running:
         assert running.stdout is not None
         told = running.stdout.read()
     assert running.returncode == 0
     assert "OSError" in told or "Unreadable" in told, told
-    assert _said(tmp_path / "a") == before
+    assert snapshot_state(tmp_path / "a") == before
     assert not (tmp_path / "c.tar").exists()
     assert not list(tmp_path.rglob(".reverie-backup-*"))
     assert not list(tmp_path.rglob("*.restoring*"))

@@ -40,7 +40,7 @@ def config(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(capsys: pytest.CaptureFixture[str], config: Path, *options: str, code: int = 0) -> list[str]:
+def dmn_output(capsys: pytest.CaptureFixture[str], config: Path, *options: str, code: int = 0) -> list[str]:
     assert main(["dmn", *options, "--config", str(config)]) == code
     shown = capsys.readouterr()
     return (shown.err if code else shown.out).splitlines()
@@ -58,7 +58,7 @@ def test_without_a_gateway_what_is_told_is_saved_for_the_next_start(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = config / "r.db"
-    assert told(capsys, config, "off", "--agent", "bob") == [
+    assert dmn_output(capsys, config, "off", "--agent", "bob") == [
         "bob is off",
         "no gateway is running: this holds from its next start",
     ]
@@ -69,21 +69,23 @@ def test_without_a_gateway_what_is_told_is_saved_for_the_next_start(
     (saved,) = log(store, "dmn")
     assert isinstance(saved, DmnStateSaved)
     assert (saved.agent, signals.load_state(saved.state).mode) == ("bob", DmnMode.OFF)
-    head, ana, *_, bob, spent, people = told(capsys, config, "status")
+    head, ana, *_, bob, spent, people = dmn_output(capsys, config, "status")
     assert head == f"no gateway is running with the store {store}; this was saved"
     assert (ana, bob, people) == ("ana is resting", "bob is off", "  people: present")
     assert spent == "  unasked: 0 of 7 turns, $0.00 of $2.00 today; 0 of 20 turns in a row"
-    assert told(capsys, config, "sleep", "8h", "--agent", "bob", code=1) == ["bob is off, which is more: wake it first"]
-    assert told(capsys, config, "wake")[:2] == ["ana is foraging", "bob is foraging"]
+    assert dmn_output(capsys, config, "sleep", "8h", "--agent", "bob", code=1) == [
+        "bob is off, which is more: wake it first"
+    ]
+    assert dmn_output(capsys, config, "wake")[:2] == ["ana is foraging", "bob is foraging"]
     assert len(log(store, "directed")) == 3
 
 
 def test_times_are_of_the_configured_zone(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summer = datetime.now(UTC).year + 1
     until = f"{summer}-07-01T07:00"
-    told(capsys, config, "sleep", "until", until, "--agent", "ana", "--on", "irc", "--on", "telegram.x")
-    told(capsys, config, "quiet", "30m", "--agent", "ana")
-    (answer,) = told(capsys, config, "status", "--json", "--agent", "ana")
+    dmn_output(capsys, config, "sleep", "until", until, "--agent", "ana", "--on", "irc", "--on", "telegram.x")
+    dmn_output(capsys, config, "quiet", "30m", "--agent", "ana")
+    (answer,) = dmn_output(capsys, config, "status", "--json", "--agent", "ana")
     assert answer.isascii()
     (ana,) = json.loads(answer)["data"]
     assert (ana["mode"], ana["stored_until"], ana["wake_on"]) == (
@@ -108,7 +110,7 @@ def test_what_was_saved_for_all_agents_is_the_first_ones(config: Path, capsys: p
             await store.append([message, judged(message, 3, "due")])
 
     run(story())
-    _, ana, *_, bob, _, unread = told(capsys, config, "debug")
+    _, ana, *_, bob, _, unread = dmn_output(capsys, config, "debug")
     assert (ana, bob) == ("ana is paused", "bob is resting")
     assert unread == "unread, for the next start: irc.test/#a (urgent)"
 
@@ -123,11 +125,11 @@ def test_what_was_saved_for_all_agents_is_the_first_ones(config: Path, capsys: p
 def test_an_unknown_agent_is_refused(
     config: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], why: str
 ) -> None:
-    assert told(capsys, config, *options, code=1) == [why]
+    assert dmn_output(capsys, config, *options, code=1) == [why]
 
 
 def test_what_a_person_can_get_wrong_is_said(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (line,) = told(capsys, config, "quiet", "a", "while", code=2)
+    (line,) = dmn_output(capsys, config, "quiet", "a", "while", code=2)
     assert line.startswith("reverie dmn: That is no time that is understood here; write e.g. ")
     (config / "reverie.yaml").write_text("channels: 7")
     for options in (["status", "--config", str(config)], ["status"], ["dance", "--config", str(config)], []):
@@ -215,6 +217,6 @@ def test_a_store_beside_which_no_socket_fits_can_still_be_told(
 ) -> None:
     deep = {**CONFIG, "store": {"path": f"{'d' * 120}/r.db"}}
     (config / "reverie.yaml").write_text(json.dumps(deep))
-    assert told(capsys, config, "status")[1] == "ana is resting"  # there is no store yet
-    assert told(capsys, config, "pause", "--agent", "ana")[0] == "ana is paused"
-    assert told(capsys, config, "status")[1] == "ana is paused"
+    assert dmn_output(capsys, config, "status")[1] == "ana is resting"  # there is no store yet
+    assert dmn_output(capsys, config, "pause", "--agent", "ana")[0] == "ana is paused"
+    assert dmn_output(capsys, config, "status")[1] == "ana is paused"

@@ -36,7 +36,7 @@ async def gateway(config: Path) -> AsyncIterator[Papers]:
         yield kit
 
 
-def dreamt(config: Path, *texts: str) -> list[DreamResult]:
+def run_dreams(config: Path, *texts: str) -> list[DreamResult]:
     """Each time that it dreamt, and the gateway stopped."""
 
     async def story() -> list[DreamResult]:
@@ -59,7 +59,7 @@ def file(config: Path) -> Path:
 
 
 def test_show_and_diff_only_read(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dreamt(config, "one", "two\x1b[2J")
+    run_dreams(config, "one", "two\x1b[2J")
     before = {path: path.read_bytes() for path in config.rglob("MEMORY*")}
     assert memory(config, "show") == 0
     assert capsys.readouterr().out == f"({file(config)})\n\n- two[2J\n"
@@ -84,7 +84,7 @@ def test_show_shows_what_a_terminal_could_obey(config: Path, capsys: pytest.Capt
 
 
 def test_undo_goes_back_dream_by_dream(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dreamt(config, "one", "two", "three")
+    run_dreams(config, "one", "two", "three")
     for text in ("- two\n", "- one\n", ""):
         assert memory(config, "undo") == 0
         assert file(config).read_text() == text
@@ -92,14 +92,14 @@ def test_undo_goes_back_dream_by_dream(config: Path, capsys: pytest.CaptureFixtu
     assert memory(config, "undo") == 1
     assert capsys.readouterr().err == "reverie memory: there is no dream to undo\n"
     assert memory(config, "diff") == 1
-    (came,) = dreamt(config, "four")
+    (came,) = run_dreams(config, "four")
     assert came.diff.endswith("+- four"), "what was noted before is not dreamt of again"
     assert memory(config, "undo") == 0
     assert file(config).read_text() == ""
 
 
 def test_undo_is_a_fact_of_the_log(config: Path) -> None:
-    dreamt(config, "one")
+    run_dreams(config, "one")
     assert memory(config, "undo") == 0
 
     async def story() -> None:
@@ -134,7 +134,7 @@ def test_beside_a_running_gateway_only_the_file_is_changed_and_stays(
 
 
 def test_edits_are_not_undone_unless_it_is_asked_for(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dreamt(config, "one", "two")
+    run_dreams(config, "one", "two")
     file(config).write_text("- by hand\n")
     assert memory(config, "undo") == 1
     assert "edited since the last dream" in capsys.readouterr().err
@@ -144,7 +144,7 @@ def test_edits_are_not_undone_unless_it_is_asked_for(config: Path, capsys: pytes
 
 
 def test_agents_are_named(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dreamt(config, "one")
+    run_dreams(config, "one")
     (config / "echo" / "MEMORY.md").write_text("hers")
     assert memory(config, "show", "--agent", "echo") == 0
     assert capsys.readouterr().out == f"({config / 'echo' / 'MEMORY.md'})\n\nhers\n"

@@ -58,7 +58,7 @@ def config(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def begun(config: Path, *entries: NewEntry) -> None:
+def fill_store(config: Path, *entries: NewEntry) -> None:
     async def story() -> None:
         async with await Store.open(config / "r.db", SystemClock()) as store:
             await store.append(entries)
@@ -86,7 +86,7 @@ def audits(config: Path) -> list[AuditRecord]:
 
 def test_a_code_lets_somebody_in_once_and_is_written_nowhere(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     minted = generate_code(())
-    begun(config, code_entry(minted))
+    fill_store(config, code_entry(minted))
     (asks,) = pair_output(capsys, config, "list")
     assert minted.request in asks
     assert "irc.test:account:ann" in asks
@@ -113,7 +113,7 @@ def test_a_code_lets_somebody_in_once_and_is_written_nowhere(config: Path, capsy
 
 
 def test_a_wrong_code_lets_nobody_in_and_is_audited(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    begun(config, code_entry(generate_code(())))
+    fill_store(config, code_entry(generate_code(())))
     assert pair_output(capsys, config, "approve", "WRONGONE", code=1)
     assert log(config, "role_given") == []
     assert [one.ok for one in audits(config)] == [False]
@@ -121,7 +121,7 @@ def test_a_wrong_code_lets_nobody_in_and_is_audited(config: Path, capsys: pytest
 
 def test_a_room_is_opened_by_its_code(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     minted = generate_code(())
-    begun(config, code_entry(minted, room=ROOM))
+    fill_store(config, code_entry(minted, room=ROOM))
     pair_output(capsys, config, "approve", minted.code)
     (opened,) = log(config, "room_opened")
     assert isinstance(opened, RoomAccessChanged)

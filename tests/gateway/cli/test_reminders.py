@@ -58,13 +58,13 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def told(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
+def reminders_output(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
     assert main(["reminders", "list", *options]) == 0
     return capsys.readouterr().out.splitlines()
 
 
 def test_a_person_sees_the_next_one_first(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "--config", str(store.parent)) == [
+    assert reminders_output(capsys, "--config", str(store.parent)) == [
         "id  next (UTC)           again                           where           asked for by  text",
         "A1  2026-11-22 08:00:00  every 1h 30m                    reverie itself  -             look",
         "B2  2026-11-23 08:00:00  cron 0 9 * * MON Europe/Zurich  irc.test/#a     Ann\\u202e     tea\\x1b[2J",
@@ -72,7 +72,7 @@ def test_a_person_sees_the_next_one_first(store: Path, capsys: pytest.CaptureFix
 
 
 def test_a_program_sees_all_of_them(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (line,) = told(capsys, "--store", str(store), "--json")
+    (line,) = reminders_output(capsys, "--store", str(store), "--json")
     assert line.isascii()
     assert json.loads(line)[0] == {
         "id": "A1",
@@ -91,8 +91,8 @@ def test_an_empty_store_is_said_to_be_one(tmp_path: Path, capsys: pytest.Capture
         await (await opened(tmp_path / "s.db")).close()
 
     run(story())
-    assert told(capsys, "--store", str(tmp_path / "s.db")) == ["there are no reminders"]
-    assert told(capsys, "--store", str(tmp_path / "s.db"), "--json") == ["[]"]
+    assert reminders_output(capsys, "--store", str(tmp_path / "s.db")) == ["there are no reminders"]
+    assert reminders_output(capsys, "--store", str(tmp_path / "s.db"), "--json") == ["[]"]
 
 
 def test_it_reads_beside_a_running_gateway(store: Path) -> None:

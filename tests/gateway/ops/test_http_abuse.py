@@ -129,7 +129,7 @@ def test_what_the_page_may_do_is_said_with_it(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-async def sent(port: int, *pieces: bytes, every_s: float = 0.0) -> bytes:
+async def send_raw(port: int, *pieces: bytes, every_s: float = 0.0) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with contextlib.suppress(ConnectionError):
         for piece in pieces:
@@ -154,7 +154,10 @@ def test_whoever_sends_a_letter_now_and_then_is_let_go(tmp_path: Path, monkeypat
             head = f"POST /api/say HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
             letters = [bytes([one]) for one in head]
             body = head + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
-            slow = [sent(gateway.port, *letters, every_s=0.05), sent(gateway.port, body, *[b" "] * 60, every_s=0.05)]
+            slow = [
+                send_raw(gateway.port, *letters, every_s=0.05),
+                send_raw(gateway.port, body, *[b" "] * 60, every_s=0.05),
+            ]
             assert await asyncio.gather(*slow) == [b"", b""]
             assert time.monotonic() - began < 8
             assert (await gateway.client.get("/api/status")).status_code == 200
@@ -170,13 +173,13 @@ def test_a_body_that_says_that_it_is_huge_is_answered_without_being_read(tmp_pat
                     f"POST /api/say HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
                     f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
                 )
-                assert b" 413 " in await sent(gateway.port, head.encode())
+                assert b" 413 " in await send_raw(gateway.port, head.encode())
 
     asyncio.run(story())
 
 
-async def there() -> OpsServer:
-    """One that others reach, with one page of each kind."""
+async def open_server() -> OpsServer:
+    """Start a server that others can reach, with one page of each kind."""
     pages = {path: lambda: HttpResponse(body="x") for path in ("/health", "/metrics")}
     site = OpsSite(
         pages, host="0.0.0.0", token=TOKEN, create_router=lambda: pytest.fail("nobody asked"), clock=ManualClock()
@@ -188,7 +191,7 @@ async def there() -> OpsServer:
 
 def test_metrics_need_the_token_where_others_reach_them() -> None:
     async def story() -> None:
-        serving = await there()
+        serving = await open_server()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
             assert (await client.get("/health")).status_code == 200
             assert (await client.get("/metrics")).status_code == 401

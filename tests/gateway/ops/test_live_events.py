@@ -55,7 +55,7 @@ async def house(tmp_path: Path) -> AsyncIterator[ApiServices]:
         )
 
 
-def begun(number: int) -> TurnStart:
+def turn_start(number: int) -> TurnStart:
     return TurnStart(
         turn=TurnId(f"t{number}"),
         place=PLACE,
@@ -64,22 +64,24 @@ def begun(number: int) -> TurnStart:
     )
 
 
-async def told(teller: SseEncoder, *happened: GatewayEvent) -> list[dict[str, Any]]:
-    frames = b"".join(frame.data for frame in await teller.encode(happened)).decode()
+async def encode_events(encoder: SseEncoder, *happened: GatewayEvent) -> list[dict[str, Any]]:
+    frames = b"".join(frame.data for frame in await encoder.encode(happened)).decode()
     return [json.loads(line.removeprefix("data: ")) for line in frames.splitlines() if line.startswith("data: ")]
 
 
 def test_a_secret_that_is_thought_in_pieces_is_taken_out(tmp_path: Path) -> None:
     async def story() -> None:
         async with house(tmp_path) as here:
-            teller = SseEncoder(ApiBackend(here))
-            with here.turn_tracker.track(begun(1), "ana") as running:
+            encoder = SseEncoder(ApiBackend(here))
+            with here.turn_tracker.track(turn_start(1), "ana") as running:
                 thoughts = list[str]()
                 for piece in ("it is ", SECRET[:9], SECRET[9:20], SECRET[20:], " and so\non, I thi", "nk"):
-                    thoughts += [one["delta"] for one in await told(teller, AnswerGrown(running, NOW, thinking=piece))]
+                    thoughts += [
+                        one["delta"] for one in await encode_events(encoder, AnswerGrown(running, NOW, thinking=piece))
+                    ]
                 thoughts += [
                     one["delta"]
-                    for one in await told(teller, TurnStateChanged(running, "ended", NOW))
+                    for one in await encode_events(encoder, TurnStateChanged(running, "ended", NOW))
                     if "delta" in one
                 ]
             assert "".join(thoughts) == "it is [redacted] and so\non, I think"
@@ -90,9 +92,9 @@ def test_a_secret_that_is_thought_in_pieces_is_taken_out(tmp_path: Path) -> None
 def test_a_long_answer_that_comes_at_once_is_told_whole(tmp_path: Path) -> None:
     async def story() -> None:
         async with house(tmp_path) as here:
-            teller = SseEncoder(ApiBackend(here))
-            with here.turn_tracker.track(begun(1), "ana") as running:
-                (one,) = await told(teller, AnswerGrown(running, NOW, text="word " * 2_000 + "last"))
+            encoder = SseEncoder(ApiBackend(here))
+            with here.turn_tracker.track(turn_start(1), "ana") as running:
+                (one,) = await encode_events(encoder, AnswerGrown(running, NOW, text="word " * 2_000 + "last"))
             assert one["delta"] == ("word " * 2_000).rstrip()
 
     asyncio.run(story())
@@ -103,10 +105,10 @@ def test_of_a_turn_that_is_over_nothing_is_kept(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with house(tmp_path) as here:
-            teller = SseEncoder(ApiBackend(here))
+            encoder = SseEncoder(ApiBackend(here))
             for number in range(100):
-                with here.turn_tracker.track(begun(number), "ana") as running:
-                    await told(teller, AnswerGrown(running, NOW, text="hello there", thinking="let me see"))
+                with here.turn_tracker.track(turn_start(number), "ana") as running:
+                    await encode_events(encoder, AnswerGrown(running, NOW, text="hello there", thinking="let me see"))
             gone = RunningTurn(
                 turn=TurnId("later"),
                 agent="ana",
@@ -115,8 +117,8 @@ def test_of_a_turn_that_is_over_nothing_is_kept(tmp_path: Path) -> None:
                 cause="message",
                 since=NOW,
             )
-            await told(teller, TurnStateChanged(gone, "started", NOW))
-            held = [value for value in vars(teller).values() if isinstance(value, dict | set)]
+            await encode_events(encoder, TurnStateChanged(gone, "started", NOW))
+            held = [value for value in vars(encoder).values() if isinstance(value, dict | set)]
             assert held == [{} if isinstance(one, dict) else set() for one in held]
 
     asyncio.run(story())

@@ -60,7 +60,7 @@ def after(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def told() -> GatewayStats:
+def sample_stats() -> GatewayStats:
     """A minute of two channels: one comes, breaks and comes again; the other is refused."""
     stats = GatewayStats({IRC: "IRC", TELEGRAM: "Telegram"}, START)
     stats.count_events(IRC, [link(True)], after(1))
@@ -88,16 +88,16 @@ def test_states_follow_what_happens() -> None:
     assert (one.state, one.since, one.reason, one.reconnects) == ("down", after(2), "refused again", 0)
     assert changes == ["up", "down", "down"]
     assert first.channels[0].state == "connecting"  # a snapshot stays as it was
-    irc, telegram = told().snapshot().channels
+    irc, telegram = sample_stats().snapshot().channels
     assert (irc.state, irc.since, irc.reconnects, irc.last_event) == ("up", after(5), 1, after(2))
     assert irc.events == {"link": 5, "room": 2}
     assert (telegram.state, telegram.reason) == ("refused", "the token is wrong")
-    assert told().snapshot().is_ready  # the refused one needs the operator, not time
-    assert SNAPSHOT.validate_json(SNAPSHOT.dump_json(told().snapshot())) == told().snapshot()
+    assert sample_stats().snapshot().is_ready  # the refused one needs the operator, not time
+    assert SNAPSHOT.validate_json(SNAPSHOT.dump_json(sample_stats().snapshot())) == sample_stats().snapshot()
 
 
 def test_metrics_as_they_are_scraped() -> None:
-    text = metrics.render_metrics(told().snapshot(), after(62), '1.0"\n\\')
+    text = metrics.render_metrics(sample_stats().snapshot(), after(62), '1.0"\n\\')
     samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert samples == {
         'reverie_build_info{version="1.0\\"\\n\\\\"}': "1",
@@ -116,7 +116,7 @@ def test_metrics_as_they_are_scraped() -> None:
     for name in {re.split(r"[{ ]", line)[0] for line in samples}:
         assert f"# TYPE {name} " in text
         assert f"# HELP {name} " in text
-    early = metrics.render_metrics(told().snapshot(), START - timedelta(hours=1), "1")
+    early = metrics.render_metrics(sample_stats().snapshot(), START - timedelta(hours=1), "1")
     assert 'age_seconds{channel="irc.x"} 0\n' in early  # the clock went back
 
 
@@ -128,7 +128,7 @@ def test_spans(seconds: float, text: str) -> None:
 
 
 async def opened() -> OpsServer:
-    made = OpsServer("127.0.0.1", 0, OpsSite(build_pages(told(), ManualClock(after(62)), "1.0")))
+    made = OpsServer("127.0.0.1", 0, OpsSite(build_pages(sample_stats(), ManualClock(after(62)), "1.0")))
     assert await made.start()
     return made
 

@@ -17,17 +17,17 @@ NOW = datetime(2026, 11, 22, 10, 0, 30, tzinfo=UTC)
 ROOM = "irc.x/#lobby"
 
 
-def told(console: ConsoleModel, kind: str, /, **fields: Any) -> None:
+def apply(console: ConsoleModel, kind: str, /, **fields: Any) -> None:
     event = client.parse_event(kind, json.dumps({"at": AT, **fields}))
     assert event is not None
     console.apply_event(event)
 
 
-def shown(pane: Pane) -> list[str]:
+def pane_texts(pane: Pane) -> list[str]:
     return ["".join(said for _, said in row).rstrip() for row in pane.rows(0, pane.row_count)]
 
 
-def made(**more: Any) -> ConsoleModel:
+def new_console(**more: Any) -> ConsoleModel:
     console = ConsoleModel(zone=UTC, **more)
     for each in (console.autonomous_pane, console.conversation_pane, console.tools_pane):
         each.resize(120, 20)
@@ -38,70 +38,70 @@ def delta(
     kind: str, console: ConsoleModel, said: str, *, autonomous: bool = False, where: str = OWN, **more: Any
 ) -> None:
     fields = {"turn": "t1", "agent": "reverie", "conversation": where, "autonomous": autonomous, "delta": said}
-    told(console, kind, **{**fields, **more})
+    apply(console, kind, **{**fields, **more})
 
 
 def test_a_conversation_grows_and_becomes_what_was_said() -> None:
-    console = made()
-    told(console, "notification", seq=1, kind="direct", conversation=OWN, who="operator", text="hello", urgency=2)
-    told(console, "turn", **turn("started"))
+    console = new_console()
+    apply(console, "notification", seq=1, kind="direct", conversation=OWN, who="operator", text="hello", urgency=2)
+    apply(console, "turn", **turn("started"))
     delta("text", console, "Good ")
     delta("text", console, "morning")
-    assert shown(console.conversation_pane) == [
+    assert pane_texts(console.conversation_pane) == [
         "10:00:00 operator  hello",
         "10:00:00 reverie  is writing ...",
         "    Good morning",
     ]
-    told(console, "post", seq=2, conversation=OWN, text="Good morning!")
-    told(console, "turn", **turn("ended"))
-    assert shown(console.conversation_pane) == ["10:00:00 operator  hello", "10:00:00 reverie  Good morning!"]
-    assert shown(console.autonomous_pane) == []
+    apply(console, "post", seq=2, conversation=OWN, text="Good morning!")
+    apply(console, "turn", **turn("ended"))
+    assert pane_texts(console.conversation_pane) == ["10:00:00 operator  hello", "10:00:00 reverie  Good morning!"]
+    assert pane_texts(console.autonomous_pane) == []
     assert not console.turns
 
 
 def test_another_answer_replaces_the_one_that_was_growing() -> None:
-    console = made()
+    console = new_console()
     delta("text", console, "first try")
     delta("text", console, "second", begins=True)
-    assert shown(console.conversation_pane)[1:] == ["    second"]
+    assert pane_texts(console.conversation_pane)[1:] == ["    second"]
 
 
 def test_last_words_that_come_behind_the_end_begin_nothing_anew() -> None:
-    console = made()
+    console = new_console()
     for autonomous, where in ((False, OWN), (True, "inner/reverie")):
-        told(console, "turn", **turn("started", autonomous=autonomous, conversation=where))
+        apply(console, "turn", **turn("started", autonomous=autonomous, conversation=where))
         delta("text", console, "nearly", autonomous=autonomous, where=where)
-        told(console, "turn", **turn("ended", autonomous=autonomous, conversation=where))
+        apply(console, "turn", **turn("ended", autonomous=autonomous, conversation=where))
         delta("text", console, " all", autonomous=autonomous, where=where)
         assert not console.turns
-        console = made()
-    assert shown(console.conversation_pane) == []
+        console = new_console()
+    assert pane_texts(console.conversation_pane) == []
 
 
 def test_what_ends_without_words_is_told() -> None:
-    console = made()
-    told(console, "turn", **turn("started"))
+    console = new_console()
+    apply(console, "turn", **turn("started"))
     delta("text", console, "half a sen")
-    told(console, "turn", **turn("ended", outcome="interrupted"))
-    assert shown(console.conversation_pane) == ["10:00:00 reverie interrupted: nothing more comes"]
+    apply(console, "turn", **turn("ended", outcome="interrupted"))
+    assert pane_texts(console.conversation_pane) == ["10:00:00 reverie interrupted: nothing more comes"]
 
 
 def test_only_the_followed_conversation_is_shown_and_all_are_told_apart() -> None:
-    console = made()
+    console = new_console()
     said = {"kind": "room", "conversation": ROOM, "who": "ann", "text": "hi", "urgency": 3}
-    told(console, "notification", seq=1, **said)
-    assert shown(console.conversation_pane) == []
+    apply(console, "notification", seq=1, **said)
+    assert pane_texts(console.conversation_pane) == []
     console.follow(ALL_CONVERSATIONS, None)
-    told(console, "notification", seq=2, **said)
-    told(console, "notification", seq=3, kind="reaction", conversation=ROOM, who="bob", text="+1", urgency=0)
-    assert shown(console.conversation_pane) == [
+    apply(console, "notification", seq=2, **said)
+    apply(console, "notification", seq=3, kind="reaction", conversation=ROOM, who="bob", text="+1", urgency=0)
+    assert pane_texts(console.conversation_pane) == [
         "10:00:00 irc.x/#lobby ann  hi",
         "10:00:00 irc.x/#lobby bob (reaction)  +1",
     ]
 
 
 def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice() -> None:
-    console = made()
+    console = new_console()
     past = client.ConsoleHistory.model_validate(
         {
             "messages": [
@@ -111,14 +111,18 @@ def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice() -> N
         }
     )
     console.follow(ROOM, past)
-    told(console, "post", seq=7, conversation=ROOM, text="hello ann")
-    told(console, "post", seq=9, conversation=ROOM, text="more")
-    assert shown(console.conversation_pane) == ["10:00:00 ann  hi", "10:00:00 agent  hello ann", "10:00:00 agent  more"]
+    apply(console, "post", seq=7, conversation=ROOM, text="hello ann")
+    apply(console, "post", seq=9, conversation=ROOM, text="more")
+    assert pane_texts(console.conversation_pane) == [
+        "10:00:00 ann  hi",
+        "10:00:00 agent  hello ann",
+        "10:00:00 agent  more",
+    ]
 
 
 def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
-    console = made()
-    told(console, "turn", **turn("started", autonomous=True, conversation="inner/reverie", cause="low"))
+    console = new_console()
+    apply(console, "turn", **turn("started", autonomous=True, conversation="inner/reverie", cause="low"))
     delta("thinking", console, "what is\nnew?", autonomous=True, where="inner/reverie")
     delta("text", console, "I look around.", autonomous=True, where="inner/reverie")
     spent: dict[str, Any] = {
@@ -128,8 +132,8 @@ def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
         "output_tokens": 50,
         "cost_usd": 0.01,
     }
-    told(console, "turn", **turn("ended", autonomous=True, conversation="inner/reverie", **spent))
-    assert shown(console.autonomous_pane) == [
+    apply(console, "turn", **turn("ended", autonomous=True, conversation="inner/reverie", **spent))
+    assert pane_texts(console.autonomous_pane) == [
         "10:00:00 reverie starts by itself: low  inner/reverie",
         "10:00:00 reverie thinks, in inner/reverie",
         "  what is",
@@ -139,25 +143,25 @@ def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
         "10:00:00 reverie is done: replied, 0 s, 10.0k in (99 % read), 50 out, $0.0100",
     ]
     console.autonomous_pane.hide("thinking", hidden=True)
-    assert len(shown(console.autonomous_pane)) == 4
-    assert shown(console.conversation_pane) == []
+    assert len(pane_texts(console.autonomous_pane)) == 4
+    assert pane_texts(console.conversation_pane) == []
 
 
 def test_the_network_is_told_when_it_changes_only() -> None:
-    console = made()
+    console = new_console()
     for after_s in (30.0, 29.0, 28.0):
-        told(console, "dmn", **mind("foraging", next_tick_s=after_s))
-    told(console, "dmn", **mind("foraging", held=["the day's money is spent"]))
-    assert shown(console.autonomous_pane) == [
+        apply(console, "dmn", **mind("foraging", next_tick_s=after_s))
+    apply(console, "dmn", **mind("foraging", held=["the day's money is spent"]))
+    assert pane_texts(console.autonomous_pane) == [
         "10:00:00 reverie is foraging, looks again in 30 s",
         "10:00:00 reverie is foraging, looks again in 5 min, starts nothing by itself: the day's money is spent",
     ]
 
 
 def test_tools_are_shown_whole() -> None:
-    console = made()
+    console = new_console()
     call = {"turn": "t1", "agent": "reverie", "conversation": ROOM, "call": "c1", "name": "shell"}
-    told(
+    apply(
         console,
         "tool",
         **call,
@@ -169,11 +173,13 @@ def test_tools_are_shown_whole() -> None:
     found = console.find_call_to_kill()
     assert found is not None
     assert (found.name, found.conversation) == ("shell", ROOM)
-    told(console, "tool", **call, state="ended", arguments="{", result="one\ntwo\n", error=False)
+    apply(console, "tool", **call, state="ended", arguments="{", result="one\ntwo\n", error=False)
     assert console.find_call_to_kill() is None
-    told(console, "tool", **{**call, "call": "c2"}, state="ended", arguments='{"cut', result="no such file", error=True)
-    told(console, "tool", **{**call, "call": "c3"}, state="started", arguments='{"cut', result="", error=False)
-    assert shown(console.tools_pane) == [
+    apply(
+        console, "tool", **{**call, "call": "c2"}, state="ended", arguments='{"cut', result="no such file", error=True
+    )
+    apply(console, "tool", **{**call, "call": "c3"}, state="started", arguments='{"cut', result="", error=False)
+    assert pane_texts(console.tools_pane) == [
         "10:00:00 ▶ shell  irc.x/#lobby",
         "  command: ls",
         "    cat x",
@@ -189,13 +195,13 @@ def test_tools_are_shown_whole() -> None:
 
 
 def test_what_concerns_the_gateway_is_above() -> None:
-    console = made()
-    told(console, "channel", channel="irc.x", platform="IRC", state="down", reason="cut")
-    told(console, "reloaded", taken=["agents"], later=["ops"], problems=[])
-    told(console, "reloaded", taken=[], later=[], problems=["a.yaml:3: dmn: no such key"])
-    told(console, "log", level="warning", logger="reverie.x", message="odd")
-    told(console, "lost", count=7)
-    assert shown(console.autonomous_pane) == [
+    console = new_console()
+    apply(console, "channel", channel="irc.x", platform="IRC", state="down", reason="cut")
+    apply(console, "reloaded", taken=["agents"], later=["ops"], problems=[])
+    apply(console, "reloaded", taken=[], later=[], problems=["a.yaml:3: dmn: no such key"])
+    apply(console, "log", level="warning", logger="reverie.x", message="odd")
+    apply(console, "lost", count=7)
+    assert pane_texts(console.autonomous_pane) == [
         "10:00:00 channel irc.x is down: cut",
         "10:00:00 configuration read again; now in force: agents; after a restart: ops",
         "10:00:00 configuration read again; 1 problems: a.yaml:3: dmn: no such key",
@@ -205,11 +211,11 @@ def test_what_concerns_the_gateway_is_above() -> None:
 
 
 def test_posts_that_do_not_arrive_are_told() -> None:
-    console = made()
-    told(console, "delivery", seq=1, conversation=OWN, outcome="sent", reason="")
-    told(console, "delivery", seq=2, conversation=OWN, outcome="failed", reason="no such room")
-    told(console, "fate", seq=3, conversation=OWN, fate="refused", rule="blocked")
-    assert shown(console.conversation_pane) == [
+    console = new_console()
+    apply(console, "delivery", seq=1, conversation=OWN, outcome="sent", reason="")
+    apply(console, "delivery", seq=2, conversation=OWN, outcome="failed", reason="no such room")
+    apply(console, "fate", seq=3, conversation=OWN, fate="refused", rule="blocked")
+    assert pane_texts(console.conversation_pane) == [
         "10:00:00 not delivered (failed): no such room",
         "10:00:00 refused by blocked",
     ]
@@ -217,7 +223,7 @@ def test_posts_that_do_not_arrive_are_told() -> None:
 
 @pytest.mark.parametrize("kind", [*client.EVENT_MODELS, "unheard-of"])
 def test_odd_events_harm_nobody(kind: str) -> None:
-    console = made()
+    console = new_console()
     for data in ("", "{", "[]", "null", "1", '{"at": "soon"}', '{"seq": "x"}', "{}", '{"text": null, "who": null}'):
         event = client.parse_event(kind, data)
         if event is not None:
@@ -225,18 +231,18 @@ def test_odd_events_harm_nobody(kind: str) -> None:
 
 
 def test_what_is_stopped_and_killed_is_what_is_looked_at() -> None:
-    console = made()
+    console = new_console()
     assert console.find_turn_to_stop() is None
-    told(console, "turn", **turn("started", key="room", conversation=ROOM))
+    apply(console, "turn", **turn("started", key="room", conversation=ROOM))
     found = console.find_turn_to_stop()
     assert found is not None
     assert console.needs_confirmation(found)
-    told(console, "turn", **turn("started", key="alone", conversation="inner/reverie", autonomous=True))
-    told(console, "turn", **turn("started", key="room2", conversation=ROOM))
+    apply(console, "turn", **turn("started", key="alone", conversation="inner/reverie", autonomous=True))
+    apply(console, "turn", **turn("started", key="room2", conversation=ROOM))
     found = console.find_turn_to_stop()
     assert found is not None
     assert (found.conversation, console.needs_confirmation(found)) == ("inner/reverie", False)
-    told(console, "turn", **turn("started", key="mine"))
+    apply(console, "turn", **turn("started", key="mine"))
     found = console.find_turn_to_stop()
     assert found is not None
     assert (found.conversation, console.needs_confirmation(found)) == (OWN, False)
@@ -253,15 +259,15 @@ HAPPENS = st.one_of(
 
 @given(st.lists(HAPPENS, max_size=40))
 def test_in_whatever_order_things_happen_nothing_stays_open_behind_the_end(happened: list[tuple[Any, ...]]) -> None:
-    console = made()
+    console = new_console()
     for kind, key, what, autonomous in happened:
         where = "inner/reverie" if autonomous else OWN
         if kind == "turn":
-            told(console, kind, **turn(what, key=key, autonomous=autonomous, conversation=where))
+            apply(console, kind, **turn(what, key=key, autonomous=autonomous, conversation=where))
         elif kind == "tool":
-            told(console, kind, turn=key, agent="reverie", conversation=where, call=key, name="shell", state=what)
+            apply(console, kind, turn=key, agent="reverie", conversation=where, call=key, name="shell", state=what)
         elif kind == "post":
-            told(console, kind, seq=0, conversation=where, text=what)
+            apply(console, kind, seq=0, conversation=where, text=what)
         else:
             delta(kind, console, what, autonomous=autonomous, where=where, turn=key)
     for _ in range(2):  # an end that was lost is found out when the gateway has been asked twice
@@ -274,20 +280,20 @@ def test_in_whatever_order_things_happen_nothing_stays_open_behind_the_end(happe
 
 
 def test_after_a_cut_what_ended_meanwhile_is_over() -> None:
-    console = made()
-    told(console, "turn", **turn("started"))
+    console = new_console()
+    apply(console, "turn", **turn("started"))
     delta("thinking", console, "hm")
     delta("text", console, "half")
-    told(console, "tool", turn="t1", agent="reverie", conversation=OWN, call="c", name="shell", state="started")
+    apply(console, "tool", turn="t1", agent="reverie", conversation=OWN, call="c", name="shell", state="started")
     console.handle_connected(client.ConsoleStatus.model_validate({"now": AT, "agents": [mind()], "activity": []}))
     assert not console.turns
     assert not console.tool_calls
-    assert shown(console.conversation_pane) == []
-    assert shown(console.autonomous_pane)[:2] == ["10:00:00 reverie thinks, in console/operator", "  hm"]
+    assert pane_texts(console.conversation_pane) == []
+    assert pane_texts(console.autonomous_pane)[:2] == ["10:00:00 reverie thinks, in console/operator", "  hm"]
 
 
 def test_the_status_tells_everything_and_fits() -> None:
-    console = made()
+    console = new_console()
     answer = {
         "now": AT,
         "ready": True,
@@ -308,7 +314,7 @@ def test_the_status_tells_everything_and_fits() -> None:
     first, second = (["".join(said for _, said in row)] for row in model.render_status(console, up, NOW, 200))
     assert first == ["● attached 127.0.0.1:9090 │ reverie foraging │ ⠋ thinks 30 s irc.x/#lobby"]
     assert second == ["today 1.2M in 98 % read 12.3k out $1.23 │ model claude-sonnet-5-5 │ autonomous turns 2 of 200"]
-    told(console, "tool", turn="t1", agent="reverie", conversation=ROOM, call="c", name="shell", state="started")
+    apply(console, "tool", turn="t1", agent="reverie", conversation=ROOM, call="c", name="shell", state="started")
     assert "shell 30 s" in "".join(said for _, said in model.render_status(console, up, NOW, 200)[0])
     for state in ("up", "down", "starting", "gone"):
         for width in range(1, 130):

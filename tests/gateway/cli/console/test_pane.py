@@ -13,7 +13,7 @@ def line(said: str, *, thinking: bool = False) -> PaneLine:
     return PaneLine(((tone, said),), 2, tone)
 
 
-def shown(pane: Pane) -> list[str]:
+def pane_texts(pane: Pane) -> list[str]:
     return ["".join(said for _, said in row) for row in pane.rows(0, pane.row_count)]
 
 
@@ -109,8 +109,8 @@ def test_the_oldest_leave_at_ten_thousand_and_who_reads_stays_where_they_are() -
     pane.resize(40, 10)
     pane.add(line(f"line {number}") for number in range(MAX_LINES + 5))
     assert len(pane.lines) == MAX_LINES
-    assert shown(pane)[0] == "line 5"
-    assert shown(pane)[-1] == "line 10004"
+    assert pane_texts(pane)[0] == "line 5"
+    assert pane_texts(pane)[-1] == "line 10004"
     pane.scroll(-5_000)
     before = pane.rows(pane.top, pane.top + 10)
     pane.add(line(f"more {number}") for number in range(100))
@@ -118,11 +118,11 @@ def test_the_oldest_leave_at_ten_thousand_and_who_reads_stays_where_they_are() -
     assert (pane.is_following, pane.missed_count) == (False, 100)
     pane.add(line(f"most {number}") for number in range(MAX_LINES))  # all that was read there has left
     assert pane.top == 0
-    assert shown(pane)[0] == "most 0"
+    assert pane_texts(pane)[0] == "most 0"
     pane.scroll_to_end()
     assert (pane.is_following, pane.missed_count) == (True, 0)
     pane.add([line("newest")])
-    assert shown(pane)[pane.top :][-1] == "newest"
+    assert pane_texts(pane)[pane.top :][-1] == "newest"
 
 
 def test_scrolling_back_to_the_end_follows_again() -> None:
@@ -144,29 +144,29 @@ def test_two_who_write_at_once_each_grow_in_one_piece() -> None:
     for delta in ("one ", "two\nth", "ree"):
         pane.append_delta("a", delta, head=[line("a:")])
         pane.append_delta("b", delta.upper(), head=[line("b:")])
-    assert shown(pane) == ["a:", "one two", "three", "b:", "ONE TWO", "THREE"]
+    assert pane_texts(pane) == ["a:", "one two", "three", "b:", "ONE TWO", "THREE"]
     pane.add([line("meanwhile")])
-    assert shown(pane) == ["a:", "one two", "meanwhile", "three", "b:", "ONE TWO", "THREE"]
+    assert pane_texts(pane) == ["a:", "one two", "meanwhile", "three", "b:", "ONE TWO", "THREE"]
     pane.finish_block("a")
     pane.drop_block("b")  # its first lines are lines of the pane since the first one ended
-    assert shown(pane) == ["a:", "one two", "meanwhile", "three", "b:", "ONE TWO"]
+    assert pane_texts(pane) == ["a:", "one two", "meanwhile", "three", "b:", "ONE TWO"]
 
 
 def test_what_is_held_goes_whole() -> None:
     pane = Pane()
     pane.append_delta("a", "first\nsecond", head=[line("a:")], held=True)
-    assert shown(pane) == ["a:", "first", "second"]
+    assert pane_texts(pane) == ["a:", "first", "second"]
     pane.drop_block("a")
-    assert shown(pane) == []
+    assert pane_texts(pane) == []
 
 
 def test_line_ends_cut_in_two_are_one() -> None:
     pane = Pane()
     for delta in ("a\r", "\nb\r", "c\r"):
         pane.append_delta("a", delta)
-    assert shown(pane) == ["a", "b", "c"]
+    assert pane_texts(pane) == ["a", "b", "c"]
     pane.finish_block("a")
-    assert shown(pane) == ["a", "b", "c"]
+    assert pane_texts(pane) == ["a", "b", "c"]
 
 
 def test_a_block_behind_another_does_not_grow_without_end() -> None:
@@ -181,9 +181,9 @@ def test_hidden_lines_come_back_where_they_were() -> None:
     pane.resize(20, 3)
     pane.add(line(f"{number}", thinking=number % 2 == 1) for number in range(20))
     pane.scroll(-10)
-    top = shown(pane)[pane.top]
+    top = pane_texts(pane)[pane.top]
     pane.hide("thinking", hidden=True)
-    assert all(int(one) % 2 == 0 for one in shown(pane))
+    assert all(int(one) % 2 == 0 for one in pane_texts(pane))
     pane.hide("thinking", hidden=False)
-    assert len(shown(pane)) == 20
-    assert abs(int(shown(pane)[pane.top]) - int(top)) <= 1
+    assert len(pane_texts(pane)) == 20
+    assert abs(int(pane_texts(pane)[pane.top]) - int(top)) <= 1

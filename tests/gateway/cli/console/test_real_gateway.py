@@ -187,10 +187,10 @@ def beat(settings: Settings) -> None:
     heartbeat_file(settings.store.path).write_text(json.dumps(body))
 
 
-def told(
+def unavailable_reason(
     settings: Settings | None, folder: Path | None, env: dict[str, str], *, url: str = "", run: bool = False
 ) -> str:
-    """Why no console can be opened."""
+    """Return why no console can be opened."""
     with pytest.raises(ConsoleUnavailable) as caught:
         asyncio.run(find_target(settings, folder, env, datetime.now(UTC), url=url, run=run))
     return str(caught.value)
@@ -200,17 +200,19 @@ def test_what_is_missing_is_told_with_its_fix(tmp_path: Path) -> None:
     port = free_port()
     settings = configured(tmp_path, 1, f"{{port: {port}}}")
     beat(settings)
-    said = told(settings, tmp_path, {})
+    said = unavailable_reason(settings, tmp_path, {})
     assert "has no ops.token" in said
     assert f'add `ops: {{token: "${{REVERIE_TOKEN}}"}}` to {tmp_path}' in said
-    assert "--config" in told(None, None, {})
-    assert "leave out --run" in told(settings, tmp_path, {}, run=True)
-    assert "no gateway answers" in told(settings, tmp_path, {"REVERIE_TOKEN": "x" * 20}, url=url(port))
-    assert "is not this machine" in told(None, None, {"REVERIE_TOKEN": "x" * 20}, url="http://example.org:9090")
-    assert "is no address" in told(None, None, {"REVERIE_TOKEN": "x" * 20}, url="ftp://127.0.0.1")
-    assert "there is no REVERIE_TOKEN" in told(None, None, {}, url=url(port))
+    assert "--config" in unavailable_reason(None, None, {})
+    assert "leave out --run" in unavailable_reason(settings, tmp_path, {}, run=True)
+    assert "no gateway answers" in unavailable_reason(settings, tmp_path, {"REVERIE_TOKEN": "x" * 20}, url=url(port))
+    assert "is not this machine" in unavailable_reason(
+        None, None, {"REVERIE_TOKEN": "x" * 20}, url="http://example.org:9090"
+    )
+    assert "is no address" in unavailable_reason(None, None, {"REVERIE_TOKEN": "x" * 20}, url="ftp://127.0.0.1")
+    assert "there is no REVERIE_TOKEN" in unavailable_reason(None, None, {}, url=url(port))
     unsaid = configured(tmp_path, 1, "{port: 0}")
-    assert "ops.port is 0" in told(unsaid, tmp_path, {})
+    assert "ops.port is 0" in unavailable_reason(unsaid, tmp_path, {})
 
 
 def test_a_wrong_token_and_something_else_are_told(tmp_path: Path) -> None:

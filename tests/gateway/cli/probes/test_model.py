@@ -26,7 +26,7 @@ def provider(url: str, kind: str = "anthropic", **more: Any) -> ProviderConfig:
     return _PROVIDER.validate_python({"kind": kind, "base_url": url, "api_key": KEY} | more)
 
 
-async def asked(one: ProviderConfig, name: str | None = "claude-sonnet-5-5", **more: Any) -> ModelProbeResult:
+async def probe(one: ProviderConfig, name: str | None = "claude-sonnet-5-5", **more: Any) -> ModelProbeResult:
     config = ModelConfig.model_validate({"provider": "p", "name": name} | more)
     return await probe_model(config, one, load_price_table(None), where="llm.models.main", keys=("main", "p"))
 
@@ -36,7 +36,7 @@ async def asked(one: ProviderConfig, name: str | None = "claude-sonnet-5-5", **m
 async def test_a_model_is_asked_for_one_token(kind: str) -> None:
     async with ModelApi() as api:
         api.models, api.key = LISTED, KEY
-        seen = await asked(provider(api.url, kind))
+        seen = await probe(provider(api.url, kind))
         assert set(levels(seen.findings).values()) == {"ok"}, seen.findings
         assert seen.names == ("claude-sonnet-5-5", "claude-haiku-5-5")
         assert (seen.context_tokens, seen.minimum_tokens) == (1_000_000, 512)
@@ -50,7 +50,7 @@ async def test_a_model_is_asked_for_one_token(kind: str) -> None:
 async def test_a_wrong_key_is_told_without_being_quoted(kind: str) -> None:
     async with ModelApi() as api:
         api.models, api.key = LISTED, "sk-another"
-        seen = await asked(provider(api.url, kind))
+        seen = await probe(provider(api.url, kind))
         assert levels(seen.findings) == {"model.key": "bad"}
         sound(seen.findings, KEY)
         offered = await list_models(provider(api.url, kind))
@@ -61,7 +61,7 @@ async def test_a_wrong_key_is_told_without_being_quoted(kind: str) -> None:
 async def test_an_unknown_name_is_told_with_those_that_read_like_it() -> None:
     async with ModelApi() as api:
         api.models = LISTED
-        seen = await asked(provider(api.url), "claude-sonet-5.5")
+        seen = await probe(provider(api.url), "claude-sonet-5.5")
         assert levels(seen.findings) == {"model.name": "bad"}
         assert "claude-sonnet-5-5" in fixes(seen.findings, "model.name")
 
@@ -72,7 +72,7 @@ async def test_a_refusal_that_only_mentions_the_model_is_told_in_the_servers_own
     async with ModelApi() as api:
         api.models = [{"id": "gpt-5.6"}, {"id": "gpt-4.1"}]
         api.then(Answer(status=400, body=json.dumps({"error": {"message": said}}).encode()))
-        seen = await asked(provider(api.url, "openai"), "gpt-5.6")
+        seen = await probe(provider(api.url, "openai"), "gpt-5.6")
         assert levels(seen.findings)["model.answer"] == "bad"
         assert "model.name" not in levels(seen.findings)
         assert any(said in one.what for one in seen.findings)
@@ -95,7 +95,7 @@ async def test_a_refusal_that_only_mentions_the_model_is_told_in_the_servers_own
 async def test_why_a_model_does_not_answer(answer: Answer, code: str, level: str) -> None:
     async with ModelApi() as api:
         api.then(answer)
-        seen = await asked(provider(api.url))
+        seen = await probe(provider(api.url))
         assert levels(seen.findings).get(code) == level, seen.findings
         assert "model.answer" not in levels(seen.findings)
         sound(seen.findings, KEY)
@@ -105,7 +105,7 @@ async def test_why_a_model_does_not_answer(answer: Answer, code: str, level: str
 async def test_a_server_that_is_not_there_is_told_as_that() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for kind in ("anthropic", "openai", "llamacpp"):
-        seen = await asked(provider(url, kind))
+        seen = await probe(provider(url, kind))
         assert levels(seen.findings) == {"net.refused": "bad"}
     offered = await list_models(provider("http://no-such-host.invalid/v1", "openai"))
     assert levels(offered.findings) == {"net.name": "bad"}
@@ -116,7 +116,7 @@ async def test_a_reasoning_model_for_which_one_token_is_not_enough_is_fine() -> 
     async with ModelApi() as api:
         said = b'{"error": {"message": "Could not finish: max_tokens or model output limit was reached. Try more."}}'
         api.then(Answer(status=400, body=said))
-        seen = await asked(provider(api.url, "openai"), "gpt-6-sol")
+        seen = await probe(provider(api.url, "openai"), "gpt-6-sol")
         assert levels(seen.findings)["model.answer"] == "ok"
 
 
@@ -124,7 +124,7 @@ async def test_a_reasoning_model_for_which_one_token_is_not_enough_is_fine() -> 
 async def test_a_window_that_is_too_large_and_a_name_without_a_price_are_warned_of() -> None:
     async with ModelApi() as api:
         api.models = [{"id": "qwen", "max_model_len": 32_768}]
-        seen = await asked(provider(api.url, "openai"), "qwen")
+        seen = await probe(provider(api.url, "openai"), "qwen")
         found = levels(seen.findings)
         assert (found["model.context"], found["model.price"]) == ("warning", "warning")
         assert "32768" in fixes(seen.findings, "model.context")
@@ -133,11 +133,11 @@ async def test_a_window_that_is_too_large_and_a_name_without_a_price_are_warned_
 @story
 async def test_llamacpp_and_the_embedded_model_and_a_script_answer() -> None:
     async with LlamaApi() as api:
-        seen = await asked(provider(api.url, "llamacpp"), None)
+        seen = await probe(provider(api.url, "llamacpp"), None)
         assert levels(seen.findings)["model.answer"] == "ok", seen.findings
         assert "model.cache" not in levels(seen.findings)
     scripted = _PROVIDER.validate_python({"kind": "scripted"})
-    assert levels((await asked(scripted, None)).findings)["model.answer"] == "ok"
+    assert levels((await probe(scripted, None)).findings)["model.answer"] == "ok"
 
 
 @story
@@ -153,7 +153,7 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch: pytes
     server = await asyncio.start_server(silence, "127.0.0.1", 0)
     try:
         one = provider(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "openai")
-        assert levels((await asked(one)).findings) == {"net.timeout": "bad"}
+        assert levels((await probe(one)).findings) == {"net.timeout": "bad"}
         assert levels((await list_models(one)).findings) == {"net.timeout": "bad"}
     finally:
         never.set()
