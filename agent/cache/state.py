@@ -41,7 +41,7 @@ _DECAY = 0.98
 silences of a busy room are not forgotten between them."""
 _ROW_PRIOR_WEIGHT = 1.0
 """Weight of the conversation's overall shares, in observations, against the gaps after one kind of gap."""
-_WEAK, _INFORMED = 0.3, 4.0
+_GUESS_WEIGHT, _POOL_WEIGHT = 0.3, 4.0
 """Weights, in observations, of a guess, and of what all other conversations taught."""
 _POOL_ENOUGH = 20.0
 """Gaps of all conversations after which their weight is full."""
@@ -60,10 +60,10 @@ _POOL_DECAY = 0.999
 """Weight that the same sums of all conversations together keep after each request."""
 _MAX_GROWTH_REQUESTS = 120
 """Requests after which a conversation is assumed to grow no more: a fold ends it."""
-_OFTEN, _ONCE = 2.8, 0.9
+_SEVERAL_HOUR_GAPS, _ONE_HOUR_GAP = 2.8, 0.9
 """Gaps that only an hour survives, newer ones weighing more, after which a conversation counts as one with such gaps.
 Usually three, because a conversation that has hardly begun may be over; one if most other conversations have them."""
-_USUAL, _PROOF = 0.8, 3.0
+_USUAL_SHARE, _USUAL_MARGIN = 0.8, 3.0
 """Condition for one gap to be enough: in all conversations together an hour must have kept this share of what was
 written for it, and so many units more."""
 _MAX_CONVERSATIONS = 4_096
@@ -98,9 +98,9 @@ class GapStats(NamedTuple):
 
     last_s: float
     """Time of the last request."""
-    last: int
+    last_kind: int
     """Kind of the gap before that; 3: there was none."""
-    asked: int
+    request_count: int
     """Number of requests."""
     weights: tuple[float, ...]
     """Four rows (after each kind of gap, and at first) of three kinds."""
@@ -126,29 +126,29 @@ def observe_request(stats: GapStats | None, at_s: float) -> GapStats:
     """Return the observations with a request at this time added."""
     if stats is None:
         kept, written = hour_savings(0, None)
-        return _NEW_STATS._replace(last_s=at_s, asked=1, kept=kept, written=written)
+        return _NEW_STATS._replace(last_s=at_s, request_count=1, kept=kept, written=written)
     gap_s = max(0.0, at_s - stats.last_s)
     gap = gap_kind(gap_s)
-    kept, written = hour_savings(stats.asked, gap)
+    kept, written = hour_savings(stats.request_count, gap)
     weight = 1.0 if gap == 0 else _GROWTH_DECAY
     return GapStats(
         last_s=at_s,
-        last=gap,
-        asked=stats.asked + 1,
-        weights=_add_gap(stats.weights, stats.last, gap),
+        last_kind=gap,
+        request_count=stats.request_count + 1,
+        weights=_add_gap(stats.weights, stats.last_kind, gap),
         lengths=_add_length(stats.lengths, gap_s),
         kept=stats.kept * weight + kept,
         written=stats.written * weight + written,
     )
 
 
-def hour_savings(asked: int, gap: int | None) -> tuple[float, float]:
+def hour_savings(request_count: int, gap: int | None) -> tuple[float, float]:
     """Return what an hour keeps at a request, and what is written for it, after so many requests and this gap.
 
     The own part of a conversation begins with its card and first message, and each request adds about as much as each
     of these. `gap` None: the first request.
     """
-    size = float(min(asked, _MAX_GROWTH_REQUESTS) + 1)
+    size = float(min(request_count, _MAX_GROWTH_REQUESTS) + 1)
     if gap is not None and gap < 2:  # noqa: PLR2004 - what an hour survives (`gap_kind`)
         return (size, 1.0) if gap == 1 else (0.0, 1.0)
     return 0.0, size + 1.0
@@ -197,9 +197,9 @@ def estimate_odds(
         rows.append(
             _mix_shares((weights[3 * row], weights[3 * row + 1], weights[3 * row + 2]), guess, _ROW_PRIOR_WEIGHT)
         )
-    remaining = min(_MAX_REMAINING, _MIN_REMAINING + stats.asked)
+    remaining = min(_MAX_REMAINING, _MIN_REMAINING + stats.request_count)
     return GapOdds(
-        next_gap=rows[stats.last],
+        next_gap=rows[stats.last_kind],
         rows=(rows[0], rows[1], rows[2]),
         remaining_requests=remaining,
         is_known=any(overall),
@@ -238,9 +238,12 @@ class Cadence:
             kept, written = hour_savings(0, None)
         else:
             gap_s = max(0.0, at_s - before.last_s)
-            weights, lengths = _add_gap(pool.weights, before.last, gap_kind(gap_s)), _add_length(pool.lengths, gap_s)
-            pool = pool._replace(asked=pool.asked + 1, weights=weights, lengths=lengths)
-            kept, written = hour_savings(before.asked, gap_kind(gap_s))
+            weights, lengths = (
+                _add_gap(pool.weights, before.last_kind, gap_kind(gap_s)),
+                _add_length(pool.lengths, gap_s),
+            )
+            pool = pool._replace(request_count=pool.request_count + 1, weights=weights, lengths=lengths)
+            kept, written = hour_savings(before.request_count, gap_kind(gap_s))
         self.pool = pool._replace(kept=pool.kept * _POOL_DECAY + kept, written=pool.written * _POOL_DECAY + written)
         self._by_conversation[conversation] = observe_request(before, at_s)
         if len(self._by_conversation) > _MAX_CONVERSATIONS:
@@ -248,15 +251,15 @@ class Cadence:
 
     def shared_odds(self) -> GapOdds:
         """Return the odds of the prefix that all conversations share."""
-        return estimate_odds(self.shared or _NEW_STATS, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _WEAK)
+        return estimate_odds(self.shared or _NEW_STATS, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _GUESS_WEIGHT)
 
     def odds(self, conversation: str) -> GapOdds:
         """Return the odds of this conversation."""
-        pooled = estimate_odds(self.pool, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _WEAK)
-        weight = _WEAK + (_INFORMED - _WEAK) * min(1.0, self.pool.asked / _POOL_ENOUGH)
+        pooled = estimate_odds(self.pool, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _GUESS_WEIGHT)
+        weight = _GUESS_WEIGHT + (_POOL_WEIGHT - _GUESS_WEIGHT) * min(1.0, self.pool.request_count / _POOL_ENOUGH)
         stats = self._by_conversation.get(conversation, _NEW_STATS)
-        usual = self.pool.kept > _USUAL * self.pool.written + _PROOF
-        has_hour_gaps = sum(stats.weights[1::3]) >= (_ONCE if usual else _OFTEN)
+        usual = self.pool.kept > _USUAL_SHARE * self.pool.written + _USUAL_MARGIN
+        has_hour_gaps = sum(stats.weights[1::3]) >= (_ONE_HOUR_GAP if usual else _SEVERAL_HOUR_GAPS)
         found = estimate_odds(stats, (*pooled.rows, pooled.next_gap), weight)
         return found if has_hour_gaps else found._replace(kept=0.0)
 
@@ -319,12 +322,12 @@ class CachedUntil(NamedTuple):
 class CacheState:
     """Assumed content of one cache: of one provider and one model."""
 
-    def __init__(self, *, kept: int = 8_192) -> None:
+    def __init__(self, *, capacity: int = 8_192) -> None:
         """Start with an empty cache.
 
-        `kept`: limit of segments remembered, the last used ones.
+        `capacity`: limit of segments remembered, the last used ones.
         """
-        self._capacity = kept
+        self._capacity = capacity
         self._segments: dict[Digest, _CacheSegment] = {}
 
     def __len__(self) -> int:

@@ -61,7 +61,7 @@ def test_another_write_does_not_shorten_what_lives_longer() -> None:
 
 
 def test_memory_is_bounded_and_the_last_used_stays() -> None:
-    warmth = CacheState(kept=100)
+    warmth = CacheState(capacity=100)
     warmth.record_request([A], read=0, writes=[(0, "1h")], at_s=0.0)
     for number in range(1_000):
         at_s = 1.0 + number / 10
