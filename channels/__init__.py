@@ -11,11 +11,10 @@ the shared modules here, and never each other:
 
 Rules for every adapter:
 
-- Decisions are pure: clock, random numbers and ids are passed in. Only `channel`, `session`, `connection` and `rest` do
-  IO.
+- Decisions are pure: clock, random numbers and ids are passed in. IO is done by `channel`, `session` and the modules of
+  connections and requests.
 - An event is acknowledged to the platform only after `emit` returned (`base.Emit`).
 - A send that may have arrived raises `Uncertain`, never `Unreachable`.
-- Text from a platform is untrusted: cleaned with `text.clean_text`, bounded in length, never a command or a mass
-  mention
-  when it is sent again.
+- Text from a platform is untrusted: it is cleaned with `text.clean_text`, bounded in length, and becomes neither a
+  command nor a mass mention when it is sent.
 """

@@ -1,9 +1,9 @@
 """CommonMark as models write it: markdown-it's parser with a few changed rules. Pure.
 
 Differences from https://spec.commonmark.org/0.31.2/, and the reasons:
+
 - Emphasis needs clear edges: never inside a word (`a*b*c`, `2**3`), never around one identifier (`__init__`,
-  `_private_`), never
-  at a slash (`src/**/*.py`); but also where CJK text has no spaces.
+  `_private_`), never at a slash (`src/**/*.py`); but also where CJK text has no spaces.
 - `~~strike~~` and `||spoiler||` are supported; HTML, link definitions and underlined headings are text.
 - A line continues a quote or a list item only if it is marked or indented itself.
 - `>` quotes only before a space: `>=`, `>_<` and Python's `>>> ` are text.

@@ -119,13 +119,13 @@ class DiscordChannel:
         Also with its IDENTIFY budget: https://discord.com/developers/docs/events/gateway#rate-limiting counts all
         sessions of a bot.
         """
-        config, old_config = self._config, before._config  # noqa: SLF001 - its own kind
+        config, old_config = self._config, before._config  # noqa: SLF001 - same class
         if (config.token, config.api_url, config.gateway_url) == (
             old_config.token,
             old_config.api_url,
             old_config.gateway_url,
         ):
-            self._state = before._state  # noqa: SLF001 - the same
+            self._state = before._state  # noqa: SLF001 - same class
 
     async def run(self, emit: Emit) -> None:
         self._session = self.create_session()

@@ -1,4 +1,4 @@
-"""What an operator says about one Discord bot."""
+"""Configuration of one Discord bot."""
 
 from typing import Annotated, Literal
 

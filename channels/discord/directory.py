@@ -162,9 +162,8 @@ class DiscordDirectory:
             case "GUILD_DELETE" if not get_bool(data, "unavailable"):
                 self._forget_guild(get_snowflake(data, "id"))
             case "THREAD_UPDATE" if get_bool(get_object(data, "thread_metadata"), "archived"):
-                self.places.pop(
-                    get_snowflake(data, "id"), None
-                )  # unlimited in number; Discord sends one again when it is used
+                # Archived threads are unlimited in number; Discord sends one again when it is used.
+                self.places.pop(get_snowflake(data, "id"), None)
             case "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "THREAD_CREATE" | "THREAD_UPDATE":
                 self.add_channel(data, get_snowflake(data, "guild_id"))
             case "CHANNEL_DELETE" | "THREAD_DELETE":

@@ -29,18 +29,13 @@ from channels.text import get_int, get_number, get_object, get_str
 from gateway.core.clock import Clock
 
 logger = logging.getLogger("reverie.discord")
-
 IDENTIFY_INTERVAL_S = 5.0
 """https://discord.com/developers/docs/events/gateway#rate-limiting: seconds between two IDENTIFY of one bucket."""
-
 MARGIN_S = 0.25
 """Discord counts at arrival, and the later request may be the faster one."""
-
 DAY_S = 86400.0
-
 MAX_PER_DAY = 1000
 """The same page: after more IDENTIFY in a day, Discord resets the token."""
-
 RESERVE = 10
 """Sessions left to the operator, who may restart the gateway."""
 
@@ -81,14 +76,10 @@ class IdentifyLimiter:
 
 
 _API_VERSION = 10
-
 _DEFAULT_HEARTBEAT_MS = 41250.0
-
 _MIN_HEARTBEAT_MS = 10.0
-
 _NEVER_S = 1e7
 """discord.py measures silence in real seconds; `GatewayHeartbeat` does that here."""
-
 _KNOWN_EVENTS = frozenset(EVENTS)
 
 
@@ -274,7 +265,6 @@ async def close_socket(socket: GatewaySocket, code: int) -> None:
 
 
 _PORTAL = "https://discord.com/developers/applications"
-
 _FATAL_CLOSE_CODES = {
     4004: f"Discord refuses the token: copy it again from {_PORTAL} (your application, Bot, Reset Token)",
     4010: "Discord refuses this shard: look at `shards`",
@@ -285,13 +275,10 @@ _FATAL_CLOSE_CODES = {
     "and switch on MESSAGE CONTENT INTENT",
 }
 """https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway-gateway-close-event-codes."""
-
 _NOT_RESUMABLE = frozenset({4007, 4009})
 """The same page: close codes after which resuming must not be tried again."""
-
 _MAX_RESUMES = 3
 """Consecutive connections that failed to resume a session before it is abandoned."""
-
 DiscordLinkListener = Callable[[bool, str], None]
 
 
@@ -482,9 +469,8 @@ class DiscordShards:
             return replace(session, gateway=self._config.gateway_url)
         if any(opened_socket.close_code in _NOT_RESUMABLE for opened_socket in opened):
             return None
-        if (
-            seq := max(opened_socket.sequence or 0 for opened_socket in opened)
-        ) > session.seq:  # interrupted during the replay
+        seq = max(opened_socket.sequence or 0 for opened_socket in opened)
+        if seq > session.seq:  # interrupted during the replay
             return replace(session, seq=seq, refused_count=0)
         return (
             replace(session, refused_count=session.refused_count + 1)

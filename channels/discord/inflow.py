@@ -26,12 +26,9 @@ from gateway.core.clock import Clock, new_id
 from gateway.core.events import Message, Notification
 
 logger = logging.getLogger("reverie.discord")
-
 ANY_ROOM = "*"
-
 MAX_DIRECTS = 64
 """Direct chats that are remembered, the latest ones: Discord does not list them."""
-
 _MARGIN = timedelta(seconds=60)
 """Messages arrive not quite in the order of their ids; repeated ones are recognised by their id."""
 
@@ -161,25 +158,17 @@ class RawGatewayEvent:
 
 
 DiscordInbox: TypeAlias = BackpressureBuffer[RawGatewayEvent | Notification]
-
 REFILL: Final = "_REFILL"
 """Event of our own: request a history again that could not be read."""
-
 LATE: Final = "_LATE"
 """Event of our own: GUILD_CREATE should have arrived for all guilds by now."""
-
 _TRIES_KEY: Final = "_tries"
-
 GAP_EVENTS: Final = frozenset({"READY", "GUILD_CREATE", REFILL, LATE})
-
 _PAGE_SIZE = 100
-
 _MAX_CONCURRENT = 8
 """Histories that are requested at the same time; Discord allows 50 requests a second in total."""
-
 _LOG_EVERY = 50
 """Histories between two log lines about the progress."""
-
 _RETRY_FIRST_S, _RETRY_MAX_S = 2.0, 60.0
 """First and longest delay before a history is requested again; each failure doubles it."""
 
@@ -321,11 +310,8 @@ class DiscordBackfill:
 
 
 _BATCH_SIZE = 256
-
 _MAX_SEEN = 4096
-
 _GUILDS_TIMEOUT_S = 5.0
-
 CHANNEL_EVENT_PREFIXES = ("MESSAGE_", "INTERACTION_")
 """Prefixes of events that happen in a channel."""
 

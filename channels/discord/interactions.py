@@ -37,14 +37,10 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, Receipt
 
 logger = logging.getLogger("reverie.discord")
-
 _CHAT_INPUT, _SUB, _STRING = 1, 1, 3
-
 _WITH_US = 1
-
 _IN_GUILDS_AND_WITH_US = [0, _WITH_US]
 """Interaction contexts: not in chats between other people, where the bot is absent."""
-
 _MAX_SUMMARY_CHARS = 100
 
 
@@ -110,16 +106,11 @@ def _contexts(row: object) -> tuple[int, ...]:
 
 
 _COMPONENT, _TYPING, _FORM = 3, 4, 5
-
 _UNCHANGED, _CHOICES = 6, 8
-
 _ANSWER_TIMEOUT_S: Final = 2.0
 """Discord waits for three seconds, including the transfer."""
-
 _MAX_CHOICES, _MAX_CHOICE_CHARS = 25, 100
-
 _MAX_SEEN: Final = 1000
-
 _MAX_CONCURRENT: Final = 50
 """More requests are not answered: each key press makes one."""
 
@@ -207,11 +198,8 @@ def _parse_completion(data: Json, directory: DiscordDirectory) -> CommandComplet
 
 EPHEMERAL: Final = 1 << 6
 """https://discord.com/developers/docs/resources/message#message-object-message-flags"""
-
 _COMMAND, _DEFERRED = 2, 5
-
 _TOKEN_LIFETIME_S: Final = 14.5 * 60
-
 _MAX_PUBLIC_POSTS = 1000
 
 

@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("reverie.irc")
-
 _LOGIN_REFUSED_DELAY_S = 60.0
 """Shortest delay between two logins that the services refuse."""
 
@@ -203,25 +202,23 @@ class IrcChannel:
 
         Call it before `run`.
         """
-        config, old_config = self._config, before._config  # noqa: SLF001 - its own kind
+        config, old_config = self._config, before._config  # noqa: SLF001 - same class
         if (config.host, config.port) == (old_config.host, old_config.port):
-            self._state = before._state  # noqa: SLF001 - the same
-            self._state.barred_rooms -= {
-                room.lower() for room in config.rooms if room not in old_config.rooms
-            }  # named anew
-            for item in before._inbox.filter_pending(lambda _: True):  # noqa: SLF001 - the same
+            self._state = before._state  # noqa: SLF001 - same class
+            # A room that is configured anew may be joined again.
+            self._state.barred_rooms -= {room.lower() for room in config.rooms if room not in old_config.rooms}
+            for item in before._inbox.filter_pending(lambda _: True):  # noqa: SLF001 - same class
                 self._inbox.put(item)
 
     async def run(self, emit: Emit) -> None:
         self._up, self._logins = None, LoginHistory()
-        self._inbox.filter_pending(
-            lambda item: not isinstance(item[0], ConnectionChanged)
-        )  # an old connection state is no news
-        reading_on = asyncio.create_task(self._inbox.resume_when_stuck(self._clock))
+        # An old connection state is no news.
+        self._inbox.filter_pending(lambda item: not isinstance(item[0], ConnectionChanged))
+        resume_task = asyncio.create_task(self._inbox.resume_when_stuck(self._clock))
         try:
             await self._inbox.run_producer_consumer(self._stay_connected(), self._inbox.run(emit))
         finally:
-            await cancel_and_wait(reading_on)
+            await cancel_and_wait(resume_task)
 
     @property
     def dropped_count(self) -> int:
@@ -337,14 +334,10 @@ class IrcChannel:
 
 
 _MAX_ID_BYTES: Final = 500
-
 _MAX_REACTION_BYTES: Final = 64
-
 _NO_IDS: Final = "this server does not name messages, so there is no pointing at one"
-
 _NOT_IN_ROOM: Final = ("(403)", "(442)")
 """Ends of reasons that mean that the room does not exist, or that we are not in it."""
-
 _ACCOUNTS_NOTE: Final = "Who is logged in to services is known only as far as the server has told us."
 
 

@@ -124,7 +124,7 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
         if not self._closed.is_set():
             self._closed.set()
             self.connected = False
-            self.reactor._handle_event(self, Event("disconnect", self.server, "", [reason]))  # noqa: SLF001 - its only door
+            self.reactor._handle_event(self, Event("disconnect", self.server, "", [reason]))  # noqa: SLF001 - the library has no public way
 
     def disconnect(self, message: str = "") -> None:
         """Close now, without QUIT."""

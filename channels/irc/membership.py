@@ -16,7 +16,6 @@ from channels.irc.wire import JOIN_REFUSALS, IrcLine, Isupport, format_line, ref
 from gateway.core.events import ChannelName
 
 logger = logging.getLogger("reverie.irc")
-
 _NICK_REFUSALS = frozenset({"432", "433", "435", "436", "437", "438", "447", "484", "734"})
 """435, 437, 438: banned in a room, reserved by services, too soon; 734: the list of watched nicks is full."""
 
@@ -61,25 +60,17 @@ class NickRecovery:
 
 
 _ROOMS_PER_JOIN = 10
-
 _BYTES_PER_JOIN = 400
 """A server cuts lines longer than 512 bytes, and half a room's name is another room's."""
-
 _MAX_ENTERED = 1_000
 """Limit of the rooms that a server can say we are in."""
-
 _CLOSED_NUMERICS: Final = frozenset({"471", "473", "474", "475"})
 """Full, invite-only, banned, needs a key: decided by the room's people, so retried rarely."""
-
 _RETRY_FIRST_S, _RETRY_MAX_S = 60.0, 3600.0
-
 _UNANSWERED_S = 300.0
-
 _CLOSED_RETRY_FIRST_S, _CLOSED_RETRY_MAX_S = 900.0, 6 * 3600.0
-
 REJOIN_S: Final = 30.0
 """Delay of the rejoin after a kick."""
-
 _CLOSED_MODES: Final = frozenset("ikpsO")
 """Modes of rooms that not everybody may enter or find: invite-only, key, private, secret, operators only."""
 
@@ -256,7 +247,6 @@ def _batch_rooms(rooms: Iterable[str]) -> list[list[str]]:
 
 
 _NICK_POLL_S = 60.0
-
 _MAX_LEFT = 100
 """Unwanted rooms that we leave at most; more are tolerated, to end the fight with the server."""
 

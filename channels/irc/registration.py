@@ -2,8 +2,7 @@
 
 - `CapNegotiation`: https://ircv3.net/specs/extensions/capability-negotiation.
 - SASL: https://ircv3.net/specs/extensions/sasl-3.1; PLAIN is RFC 4616, EXTERNAL RFC 4422 appendix A, SCRAM-SHA-256 RFC
-  5802 and RFC
-  7677.
+  5802 and RFC 7677.
 - `IrcRegistration`: https://modern.ircdocs.horse/#connection-registration.
 
 Servers without CAP (421, or silence) are accepted as they are, unless SASL is configured.

@@ -13,25 +13,16 @@ from channels.split import split_text
 from channels.text import clean_text
 
 BOLD, ITALIC = "\x02", "\x1d"
-
-
 _RESET = "\x0f"
-
 _MARKS = {BOLD: "**", ITALIC: "*", "\x1e": "~~", "\x11": "`"}
-
 FORMATTING = (
     "IRC shows plain lines: **bold**, *italic*, lists and `code` survive, headings become bold, code blocks lose their "
     "fences, tables do not work; every line is a message of its own and many come in pages, so keep it short."
 )
-
 _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
-
 _MARK_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
-
 _LITERAL_SIGNS: dict[Mark, str] = {"strike": "~~", "spoiler": "||"}
-
 _TICKS = re.compile("`+")
-
 _TOGGLE_BYTES = 4
 """Room to close and reopen formatting at a cut: two toggles, one byte each, on either side."""
 

@@ -41,12 +41,9 @@ from gateway.core.clock import Clock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, Message, Notification, RoomId
 
 logger = logging.getLogger("reverie.irc")
-
 BATCH_SIZE = 256
-
 STUCK_TIMEOUT_S = 15.0
 """Seconds without progress after which reading resumes: a server would soon close a connection that nobody reads."""
-
 MAX_HELD = 8192
 """Limit of the queue while reading goes on although nothing is emitted."""
 
@@ -109,7 +106,6 @@ def _is_addressed(notification: Notification | None) -> bool:
 
 _WHOIS_TIMEOUT_S = 15.0
 """Longer than servers take to answer WHOIS."""
-
 _LOGGED_OUT_TIMEOUT_S = 60.0
 """Time that services have to accept a new login."""
 
@@ -419,13 +415,9 @@ class IrcSession:
 
 _CAP_TIMEOUT_S = 10.0
 """Longer than servers take to answer CAP."""
-
 _JOIN_WAIT_S = 10.0
-
 _JOIN_ANSWER_S = 30.0
-
 _MOTD_WAIT_S = 5.0
-
 _TICK_S = 10.0
 
 

@@ -34,22 +34,15 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, MessageId, Sender
 
 logger = logging.getLogger("reverie.telegram")
-
 _DESCRIPTION_CHARS, _TOPIC_CHARS = 255, 128
 """core.telegram.org/bots/api#setchatdescription, #editforumtopic."""
-
 _MAX_REACTIONS = 1000
-
 _NO_SELECTOR = str.maketrans("", "", "\ufe0f")
 """Removes the emoji presentation selector: Telegram writes most emoji without it, keyboards with it."""
-
 _KNOWN_REACTIONS = {emoji.value.translate(_NO_SELECTOR): emoji.value for emoji in ReactionEmoji}
-
 _EXAMPLE_REACTIONS = "👍 👎 ❤ 🔥 👏 😁 🤔 🎉 🙏 👀 💯 🤝"
-
 _NOT_IN_CHAT = ("chat not found", "bot is not a member", "bot was kicked")
 """Texts of Telegram's errors that mean that we are not in the chat."""
-
 _ADMINISTRATORS_NOTE = "Telegram tells bots only of administrators."
 
 ResultT = TypeVar("ResultT")
@@ -245,17 +238,13 @@ def _is_gone(refused: Rejected) -> bool:
 
 _MENU_TIMEOUT_S = 5.0
 """Receiving starts only after the menus are set."""
-
 _MAX_COMMANDS, _MAX_SUMMARY_CHARS = 100, 256
 """https://core.telegram.org/bots/api#setmycommands and #botcommand."""
-
 _MAX_CHATS: Final = 100
 """People with a menu of their own."""
-
 _ROLE_ORDER: Final = ("blocked", "guest", "member", "admin", "owner")
 
 Role = Literal["owner", "admin", "member", "guest"]
-
 Menu = tuple[BotCommand, ...]
 
 

@@ -31,18 +31,14 @@ from channels.text import Json, get_int, get_object, get_str
 from gateway.core.clock import Clock
 
 logger = logging.getLogger("reverie.telegram")
-
 _DEFAULT_FLOOD_S, _MAX_FLOOD_S = 5.0, 86_400.0
 """Seconds to wait when Telegram gives no time, and the longest wait that is honoured: a message a day late is
 pointless."""
-
 _OK, _FIRST_FAILURE, _CLIENT_ERROR, _SERVER_ERROR = 200, 300, 400, 500
-
 _NO_UPDATES = b'{"ok":true,"result":[]}'
 
 NOT_SENT_CAUSES = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 """Causes of a `NetworkError` that prove that the request was never sent."""
-
 CLOSED_MESSAGES = ("This HTTPXRequest is not initialized!", "Cannot send a request, as the client has been closed.")
 """Messages of a RuntimeError that prove the same: of the library's and of httpx's checks before a request."""
 
@@ -163,11 +159,8 @@ def _minimal_message(answer: Json) -> bytes:
 
 
 _CONNECT_S, _POOL_S = 10.0, 5.0
-
 _POOL_SIZE = 16
-
 _BUTTONS_TIMEOUT_S = 2.0
-
 UNKNOWN_BUTTON_TEXT = "I do not know this button."
 """Shown briefly to a person who pressed a button: none is ours."""
 
@@ -318,7 +311,6 @@ class TelegramApi:
 
 
 UNAUTHORIZED_TEXT = "the token was refused: get one from @BotFather"
-
 _LIBRARY_LOGGERS = ("httpx", "telegram.Bot")
 """The first logs every address; the second, at debug level, every parameter."""
 
@@ -348,9 +340,7 @@ def _is_loopback(url: str) -> bool:
 
 
 _MAX_DELAY_S = 10.0
-
 _LONG_FLOOD_S = 60.0
-
 _CONFIRM_DELAYS_S = (0.0, 10.0, 20.0, 40.0, 80.0)
 """Delays before repeated checks of a refused token: a proxy, or a server that restarts, also answers 401 or 404."""
 

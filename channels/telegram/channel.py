@@ -63,12 +63,9 @@ from gateway.core.events import (
 )
 
 logger = logging.getLogger("reverie.telegram")
-
 _CLOSE_TIMEOUT_S = 0.5
-
 ROOM_CHECK_INTERVAL_S = 600.0
 """Seconds between two checks of the configured chats."""
-
 _FORMATTING = (
     "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and [links](url); "
     "headings become bold, tables are shown as they are written."
@@ -295,17 +292,12 @@ class TelegramChannel:
 
 
 _OK, _SERVER = 200, 500
-
 _DOWNLOAD_TIMEOUT_S = 300.0
-
 _PREVIEW_RETRY_S = 3.0
-
 _DRAFT_TIMEOUT_S = 1.5
 """A slower draft is abandoned, for it leaves nothing behind, and the final answer may be waiting for it."""
-
 _MAX_CONCURRENT = 8
 """Calls for typing and previews; the other connections are for messages."""
-
 _MAX_DRAFTS = 1000
 
 

@@ -1,4 +1,4 @@
-"""What an operator says about one Telegram bot."""
+"""Configuration of one Telegram bot."""
 
 import re
 from typing import Literal

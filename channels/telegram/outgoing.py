@@ -37,15 +37,11 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, MessageId, Receipt
 
 logger = logging.getLogger("reverie.telegram")
-
 _MINUTE_S, _SECOND_S = 60.0, 1.0
-
 _RECHECK_S = 0.05
 """Delay of the next check if all allowed messages are in flight."""
-
 _SLACK_S = 1e-9
 """Tolerance, so that rounding errors cause no extra sleep."""
-
 _MAX_CHATS = 1000
 """Tracked chats; past that, idle ones are forgotten."""
 
@@ -152,26 +148,20 @@ def _is_idle(chat: _ChatPace, now_s: float) -> bool:
 
 
 NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
-
 MAX_FILE_BYTES: Final = 50_000_000
 """core.telegram.org/bots/api#sending-files: 50 MB."""
-
 _UPLOAD_TIMEOUT_S = 120.0
 """For the answer to a file, which Telegram checks first."""
-
 _MAX_TRIES = 4
 """One attempt, and one each without the formatting, without the reply and with the new chat id."""
-
 _MAX_WAIT_S = 60.0
 """Group limits are counted by the minute; a longer wait is demanded by Telegram, and raised as `RateLimited`."""
 
 
 _RECOVERY_TIMEOUT_S = 120.0
 """Time that a failed server has to answer again, before the message counts as uncertain."""
-
 _SETTLE_DELAY_S = 3.0
 """Time after that for the server to complete the request."""
-
 _GAP, _SHARED_GAP, _MOST_PROBED = 3, 10, 40
 """Consecutive unused ids that end a search, in a chat with its own sequence or a shared one; and the most ids that are
 checked."""

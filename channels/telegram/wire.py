@@ -54,14 +54,10 @@ from gateway.core.events import (
 )
 
 logger = logging.getLogger("reverie.telegram")
-
 _PRESENT_STATUSES = frozenset({"member", "administrator", "creator", "restricted"})
-
 _MAX_TITLE_CHARS = 128
-
 _MAX_NAMES = 4_096
 """Chats and forum topics whose names are kept; names of earlier ones are in the log."""
-
 _UPDATE_KINDS = (
     "message",
     "edited_message",
@@ -510,14 +506,10 @@ def _quoted_text(message: Json, context: TelegramUpdateContext) -> str:
 
 _MAX_ALBUM_ITEMS = 10
 """Largest album (core.telegram.org/bots/api#sendmediagroup)."""
-
 _MAX_UPDATE_ID = 2**52
-
 _SHARED_TYPES = frozenset({"group", "supergroup", "channel"})
 """Types of chats with more than one person."""
-
 _MAX_CHATS = 10_000
-
 ALBUM_WAIT_S = 0.7
 """Seconds without a new picture after which an album counts as complete. Telegram usually delivers it at once."""
 
