@@ -72,13 +72,13 @@ StepResult = tuple[DmnState, tuple[Effect, ...]]
 
 def interval_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
     """Return the seconds until the next tick."""
-    calm = {
+    mode_interval_s = {
         DmnMode.ENGAGED: policy.engaged_s,
         DmnMode.WORKING: policy.working_s,
         DmnMode.FORAGING: policy.foraging_s,
         DmnMode.DREAMING: policy.dreaming_s,
     }.get(state.mode, policy.resting_s)
-    wait_s = max(calm, min(calm * 2.0 ** min(state.errors, 12), MAX_BACKOFF_S))
+    wait_s = max(mode_interval_s, min(mode_interval_s * 2.0 ** min(state.errors, 12), MAX_BACKOFF_S))
     for lifetime_s in policy.lifetimes_s:  # a tick at the end of a lifetime would come too late for that cache
         if lifetime_s - CACHE_MARGIN_S < wait_s <= lifetime_s * 1.1 and lifetime_s > CACHE_MARGIN_S:
             wait_s = lifetime_s - CACHE_MARGIN_S
@@ -93,18 +93,18 @@ def interval_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
 def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[str, ...]:
     """Return the reasons, in words, why no autonomous turn may start now. Empty: one may."""
     state = _reset_daily(state, at)
-    quiet = state.quiet_until is not None and state.quiet_until > at
-    broke = state.spent_up or 0 < policy.daily_cost_usd <= state.spent_today_usd
+    is_quiet = state.quiet_until is not None and state.quiet_until > at
+    is_over_budget = state.spent_up or 0 < policy.daily_cost_usd <= state.spent_today_usd
     reasons = (
         (state.stopping, "the gateway is stopping"),
         (state.mode is DmnMode.OFF, "it is off"),
         (state.mode is DmnMode.PAUSED, "it is paused"),
         (state.mode is DmnMode.STORED and not _is_woken(state, at), f"it rests until {_format_until(state)}"),
-        (quiet, f"it is quiet until {_format_date(state.quiet_until)}"),
+        (is_quiet, f"it is quiet until {_format_date(state.quiet_until)}"),
         (state.presence == "sleeping", "the people are asleep"),
         (state.autonomous >= policy.max_autonomous_turns, f"{state.autonomous} turns in a row (max_autonomous_turns)"),
         (state.turns_today >= policy.daily_turns, f"{state.turns_today} turns today (daily_turns)"),
-        (broke, f"${state.spent_today_usd:.4f} spent today of ${policy.daily_cost_usd:.2f} (daily_cost_usd)"),
+        (is_over_budget, f"${state.spent_today_usd:.4f} spent today of ${policy.daily_cost_usd:.2f} (daily_cost_usd)"),
         (_free_lanes(state, policy) <= 0, "every lane is taken"),
     )
     return tuple(reason for holds, reason in reasons if holds)
@@ -114,20 +114,20 @@ def due_conversations(state: DmnState, policy: DmnPolicy) -> tuple[ConversationI
     """Return where an autonomous turn would start at the next tick if there were no `blocking_reasons`, in order."""
     foraging = policy.forage and state.mode is DmnMode.FORAGING
     found = dict.fromkeys((*state.pending, *state.continuing, *(state.low if foraging else ())))
-    return tuple(place for place in found if place not in state.running)
+    return tuple(conversation for conversation in found if conversation not in state.running)
 
 
 def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
     """Decide. Never raises; a signal that makes no sense in a state changes nothing."""
-    after, asked = _apply_signal(state, signal, policy)
+    after, signal_effects = _apply_signal(state, signal, policy)
     after, started = _dispatch_waiting(after, policy)
-    effects = [*asked, *started]
+    effects = [*signal_effects, *started]
     timed = isinstance(signal, Tick | Directive) or after.mode != state.mode or after.errors != state.errors
     if timed and not after.stopping:
         # People who keep talking change the mode all the time: that must not delay what waits for a tick.
         waits = bool(due_conversations(state, policy) and due_conversations(after, policy))
-        keep = waits and not isinstance(signal, Tick | Directive) and after.errors <= state.errors
-        effects.append(SetTimer(delay_s=interval_s(after, policy, signal.at), sooner=keep))
+        sooner = waits and not isinstance(signal, Tick | Directive) and after.errors <= state.errors
+        effects.append(SetTimer(delay_s=interval_s(after, policy, signal.at), sooner=sooner))
     if after.persistent != state.persistent:
         effects.append(Persist())
     return after, tuple(effects)
@@ -156,91 +156,96 @@ def _apply_signal(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepRes
 
 
 def _on_noticed(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResult:
-    place = signal.conversation
+    conversation = signal.conversation
     if signal.urgency >= URGENT:
         stays = state.mode is DmnMode.OFF or (state.mode is DmnMode.PAUSED and not signal.trusted)
         mode = state.mode if stays else DmnMode.ENGAGED
         state = replace(state, mode=mode, autonomous=0, stored_until=None, wake_on=())
-        if place in state.running:
+        if conversation in state.running:
             on_arrival: dict[str, tuple[Effect, ...]] = {
-                "steer": (Steer(conversation=place),),
-                "interrupt": (Interrupt(conversation=place),),
+                "steer": (Steer(conversation=conversation),),
+                "interrupt": (Interrupt(conversation=conversation),),
             }
             return state, on_arrival.get(signal.arrivals, ())
         at_once = _has_free_lane(state, policy, direct=signal.direct)
-        state = _queue_turn(state, place, URGENT, direct=signal.direct)
+        state = _queue_turn(state, conversation, URGENT, direct=signal.direct)
         if policy.inner in state.running and not (state.spared and at_once):
             return replace(state, spared=True), (Interrupt(conversation=policy.inner),)
         return state, ()
     if state.mode is DmnMode.STORED and any(_is_subtype(signal.type, kind) for kind in state.wake_on):
         state = replace(state, mode=DmnMode.FORAGING, stored_until=None, wake_on=(), woken=True)
-        return _queue_turn(state, place, max(signal.urgency, NORMAL)), ()  # asked for, however low its urgency is
-    return _queue_turn(state, place, signal.urgency), ()
+        # The agent asked for this type, however low its urgency is.
+        return _queue_turn(state, conversation, max(signal.urgency, NORMAL)), ()
+    return _queue_turn(state, conversation, signal.urgency), ()
 
 
 def _is_subtype(dotted: str, prefix: str) -> bool:
     return bool(prefix) and (dotted == prefix or dotted.startswith(f"{prefix}."))
 
 
-def _queue_turn(state: DmnState, place: ConversationId, urgency: int, *, direct: bool = False) -> DmnState:
+def _queue_turn(state: DmnState, conversation: ConversationId, urgency: int, *, direct: bool = False) -> DmnState:
     """Record that a turn is due here.
 
     Nothing is recorded while a turn runs there: its end reports what is left.
     """
-    if place in state.running or any(owed.conversation == place for owed in state.waiting) or state.stopping:
+    is_waiting = any(turn.conversation == conversation for turn in state.waiting)
+    if conversation in state.running or is_waiting or state.stopping:
         return state
     if urgency >= URGENT:
-        state = _clear_pending(state, place)
-        return replace(state, waiting=(*state.waiting, PendingTurn(conversation=place, direct=direct)))
-    if urgency == NORMAL and place not in state.pending:
-        return replace(state, pending=(*state.pending, place))
-    if urgency == LOW and place not in state.low:
-        return replace(state, low=(*state.low, place))
+        state = _clear_pending(state, conversation)
+        return replace(state, waiting=(*state.waiting, PendingTurn(conversation=conversation, direct=direct)))
+    if urgency == NORMAL and conversation not in state.pending:
+        return replace(state, pending=(*state.pending, conversation))
+    if urgency == LOW and conversation not in state.low:
+        return replace(state, low=(*state.low, conversation))
     return state
 
 
-def _clear_pending(state: DmnState, place: ConversationId) -> DmnState:
+def _clear_pending(state: DmnState, conversation: ConversationId) -> DmnState:
     """Remove this conversation from all lists: a turn begins there that receives everything."""
     pending, continuing, low = (
-        tuple(other for other in places if other != place) for places in (state.pending, state.continuing, state.low)
+        tuple(other for other in places if other != conversation)
+        for places in (state.pending, state.continuing, state.low)
     )
     return replace(state, pending=pending, continuing=continuing, low=low)
 
 
-def _on_left_off(state: DmnState, place: ConversationId) -> DmnState:
+def _on_left_off(state: DmnState, conversation: ConversationId) -> DmnState:
     """Drop what is owed to this conversation.
 
     The sender of the signal also ends a turn that runs there, and its end reports what is left.
     """
-    waiting = tuple(owed for owed in state.waiting if owed.conversation != place)
-    return _clear_pending(replace(state, waiting=waiting), place)
+    waiting = tuple(turn for turn in state.waiting if turn.conversation != conversation)
+    return _clear_pending(replace(state, waiting=waiting), conversation)
 
 
 def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnPolicy) -> DmnState:
-    place = signal.conversation
-    if place not in state.running:
+    conversation = signal.conversation
+    if conversation not in state.running:
         return state
     spent_usd = state.spent_today_usd + (max(0.0, signal.cost_usd) if signal.autonomous else 0.0)
-    running, chats = (tuple(other for other in places if other != place) for places in (state.running, state.chats))
+    running, chats = (
+        tuple(other for other in places if other != conversation) for places in (state.running, state.chats)
+    )
     state = replace(state, running=running, chats=chats, spent_today_usd=spent_usd, woken=False)
     if signal.addressed:  # it was counted as autonomous when it began
         state = replace(state, autonomous=0, turns_today=max(0, state.turns_today - 1))
-    fixed = state.mode in PASSIVE_MODES
+    passive = state.mode in PASSIVE_MODES
     goes_on = False
     if isinstance(signal, TurnFailed):
         state = replace(state, mode=WIND_DOWN.get(state.mode, state.mode), errors=state.errors + 1)
     elif signal.interrupted:
         state = replace(state, mode=DmnMode.RESTING if state.mode is DmnMode.DREAMING else state.mode)
     else:
-        goes_on = signal.used_tools and not signal.yielded and not fixed and state.mode is not DmnMode.DREAMING
-        calmer = WIND_DOWN.get(state.mode, state.mode)
-        mode = state.mode if fixed else DmnMode.RESTING if signal.yielded else DmnMode.WORKING if goes_on else calmer
-        state = replace(state, mode=mode, errors=0, spared=state.spared and place != policy.inner)
-    if signal.left >= URGENT and not fixed:
+        goes_on = signal.used_tools and not signal.yielded and not passive and state.mode is not DmnMode.DREAMING
+        lower = WIND_DOWN.get(state.mode, state.mode)
+        mode = state.mode if passive else DmnMode.RESTING if signal.yielded else DmnMode.WORKING if goes_on else lower
+        state = replace(state, mode=mode, errors=0, spared=state.spared and conversation != policy.inner)
+    if signal.left >= URGENT and not passive:
         state = replace(state, mode=DmnMode.ENGAGED)
-    state = _queue_turn(state, place, signal.left, direct=signal.direct)
-    if goes_on and signal.left < URGENT and not state.stopping and place not in state.continuing:
-        state = replace(state, continuing=(*state.continuing, place))
+    state = _queue_turn(state, conversation, signal.left, direct=signal.direct)
+    if goes_on and signal.left < URGENT and not state.stopping and conversation not in state.continuing:
+        state = replace(state, continuing=(*state.continuing, conversation))
     return state
 
 
@@ -252,18 +257,18 @@ def _on_tick(state: DmnState, signal: Tick, policy: DmnPolicy) -> StepResult:
             return state, ()
         ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
         state = replace(state, mode=DmnMode.RESTING)
-    calmer = state if state.running else replace(state, mode=WIND_DOWN.get(state.mode, state.mode))
+    lower = state if state.running else replace(state, mode=WIND_DOWN.get(state.mode, state.mode))
     if blocking_reasons(state, policy, signal.at):
-        return calmer, ends
-    if waits := due_conversations(state, policy):
-        due = tuple(place for place in waits if place not in signal.arriving)
+        return lower, ends
+    if candidates := due_conversations(state, policy):
+        due = tuple(conversation for conversation in candidates if conversation not in signal.arriving)
         state, starts = _start_turns(state, due, policy)
         return state, (*ends, *starts)
     if _may_dream(state, signal, policy):
         state = replace(_clear_pending(state, policy.inner), mode=DmnMode.DREAMING, dreamt=signal.at, spared=False)
         state = _count_turn(state, policy.inner)
         return state, (Dream(),)
-    return calmer, ends
+    return lower, ends
 
 
 def _start_turns(state: DmnState, due: tuple[ConversationId, ...], policy: DmnPolicy) -> StepResult:
@@ -273,23 +278,23 @@ def _start_turns(state: DmnState, due: tuple[ConversationId, ...], policy: DmnPo
         policy.daily_turns - state.turns_today,
     )
     starts = []
-    for place in due[:most]:
-        goes_on = place in state.continuing and place not in state.pending
-        state = _count_turn(_clear_pending(state, place), place)
-        starts.append(StartTurn(conversation=place, autonomous=True, continuing=goes_on))
+    for conversation in due[:most]:
+        goes_on = conversation in state.continuing and conversation not in state.pending
+        state = _count_turn(_clear_pending(state, conversation), conversation)
+        starts.append(StartTurn(conversation=conversation, autonomous=True, continuing=goes_on))
     return state, tuple(starts)
 
 
-def _count_turn(state: DmnState, place: ConversationId) -> DmnState:
-    running = (*state.running, place)
+def _count_turn(state: DmnState, conversation: ConversationId) -> DmnState:
+    running = (*state.running, conversation)
     return replace(state, running=running, autonomous=state.autonomous + 1, turns_today=state.turns_today + 1)
 
 
 def _may_dream(state: DmnState, signal: Tick, policy: DmnPolicy) -> bool:
     if not policy.dream_every_s or state.mode is not DmnMode.RESTING or state.running or state.waiting or state.errors:
         return False
-    rested = state.dreamt is None or (signal.at - state.dreamt).total_seconds() >= policy.dream_every_s
-    return rested and signal.material_tokens >= policy.dream_tokens
+    is_rested = state.dreamt is None or (signal.at - state.dreamt).total_seconds() >= policy.dream_every_s
+    return is_rested and signal.material_tokens >= policy.dream_tokens
 
 
 def _dream_left_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
@@ -360,14 +365,14 @@ def _reset_daily(state: DmnState, at: datetime) -> DmnState:
 def _dispatch_waiting(state: DmnState, policy: DmnPolicy) -> StepResult:
     """Start waiting turns in the free lanes, in their order."""
     starts = []
-    for owed in state.waiting:
-        if not _has_free_lane(state, policy, direct=owed.direct):
+    for turn in state.waiting:
+        if not _has_free_lane(state, policy, direct=turn.direct):
             continue
-        place = owed.conversation
-        waiting = tuple(other for other in state.waiting if other != owed)
-        chats = (*state.chats, place) if owed.direct else state.chats
-        state = replace(state, waiting=waiting, running=(*state.running, place), chats=chats)
-        starts.append(StartTurn(conversation=place, autonomous=False))
+        conversation = turn.conversation
+        waiting = tuple(other for other in state.waiting if other != turn)
+        chats = (*state.chats, conversation) if turn.direct else state.chats
+        state = replace(state, waiting=waiting, running=(*state.running, conversation), chats=chats)
+        starts.append(StartTurn(conversation=conversation, autonomous=False))
     return state, tuple(starts)
 
 

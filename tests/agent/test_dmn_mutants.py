@@ -28,8 +28,8 @@ MUTANTS: list[tuple[str, str, str, str]] = [
     ),
     (
         "the last is first",
-        "(*state.waiting, PendingTurn(conversation=place, direct=direct))",
-        "(PendingTurn(conversation=place, direct=direct), *state.waiting)",
+        "(*state.waiting, PendingTurn(conversation=conversation, direct=direct))",
+        "(PendingTurn(conversation=conversation, direct=direct), *state.waiting)",
         "laws",
     ),
     (
@@ -39,7 +39,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
         "laws",
     ),
     ("several at once pass the daily turns", "        policy.daily_turns - state.turns_today,\n", "", "rows"),
-    ("refused money is asked for again", "broke = state.spent_up or 0 <", "broke = 0 <", "rows laws"),
+    ("refused money is asked for again", "is_over_budget = state.spent_up or 0 <", "is_over_budget = 0 <", "rows laws"),
     ("an answer's cost is the agent's", "if signal.autonomous else 0.0", "if True else 0.0", "rows"),
     (
         "an autonomous turn costs nothing",
@@ -49,29 +49,29 @@ MUTANTS: list[tuple[str, str, str, str]] = [
     ),
     (
         "quiet is forgotten",
-        '        (quiet, f"it is quiet until {_format_date(state.quiet_until)}"),\n',
+        '        (is_quiet, f"it is quiet until {_format_date(state.quiet_until)}"),\n',
         "",
         "rows laws",
     ),
     ("sleepers are disturbed", 'state.presence == "sleeping"', "False", "rows laws"),
     (
         "a pause is lifted by an older word",
-        "if signal.left >= URGENT and not fixed:",
+        "if signal.left >= URGENT and not passive:",
         "if signal.left >= URGENT:",
         "grid rows",
     ),
     (
         "what came meanwhile is lost",
-        "    state = _queue_turn(state, place, signal.left, direct=signal.direct)\n",
+        "    state = _queue_turn(state, conversation, signal.left, direct=signal.direct)\n",
         "",
         "grid rows laws",
     ),
-    ("talk puts off the tick", "sooner=keep", "sooner=False", "rows"),
+    ("talk puts off the tick", "sooner=sooner", "sooner=False", "rows"),
     ("the timer is not set again", "isinstance(signal, Tick | Directive) or after.mode", "after.mode", "rows laws"),
     (
         "idle is not free",
-        "if waits := due_conversations(state, policy):",
-        "if waits := due_conversations(state, policy) or (policy.inner,):",
+        "if candidates := due_conversations(state, policy):",
+        "if candidates := due_conversations(state, policy) or (policy.inner,):",
         "grid rows laws",
     ),
     ("people wait for the inner turn", "not (state.spared and at_once)", "not state.spared", "rows laws"),
@@ -90,7 +90,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
         "mode=mode, stored_until=None, wake_on=()",
         "rows",
     ),
-    ("one conversation, two turns", "if place in state.running or any(", "if any(", "rows laws"),
+    ("one conversation, two turns", "if conversation in state.running or is_waiting", "if is_waiting", "rows laws"),
 ]
 
 
