@@ -51,7 +51,7 @@ _GRAPHEME_EXTENDERS = "\u200d\ufe0e\ufe0f\u20e3"
 
 def utf16_length(text: str) -> int:
     """Return the length in UTF-16 code units: never less than in code points, which other platforms count."""
-    return len(text) + sum(character > "\uffff" for character in text)
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def split_markdown(text: str, limit_units: int) -> tuple[str, ...]:

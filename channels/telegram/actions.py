@@ -24,11 +24,12 @@ from telegram.constants import ReactionEmoji
 from telegram.error import BadRequest, ChatMigrated, RetryAfter, TelegramError
 
 from channels.base import CommandSpec, RateLimited, Rejected, RoomMembers, SendError, Unreachable
+from channels.split import utf16_length
 from channels.telegram.api import TelegramApi
 from channels.telegram.ids import parse_message_number
 from channels.telegram.outgoing import NO_LINK_PREVIEW, TelegramOutgoing, parse_topic_id, to_entities
 from channels.telegram.people import parse_user
-from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, render, utf16_length
+from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, render
 from channels.text import Json, get_int, get_object, get_objects, single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, MessageId, Sender

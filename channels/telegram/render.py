@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from channels.markdown import TextRun, parse_markdown
+from channels.split import utf16_length
 from channels.text import Json, clean_text, get_int, get_raw_str
 from gateway.core.text_safety import break_mentions, mentions_many
 
@@ -218,11 +219,6 @@ def _break_mass_mentions(runs: Sequence[TextRun]) -> Sequence[TextRun]:
         replace(run, text=break_mentions(run.text)) if can_notify else run
         for run, can_notify in zip(runs, notifies, strict=True)
     ]
-
-
-def utf16_length(text: str) -> int:
-    """Return the number of UTF-16 units."""
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def _flatten(runs: Sequence[TextRun]) -> tuple[str, list[TelegramSpan]]:
