@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from channels.split import utf16_length
 from channels.telegram.render import (
     MAX_ENTITIES,
     MAX_TEXT_UNITS,
@@ -14,7 +15,6 @@ from channels.telegram.render import (
     parse_body,
     render,
     to_markdown,
-    utf16_length,
 )
 from tests.servers.bot_api_text import checked
 
