@@ -46,8 +46,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ("administration needs an id that is vouched for", "if sender.verified or one[0] not in ADMIN_ROLES]", "]"),
         (
             "links count only for whom the platform vouches",
-            "sorted(known.links.get(own, ())) if sender.verified else ()",
-            "sorted(known.links.get(own, ()))",
+            "sorted(roster.links.get(own_key, ())) if sender.verified else ()",
+            "sorted(roster.links.get(own_key, ()))",
         ),
         ("a role holds in its scope", "if scope_covers(policy, grant.scope, at):", "if True:"),
         ("a role of a place is none everywhere", "grant.rule + via, not grant.scope", "grant.rule + via, True"),
@@ -72,8 +72,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ("a room's role is in that room", "return room in (ANY_ROOM, at.room) or", "return True or"),
         ("a guild's role is in that guild", "(policy.space_of(at) == room)", "(policy.space_of(at) is not None)"),
         ("a guild's role is in its rooms", " or (policy.space_of(at) == room)", ""),
-        ("a mask fits only its pattern", "_mask_pattern(key).fullmatch(one)\n        )", "True)"),
-        ("masks are patterns", 'if f":{MASK_PREFIX}" in one:', "if False:"),
+        ("a mask fits only its pattern", "_mask_pattern(key).fullmatch(person)", "True"),
+        ("masks are patterns", 'if f":{MASK_PREFIX}" in person:', "if False:"),
         (
             "an account is the same in any case",
             "sender_id = sender_id.translate(_ASCII_LOWER)",
@@ -333,14 +333,14 @@ GATES: Final[tuple[Gate, ...]] = (
         "channels.telegram.wire",
         (
             "what was forwarded is no command",
-            "others = (\n        bool(forward_origin_name(message))\n        or",
-            "others =",
+            "is_foreign = (\n        bool(forward_origin_name(message))\n        or",
+            "is_foreign = (",
         ),
         ("what a bot sent for somebody is no command", 'bool(get_object(message, "via_bot"))\n        or', ""),
         (
             "a command may be for another bot",
-            "whom.casefold() == view.username.casefold() if whom else",
-            "True if whom else",
+            "addressee.casefold() == context.username.casefold()\n        if addressee\n        else",
+            "True if addressee else",
         ),
         (
             "only what Telegram marks is a command",
@@ -357,8 +357,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
         (
             "nobody vouches for who writes for a chat",
-            "name=full_name(behind) or str(chat_id))",
-            "name=full_name(behind) or str(chat_id), verified=True)",
+            "name=full_name(behind_chat) or str(chat_id))",
+            "name=full_name(behind_chat) or str(chat_id), verified=True)",
         ),
         (
             "what a business's bot says is the bot's",
@@ -373,17 +373,17 @@ GATES: Final[tuple[Gate, ...]] = (
     ),
     *_in(
         "channels.discord.wire",
-        ("a webhook is itself", 'if hook and hook != get_snowflake(data, "application_id"):', "if False:"),
+        ("a webhook is itself", 'if webhook_id and webhook_id != get_snowflake(data, "application_id"):', "if False:"),
         (
             "nobody vouches for a webhook's name",
-            "name=display_name(author, {}) or hook, is_bot=True)",
-            "name=display_name(author, {}) or hook, verified=True)",
+            "name=display_name(author, {}) or webhook_id, is_bot=True)",
+            "name=display_name(author, {}) or webhook_id, verified=True)",
         ),
-        ("bots are known for bots", 'is_bot = get_bool(author, "bot") or bool(hook)', "is_bot = False"),
+        ("bots are known for bots", 'is_bot = get_bool(author, "bot") or bool(webhook_id)', "is_bot = False"),
         ("what Discord says nobody said", 'return (get_int(data, "type") or 0) in _USER_MESSAGE_TYPES', "return True"),
         (
             "only slash commands are commands",
-            'if (get_int(data, "type"), get_int(asked, "type")) != _SLASH_COMMAND or not',
+            'if (get_int(data, "type"), get_int(command, "type")) != _SLASH_COMMAND or not',
             "if not",
         ),
         (
@@ -415,8 +415,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
         (
             "what a client puts into a tag counts for nothing",
-            '(None if tagged in {"*", "0"} else tagged) if account_tag else known',
-            'tagged or line.tags.get("+account") or (None if account_tag else known)',
+            '(None if tagged in {"*", "0"} else tagged) if account_tag else known_account',
+            'tagged or line.tags.get("+account") or (None if account_tag else known_account)',
         ),
         (
             "bots are known for bots",
@@ -436,7 +436,7 @@ GATES: Final[tuple[Gate, ...]] = (
         ("CTCP is no message", 'if request and request.command != "ACTION":', "if False:"),
         (
             "our own words are nobody's",
-            "view.isupport.fold(line.source.nick) == view.isupport.fold(view.own_nick):",
+            "context.isupport.fold(line.source.nick) == context.isupport.fold(context.own_nick):",
             "False:",
         ),
     ),
