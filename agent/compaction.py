@@ -203,7 +203,7 @@ class _CompactionView:
         """Return the kinds of harsher forms among the turns that stay."""
         before = estimate_turn_tokens(self.turns, self.current_shape, self.excerpts)
         changed = [
-            before[place] != taken for place, taken in enumerate(estimate_turn_tokens(self.turns, shape, self.excerpts))
+            before[index] != taken for index, taken in enumerate(estimate_turn_tokens(self.turns, shape, self.excerpts))
         ]
         trims = any(changed[max(shape.start, shape.summed) : shape.trimmed])
         sums = any(changed[max(shape.start, self.current_shape.summed) : shape.summed])
@@ -397,10 +397,10 @@ def _summarize_loops(turns: Sequence[TurnSizes], limits: FitLimits, shape: ViewS
     taken = estimate_turn_tokens(turns, shape, 0)
     total, excerpts = sum(taken), sum(turn.whole - turn.summed for turn in turns[shape.start : shape.summed])
     best = (total + min(limits.excerpts, excerpts), shape.summed)
-    for place in range(shape.summed, len(turns) - 1):
-        total -= taken[place] - turns[place].summed
-        excerpts += turns[place].whole - turns[place].summed
-        best = min(best, (total + min(limits.excerpts, excerpts), place + 1))
+    for index in range(shape.summed, len(turns) - 1):
+        total -= taken[index] - turns[index].summed
+        excerpts += turns[index].whole - turns[index].summed
+        best = min(best, (total + min(limits.excerpts, excerpts), index + 1))
         if best[0] <= room:
             break
     return fold_further(
@@ -416,12 +416,12 @@ def _summarize_loops(turns: Sequence[TurnSizes], limits: FitLimits, shape: ViewS
 def _tail_start(turns: Sequence[TurnSizes], limits: FitLimits, most: int) -> int:
     """Return the index of the first of the newest turns that take at most `most` tokens: at least one turn."""
     shape = fold_further(turns, current_shape(turns, limits.spared), trimmed=len(turns) - 1, keep=limits.keep_results)
-    place, taken = max(0, len(turns) - 1), estimate_turn_tokens(turns, shape, limits.excerpts)
-    left = most - sum(taken[place:])
-    while place > 0 and taken[place - 1] <= left:
-        place -= 1
-        left -= taken[place]
-    return place
+    index, taken = max(0, len(turns) - 1), estimate_turn_tokens(turns, shape, limits.excerpts)
+    left = most - sum(taken[index:])
+    while index > 0 and taken[index - 1] <= left:
+        index -= 1
+        left -= taken[index]
+    return index
 
 
 def _drop_oldest(turns: Sequence[TurnSizes], limits: FitLimits, room: int) -> ViewShape | None:
@@ -452,17 +452,17 @@ def assess_fold(
     """
     now = current_shape(turns, spared)
     before, after = estimate_turn_tokens(turns, now, excerpts), estimate_turn_tokens(turns, shape, excerpts)
-    first = next((place for place, taken in enumerate(before) if after[place] != taken), len(turns))
+    first = next((index for index, taken in enumerate(before) if after[index] != taken), len(turns))
     last = [
-        after[place]
-        for place in range(first, len(turns))
-        if after[place] != before[place] and after[place] <= turns[place].trimmed
+        after[index]
+        for index in range(first, len(turns))
+        if after[index] != before[index] and after[index] <= turns[index].trimmed
     ]
     coming = sum(turn.requests for turn in turns) / max(1, len(turns))
     since = [*accumulate((turn.requests for turn in reversed(turns)), initial=coming)][-2::-1]
     return FoldEconomics(
         gain=sum(before) - sum(after),
-        rent=sum(gain * since[place] for place, gain in _iter_gains(turns, now, shape, keep=keep, loops=loops)),
+        rent=sum(gain * since[index] for index, gain in _iter_gains(turns, now, shape, keep=keep, loops=loops)),
         rewritten=sum(after[first:]),
         rewritten_again=sum(after[first:]) - sum(last),
     )
@@ -472,25 +472,25 @@ def _iter_gains(
     turns: Sequence[TurnSizes], now: ViewShape, shape: ViewShape, *, keep: int, loops: int
 ) -> Iterator[tuple[int, int]]:
     """Yield the tokens of each part that goes, with the turn after which it could have gone."""
-    results = [(place, saved) for place, turn in enumerate(turns) for saved in turn.results]
+    results = [(index, saved) for index, turn in enumerate(turns) for saved in turn.results]
     newest = len(turns) - 1
     for number, (was, is_) in enumerate(zip(_cleared_results(turns, now), _cleared_results(turns, shape), strict=True)):
         if is_ and not was:
             newer = number + keep
             yield results[newer][0] if newer < len(results) else newest, results[number][1]
-    for place in range(now.trimmed, shape.trimmed):
-        turn = turns[place]
-        yield place, turn.whole - turn.trimmed - sum(turn.results)
-    for place in range(now.summed, shape.summed):
-        yield min(place + loops, newest), turns[place].trimmed - turns[place].summed
+    for index in range(now.trimmed, shape.trimmed):
+        turn = turns[index]
+        yield index, turn.whole - turn.trimmed - sum(turn.results)
+    for index in range(now.summed, shape.summed):
+        yield min(index + loops, newest), turns[index].trimmed - turns[index].summed
 
 
 def _cleared_results(turns: Sequence[TurnSizes], shape: ViewShape) -> list[bool]:
     """Return for each result that trimming would clear, oldest first, whether it is cleared."""
     found, spared = list[bool](), shape.spared
-    for place in range(len(turns) - 1, -1, -1):
-        for _ in turns[place].results:
-            spares = shape.summed <= place < shape.trimmed and spared > 0
+    for index in range(len(turns) - 1, -1, -1):
+        for _ in turns[index].results:
+            spares = shape.summed <= index < shape.trimmed and spared > 0
             spared -= spares
-            found.append(place < shape.trimmed and not spares)
+            found.append(index < shape.trimmed and not spares)
     return found[::-1]

@@ -53,11 +53,11 @@ MAX_CALLS = 64
 control, or under the control of others."""
 MAX_UNREADABLE = 2
 """Answers with unreadable calls after which the turn fails."""
-TOO_MANY = f"This was not carried out: an answer may have at most {MAX_CALLS} calls."
+TOO_MANY_IN_ANSWER = f"This was not carried out: an answer may have at most {MAX_CALLS} calls."
 CUT_OFF = "Interrupted before it ended. It may have had an effect all the same."
 EMPTY_ANSWER_HINT = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
 ANSWER_NOW_HINT = "(No more tool calls will be carried out in this turn. Answer now from what is above.)"
-TOO_MANY_CALLS = "Not carried out: there were too many tool calls in this turn."
+TOO_MANY_IN_TURN = "Not carried out: there were too many tool calls in this turn."
 ENDLESS_CALLS_REASON = "the model calls tools where it is to answer"
 UNANSWERED_HINT = (
     "(Somebody has spoken to you and has no answer yet, so the turn goes on. Write the text to be posted, or call "
@@ -319,7 +319,7 @@ class _TurnLoop:
 
 
 async def _refuse_call(call: ToolCall) -> ToolResult:
-    return ToolResult(id=call.id, text=TOO_MANY_CALLS, is_error=True)
+    return ToolResult(id=call.id, text=TOO_MANY_IN_TURN, is_error=True)
 
 
 def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
@@ -418,7 +418,7 @@ class ToolExecution:
 
     def results(self) -> list[ToolResult]:
         """Return one result for each call, in their order."""
-        missing_reasons = [CUT_OFF if number < MAX_CALLS else TOO_MANY for number in range(len(self._calls))]
+        missing_reasons = [CUT_OFF if number < MAX_CALLS else TOO_MANY_IN_ANSWER for number in range(len(self._calls))]
         return [
             self._results.get(call.id) or ToolResult(id=call.id, text=reason, is_error=True)
             for call, reason in zip(self._calls, missing_reasons, strict=True)

@@ -66,18 +66,18 @@ def share_budget(
     exceed `left_tokens` and a frame for each.
     """
     shares = []
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         room_tokens -= CALL_TOKENS
         size = estimate_tokens(text)
         free = max(
             0,
-            min(left_tokens, most_tokens, room_tokens - (RESULT_FRAME_TOKENS + CALL_TOKENS) * (len(texts) - place - 1)),
+            min(left_tokens, most_tokens, room_tokens - (RESULT_FRAME_TOKENS + CALL_TOKENS) * (len(texts) - index - 1)),
         )
         if size <= max(free, RESULT_FRAME_TOKENS):
             spent = size
             shares.append(ResultShare(chars=None))
         else:
-            chars = count_fitting_chars(text, max(free, RESULT_FRAME_TOKENS) if is_excerpt[place] else free // 2)
+            chars = count_fitting_chars(text, max(free, RESULT_FRAME_TOKENS) if is_excerpt[index] else free // 2)
             spent = estimate_tokens(text[:chars]) if chars else 0
             room_tokens -= RESULT_FRAME_TOKENS
             shares.append(ResultShare(chars=chars, is_oversized=size > most_tokens))

@@ -200,8 +200,8 @@ def measure_turn(
 def current_shape(turns: Sequence[TurnSizes], spared: int) -> ViewShape:
     """Return the present shape of the turns."""
     forms = [turn.form for turn in turns]
-    whole = [place for place, form in enumerate(forms, start=1) if form is not TurnForm.WHOLE]
-    loops = [place for place, form in enumerate(forms, start=1) if form is TurnForm.SUMMED]
+    whole = [index for index, form in enumerate(forms, start=1) if form is not TurnForm.WHOLE]
+    loops = [index for index, form in enumerate(forms, start=1) if form is TurnForm.SUMMED]
     return ViewShape(summed=max(loops, default=0), trimmed=max(whole, default=0), spared=spared)
 
 
@@ -211,12 +211,12 @@ def apply_forms(turns: Sequence[TurnSizes], limits: FormLimits) -> list[TurnSize
         replace(
             turn,
             form=TurnForm.SUMMED
-            if place < limits.summed
+            if index < limits.summed
             else TurnForm.TRIMMED
-            if place < limits.trimmed
+            if index < limits.trimmed
             else TurnForm.WHOLE,
         )
-        for place, turn in enumerate(turns)
+        for index, turn in enumerate(turns)
     ]
 
 
@@ -234,13 +234,13 @@ def fold_further(
 def estimate_turn_tokens(turns: Sequence[TurnSizes], shape: ViewShape, excerpts: int) -> list[int]:
     """Return the tokens of each turn. Excerpts are assumed to be as long as they can be."""
     tokens, spared = list[int](), shape.spared
-    for place in range(len(turns) - 1, shape.start - 1, -1):
-        turn = turns[place]
-        if place < shape.summed:
+    for index in range(len(turns) - 1, shape.start - 1, -1):
+        turn = turns[index]
+        if index < shape.summed:
             excerpt_tokens = min(excerpts, turn.whole - turn.summed)
             excerpts -= excerpt_tokens
             tokens.append(turn.summed + excerpt_tokens)
-        elif place < shape.trimmed:
+        elif index < shape.trimmed:
             whole = turn.results[max(0, len(turn.results) - spared) :]
             spared -= len(whole)
             tokens.append(turn.trimmed + sum(whole))
