@@ -1,5 +1,5 @@
 # make install | demo | test | proof | check | docs | lock | bench | clean, each with ARGS="..."
-# e.g. make test ARGS="-m slow", make lock ARGS=--upgrade
+# e.g. make test ARGS="-m system", make lock ARGS=--upgrade
 
 ARGS ?=
 PYTHON ?= python3
@@ -23,7 +23,7 @@ test: .venv/.installed
 
 # What takes minutes, and the laws with all their examples: hours on two cores.
 proof: .venv/.installed
-	EXAMPLES=all PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 4 --dist worksteal -m 'slow or soak or hypothesis' -rP $(ARGS)
+	EXAMPLES=all PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 4 --dist worksteal -m 'system or soak or hypothesis' -rP $(ARGS)
 
 check: .venv/.installed
 	.venv/bin/ruff check

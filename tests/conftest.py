@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,7 @@ settings.load_profile("reverie")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what runs in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all be that a test starts and interrupts
 
+ROOT = Path(__file__).parent
 BOX = ("bwrap", "--ro-bind", "/", "/", "--unshare-all", "true")
 
 
@@ -28,6 +30,36 @@ def no_box() -> str:
         return "bubblewrap is not installed: apt-get install bubblewrap"
     done = subprocess.run(BOX, capture_output=True, check=False, timeout=30)
     return f"bubblewrap does not work here: {done.stderr.decode(errors='replace').strip()}" if done.returncode else ""
+
+
+INTEGRATION = (
+    "channels/conformance/",
+    "gateway/cli/console/",
+    "gateway/cli/doctor/",
+    "gateway/cli/setup/",
+    "gateway/cli/test_backup_faults.py",
+    "gateway/cli/test_demo.py",
+    "gateway/ops/test_dashboard.py",
+    "gateway/system/crash/",
+    "gateway/system/long_run/",
+    "gateway/system/platforms/",
+    "gateway/system/reload/",
+    "gateway/test_app.py",
+    "gateway/tools/mcp/",
+    "gateway/tools/test_sandbox.py",
+    "gateway/tools/test_shell",
+    "packaging/",
+    "servers/",
+)
+"""Tests that run the program as a process, a whole platform over sockets, or a sandbox."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the integration tier by their place."""
+    for item in items:
+        if item.path.relative_to(ROOT).as_posix().startswith(INTEGRATION):
+            item.add_marker("integration")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -55,7 +55,7 @@ def fixed(turns: list[TurnSizes], prices: Prices, keep: int, period: int, loops:
     return played(turns, decided, prices)
 
 
-@pytest.mark.parametrize("periods", [SOME, pytest.param(PERIODS, marks=pytest.mark.slow)], ids=["some", "all"])
+@pytest.mark.parametrize("periods", [SOME, pytest.param(PERIODS, marks=pytest.mark.system)], ids=["some", "all"])
 @pytest.mark.parametrize("keep", [0, 2])
 @pytest.mark.parametrize(
     "one", [turn(5_000, 300, 1, 2), turn(200, 300, 1, 2), turn(5_000, 2_000, 1, 2), turn(8_000, 300, 5, 6)]

@@ -103,7 +103,7 @@ def mutant(old: str, new: str) -> Core:
     return cast("Core", module)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize(("old", "new", "proofs"), [row[1:] for row in MUTANTS], ids=[row[0] for row in MUTANTS])
 def test_mutant_is_found_out(old: str, new: str, proofs: str) -> None:
     core = mutant(old, new)

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_an_environment_without_pip_gets_it_where_there_is_no_uv(tmp_path: Path) -> None:
     """As an earlier run leaves it that was stopped half-way, or a uv that is no longer there."""
     (tmp_path / "requirements").mkdir()

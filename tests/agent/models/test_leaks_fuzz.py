@@ -81,7 +81,7 @@ HARD = {
     "begin",
     [
         *("", "<function=who><parameter=a>", "`"),
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("{", '{"', "[", "<tool_call>who(")),
+        *(pytest.param(one, marks=pytest.mark.system) for one in ("{", '{"', "[", "<tool_call>who(")),
     ],
 )
 def test_time_grows_with_the_length_and_no_faster(hard: str, begin: str) -> None:

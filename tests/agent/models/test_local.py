@@ -89,7 +89,7 @@ def test_it_answers_is_replaced_when_it_dies_and_ends_with_us() -> None:
     asyncio.run(story())
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @needs_weights
 def test_requests_right_after_each_other_are_not_cut() -> None:
     async def story() -> None:
@@ -199,7 +199,7 @@ def test_weights_that_cannot_be_loaded_are_told(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @needs_weights
 def test_every_conversation_begins_with_what_all_of_them_share() -> None:
     identity = replace(BLOCKS[0], text="You are Reverie, a quiet companion in chat rooms. " * 6)

@@ -138,7 +138,7 @@ async def test_the_last_sessions_of_the_day_are_left_to_the_operator() -> None:
         assert not it.task.done()
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_shards_identify_in_turn_and_each_is_resumed_by_itself() -> None:
     async with DiscordApi(Options(strict_identify=True)) as api:

@@ -44,7 +44,7 @@ def test_a_message_is_seen_once_whatever_becomes_of_its_request(what: str) -> No
     run()
 
 
-@pytest.mark.parametrize("what", [pytest.param("500 after", marks=pytest.mark.slow), "reset after", "silent"])
+@pytest.mark.parametrize("what", [pytest.param("500 after", marks=pytest.mark.system), "reset after", "silent"])
 def test_a_storm_after_processing_is_uncertain_and_seen_once(what: str) -> None:
     @story
     async def run() -> None:

@@ -56,7 +56,7 @@ def test_code_arrives_untouched_within_the_limits(server: Server, nick: str, tmp
     asyncio.run(asyncio.wait_for(_stress(server, nick, tmp_path, SHORT, page_lines=0), 120))
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize("page_lines", [0, 12])
 @pytest.mark.parametrize(("server", "nick"), SERVERS)
 def test_a_long_answer_arrives_whole_within_the_limits(

@@ -187,7 +187,7 @@ async def test_a_ctcp_flood_gets_a_few_answers() -> None:
         assert not run.messages
 
 
-@pytest.mark.parametrize("blocked", [1, pytest.param(6000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("blocked", [1, pytest.param(6000, marks=pytest.mark.system)])
 @story
 async def test_a_blocked_emit_loses_nothing_and_stops_the_reading(blocked: int) -> None:
     async with Ircd() as ircd, running(ircd) as run:

@@ -73,7 +73,7 @@ async def test_an_answer_that_never_comes_is_given_up(method: str) -> None:
             assert run.links[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_an_answer_that_only_drips_is_given_up() -> None:
     async with BotApi() as api:

@@ -194,7 +194,7 @@ def test_a_restore_that_is_killed_anywhere_leaves_the_old_or_the_new(tmp_path: P
 
 
 @pytest.mark.parametrize("every", [16, pytest.param(2, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("how", ["interrupted", pytest.param("refused", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["interrupted", pytest.param("refused", marks=pytest.mark.system)])
 def test_a_restore_that_is_broken_off_anywhere_leaves_the_old_or_the_new(tmp_path: Path, how: str, every: int) -> None:
     """Somebody presses Ctrl-C, or the disk does not do what it is told: unlike a kill that leaves time to clean up."""
     seen = set()
@@ -227,7 +227,7 @@ else:
 
 @pytest.mark.parametrize("what", ["backup", "restore"])
 @pytest.mark.parametrize(
-    "most_bytes", [10_000, *(pytest.param(most, marks=pytest.mark.slow) for most in (300_000, 600_000))]
+    "most_bytes", [10_000, *(pytest.param(most, marks=pytest.mark.system) for most in (300_000, 600_000))]
 )
 def test_a_disk_that_is_full_leaves_nothing_half(tmp_path: Path, what: str, most_bytes: int) -> None:
     """A limit on the size of files stands in for it: writing fails in the same places."""

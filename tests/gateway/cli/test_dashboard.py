@@ -83,7 +83,7 @@ def test_a_person_is_told_an_address_that_opens_the_page(tmp_path: Path) -> None
     assert problem == "nobody answers there"
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_another_gateway_at_its_port_is_not_taken_for_it(tmp_path: Path) -> None:
     with somebody() as port:
         config = configured(tmp_path, port=port)

@@ -40,7 +40,7 @@ def test_one_exchange_over_irc_with_a_model_of_ones_own(kind: str) -> None:
     assert "IRC server: 127.0.0.1 port " in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_without_an_answer_it_fails_and_says_why() -> None:
     done = demo("--once", "hello", OPENAI_API_KEY="k", OPENAI_BASE_URL="http://127.0.0.1:1/v1")
     assert done.returncode == 1
@@ -64,7 +64,7 @@ def test_the_embedded_model_answers_and_is_called_a_stand_in() -> None:
     assert "stand-in" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_an_installed_wheel_without_the_embedded_model_gives_scripted_answers(tmp_path: Path) -> None:
     """As `uv tool install` and `pipx install` leave it: the required libraries, and no checkout around."""
     subprocess.run(

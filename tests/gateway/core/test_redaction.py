@@ -230,7 +230,7 @@ def test_much_of_any_piece_takes_no_long_time(piece: str) -> None:
     assert time.process_time() - began < 0.8  # about 0.1 here; what is not linear takes many seconds
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.system) for seed in (1, 2))])
 def test_a_megabyte_of_hostile_text_takes_time_in_proportion(seed: int) -> None:
     chance = random.Random(seed)
     text = "".join(chance.choices(PIECES, k=200_000))[:1_000_000]

@@ -83,7 +83,7 @@ def test_the_token_of_the_address_is_taken_out_of_it_and_kept_for_the_tab(gatewa
         assert TOKEN not in page.url
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_gateway_without_a_token_says_so(tmp_path: Path, browser: Browser) -> None:
     made = House(tmp_path, token=None)
     try:
@@ -328,7 +328,7 @@ def test_a_conversation_shows_its_words_and_the_exact_blocks_of_its_last_prompt(
         assert page.locator("#opened .blocks details[open]").count() == opened  # nothing folds up under the reader
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_what_nobody_knows_the_end_of_stands_out(gateway: House, browser: Browser) -> None:
     def lost(_: Part) -> None:
         raise Uncertain("the line was cut behind it")
@@ -351,7 +351,7 @@ def test_what_nobody_knows_the_end_of_stands_out(gateway: House, browser: Browse
         assert page.url.startswith(gateway.url)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_channel_that_breaks_is_seen_at_once(gateway: House, browser: Browser) -> None:
     with tab(browser) as it:
         page = it.open(gateway.address)
@@ -368,7 +368,7 @@ def test_a_channel_that_breaks_is_seen_at_once(gateway: House, browser: Browser)
         expect(page.locator("#alerts")).not_to_contain_text("discord.main")
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(gateway: House, browser: Browser) -> None:
     with tab(browser) as it:
         it.expected = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_CONNECTION_RESET", "ERR_EMPTY")
@@ -386,7 +386,7 @@ def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(gateway: Hous
         expect(page.locator("#channels .chip").first).to_have_text("up")
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_token_that_is_changed_brings_the_form_back(gateway: House, browser: Browser) -> None:
     with tab(browser) as it:
         it.expected = ("401", "ERR_")

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.bench.bench_dashboard import measured, traffic
 from tests.kits.dashboard import IRC, House, Tab, chromium, house, tab
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")

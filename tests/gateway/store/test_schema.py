@@ -106,7 +106,7 @@ def test_a_store_is_refused_to_its_own_process_too(tmp_path: Path) -> None:
     run(story())
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.system)])
 def test_kill_9_loses_nothing_acknowledged_and_leaves_nothing_half(tmp_path: Path, rounds: int) -> None:
     path = tmp_path / "s.db"
     acknowledged: dict[int, list[int]] = {}

@@ -46,7 +46,7 @@ PLATFORMS: dict[str, tuple[type[Kit], Callable[[Kit, Clock], Channel], Callable[
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize(
     ("slow_s", "times"),
-    [(0.0, 6), (0.3, 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0.0, 20), (0.3, 5)))],
+    [(0.0, 6), (0.3, 2), *(pytest.param(*one, marks=pytest.mark.system) for one in ((0.0, 20), (0.3, 5)))],
 )
 @story
 async def test_restarts_amid_traffic_lose_nothing_and_double_nothing(

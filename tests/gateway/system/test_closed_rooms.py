@@ -213,7 +213,7 @@ async def irc() -> AsyncIterator[Street]:
 
 
 STREETS = {"telegram": telegram, "discord": discord, "irc": irc}
-PLATFORMS = [pytest.param("telegram", marks=pytest.mark.slow), "discord", "irc"]
+PLATFORMS = [pytest.param("telegram", marks=pytest.mark.system), "discord", "irc"]
 
 
 async def every_way(street: Street, secret: str = SECRET, question: str = "and the payroll of bob?") -> str:

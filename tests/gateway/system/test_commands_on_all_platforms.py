@@ -102,7 +102,7 @@ async def test_an_owner_is_answered_whatever_they_use(platform: str, tmp_path: P
         await answered(it, platform)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_an_owner_is_answered_on_a_real_irc_network(tmp_path: Path) -> None:
     @story
     async def told(port: int) -> None:

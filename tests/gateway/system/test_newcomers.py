@@ -115,7 +115,7 @@ async def test_a_newcomer_is_let_in_and_a_room_opened(platform: str, tmp_path: P
         await whole(it, platform, PLATFORM[platform])
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_newcomer_is_let_in_on_a_real_irc_network(tmp_path: Path) -> None:
     @story
     async def told(port: int) -> None:

@@ -15,7 +15,7 @@ TOO_MUCH = "More is said to me here than I can answer. I go on reading, and will
 LINES, MINUTE_S = 6_000, 60.0
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_raid_of_mentions_is_answered_as_far_as_the_room_has_and_owners_hear_of_it(tmp_path: Path) -> None:
     async def story(clock: JumpingClock) -> None:
         brain = Brain(clock, lambda _: Say(text="ok", takes_s=0.5))

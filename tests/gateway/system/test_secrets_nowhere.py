@@ -121,7 +121,7 @@ class Answering:
         return Answer(text=f"Well: {next(self.slips, 'nothing more')} - so it is. {said[-3_000:]}")
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_no_planted_secret_comes_out_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     way, known = ways(), passwords(KNOWN)
     monkeypatch.setenv("REVERIE_KEY", "key-of-the-environment-77")

@@ -91,7 +91,7 @@ def test_nothing_that_a_client_says_stops_it(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_the_command_steers_the_process_and_its_successor_after_a_kill(tmp_path: Path) -> None:
     socket = tmp_path / "data" / "reverie.db.sock"
 

@@ -137,7 +137,7 @@ async def test_entities_do_not_explode_and_read_no_files() -> None:
         assert len(got.text) < 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_a_page_that_is_too_much_ends_its_reader_only() -> None:
     many = b"<p " + b" ".join(b"a%d=1" % number for number in range(300_000)) + b">x"  # minutes, without a limit
@@ -145,7 +145,7 @@ async def test_a_page_that_is_too_much_ends_its_reader_only() -> None:
         await read(many)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_a_page_that_is_deep_is_read() -> None:
     for body in (b"<div>" * 400_000, b"<table>" * 100_000, b"<b><i>" * 50_000, b"<a href=x>" * 100_000, b"&" * 10**5):

@@ -304,7 +304,7 @@ class Terminal:
 
 
 @pytest.mark.parametrize(
-    "way", ["ctrl+q", *(pytest.param(way, marks=pytest.mark.slow) for way in ("SIGTERM", "SIGHUP"))]
+    "way", ["ctrl+q", *(pytest.param(way, marks=pytest.mark.system) for way in ("SIGTERM", "SIGHUP"))]
 )
 def test_the_command_runs_a_gateway_and_leaves_nothing_behind(tmp_path: Path, way: str) -> None:
     async def story() -> None:
@@ -330,7 +330,7 @@ def test_the_command_runs_a_gateway_and_leaves_nothing_behind(tmp_path: Path, wa
     asyncio.run(story())
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_the_command_tells_that_its_gateway_ended(tmp_path: Path) -> None:
     settings = configured(tmp_path, 1)
     settings.store.path.write_bytes(b"this is no database" * 100)

@@ -170,7 +170,7 @@ async def test_a_room_that_hides_is_not_missed_by_who_was_in_it(tmp_path: Path) 
     ("boxes", "code"),
     [
         (("--size", "20000000", "--tmpfs", "{data}"), "store.disk"),
-        pytest.param(("--ro-bind", "{data}", "{data}"), "store.directory", marks=pytest.mark.slow),
+        pytest.param(("--ro-bind", "{data}", "{data}"), "store.directory", marks=pytest.mark.system),
         (("--ro-bind", "{data}/reverie.db", "{data}/reverie.db"), "store.readonly"),
         (("--ro-bind", "{empty}", "{data}"), "store.directory"),
     ],
@@ -213,9 +213,9 @@ BOUND = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
 @pytest.mark.parametrize(
     ("path", "mode", "code", "fix"),
     [
-        pytest.param("data/reverie.db", 0o400, "store.readonly", "chown", marks=pytest.mark.slow),
+        pytest.param("data/reverie.db", 0o400, "store.readonly", "chown", marks=pytest.mark.system),
         ("data/reverie.db", 0o000, "store.readonly", "chown"),
-        pytest.param("data", 0o500, "store.directory", "writable", marks=pytest.mark.slow),
+        pytest.param("data", 0o500, "store.directory", "writable", marks=pytest.mark.system),
         ("data", 0o000, "store.directory", "writable"),
         ("reverie.yaml", 0o000, "config.invalid", "chmod 600"),
         (".", 0o000, "config.none", "--config"),
@@ -291,7 +291,7 @@ def said_to(model: ModelApi) -> dict[str, Any]:
     return next((one.body for one in model.seen if one.body.get("tools") and one.body["messages"]), {})
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_it_ends_in_time_though_nobody_answers(tmp_path: Path) -> None:
     async with world(tmp_path) as here, contextlib.AsyncExitStack() as stack:

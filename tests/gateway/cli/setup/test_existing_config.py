@@ -151,24 +151,24 @@ async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(tmp
 @pytest.mark.parametrize(
     ("more", "env", "code", "says"),
     [
-        pytest.param([], {"TG": ""}, 2, "--telegram-token-env: TG is not set", marks=pytest.mark.slow),
+        pytest.param([], {"TG": ""}, 2, "--telegram-token-env: TG is not set", marks=pytest.mark.system),
         ([], {"TG": "1:wrong-token-of-somebody"}, 1, "Telegram does not know this token"),
-        pytest.param(["--platforms", "matrix"], {}, 2, "--platforms: matrix is none of", marks=pytest.mark.slow),
+        pytest.param(["--platforms", "matrix"], {}, 2, "--platforms: matrix is none of", marks=pytest.mark.system),
         (["--platforms", "irc"], {}, 2, "--irc-contact is missing"),
         pytest.param(
             ["--platforms", "discord"],
             {},
             2,
             "--discord-token-env NAME or --discord-token-file PATH is missing",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.system,
         ),
         (["--telegram-owner", "@ann"], {}, 2, "--telegram-owner: a @name can change hands"),
         pytest.param(
-            ["--telegram-groups", "look"], {}, 1, "--telegram-groups: 'look' was not accepted", marks=pytest.mark.slow
+            ["--telegram-groups", "look"], {}, 1, "--telegram-groups: 'look' was not accepted", marks=pytest.mark.system
         ),
         (["--model-name", "claude-sonet"], {}, 1, "it has claude-sonnet-5-5"),
         pytest.param(
-            ["--model-provider", "oracle"], {}, 2, "--model-provider: one of anthropic", marks=pytest.mark.slow
+            ["--model-provider", "oracle"], {}, 2, "--model-provider: one of anthropic", marks=pytest.mark.system
         ),
     ],
 )
@@ -186,7 +186,7 @@ async def test_what_is_wrong_names_its_flag(
         assert "wrong-token-of-somebody" not in out + err
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_force_writes_what_does_not_work_and_yes_does_not(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
@@ -202,7 +202,7 @@ async def test_force_writes_what_does_not_work_and_yes_does_not(tmp_path: Path) 
         assert "A gardener." in (directory / "workspace" / "IDENTITY.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_input_that_ends_says_how_to_do_without(tmp_path: Path) -> None:
     code, _, err = await piped("--config", str(tmp_path / "bot"), words="telegram\n")
@@ -215,7 +215,7 @@ async def test_input_that_ends_says_how_to_do_without(tmp_path: Path) -> None:
         assert "\nsetup: the input has ended before all was answered, and nothing was written" in person.screen
 
 
-@pytest.mark.parametrize("question", [0, 3, 6, *(pytest.param(one, marks=pytest.mark.slow) for one in (1, 2, 4, 5))])
+@pytest.mark.parametrize("question", [0, 3, 6, *(pytest.param(one, marks=pytest.mark.system) for one in (1, 2, 4, 5))])
 @story
 async def test_ctrl_c_at_any_question_leaves_nothing(tmp_path: Path, question: int) -> None:
     async with world() as (api, fake):
@@ -261,7 +261,7 @@ async def test_a_bug_is_told_without_what_was_typed(tmp_path: Path) -> None:
         assert api.token not in out + err
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_a_running_gateway_is_not_disturbed(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
@@ -280,7 +280,7 @@ async def test_a_running_gateway_is_not_disturbed(tmp_path: Path) -> None:
             del os.environ["TG"], os.environ["KEY"]
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_secrets_may_stay_in_the_environment(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
@@ -308,7 +308,7 @@ async def test_secrets_may_stay_in_the_environment(tmp_path: Path) -> None:
         assert [path for path in files if path.startswith("secrets/")] == ["secrets/ops.token"]
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_what_does_not_work_can_be_left_out_or_left_so(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
@@ -335,7 +335,7 @@ async def test_what_does_not_work_can_be_left_out_or_left_so(tmp_path: Path) -> 
         assert "kind: llamacpp" in written(directory)["reverie.yaml"]
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_flags_say_all_that_a_person_could_of_irc(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
@@ -362,7 +362,7 @@ async def test_flags_say_all_that_a_person_could_of_irc(tmp_path: Path) -> None:
         assert (code, "the server password is refused" in err) == (1, True)
 
 
-@pytest.mark.parametrize("below", ["file", pytest.param("file/bot", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("below", ["file", pytest.param("file/bot", marks=pytest.mark.system)])
 @story
 async def test_a_place_that_cannot_be_written_is_told_before_the_first_question(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("")

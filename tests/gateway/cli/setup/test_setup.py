@@ -93,7 +93,7 @@ async def test_telegram_from_nothing_to_an_answer(tmp_path: Path, capsys: pytest
             assert api.token not in gateway.log
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_telegram_with_every_mistake(tmp_path: Path) -> None:
     directory = tmp_path / "bot"

@@ -229,7 +229,7 @@ async def _ended_well(home: Home) -> None:
 
 def steps_of(last: int, *, every: int) -> list[object]:
     """Those in between are slow."""
-    slow = [pytest.mark.slow]
+    slow = [pytest.mark.system]
     return [pytest.param(step, marks=() if step % every == 0 else slow) for step in range(1, last + 1)]
 
 

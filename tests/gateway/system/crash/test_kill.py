@@ -50,12 +50,12 @@ Store.outbox = guess
 """A program that guesses what became of a part that was cut off by a crash."""
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_an_outbox_that_sends_again_is_found_out(tmp_path: Path) -> None:
     assert asyncio.run(_story(tmp_path, 15, 3, GUESSES.format(guess="pending"))).duplicated
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_an_outbox_that_takes_it_for_sent_is_found_out(tmp_path: Path) -> None:
     assert asyncio.run(_story(tmp_path, 15, 3, GUESSES.format(guess="sent"))).faults
 

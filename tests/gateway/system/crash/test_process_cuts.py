@@ -168,7 +168,7 @@ def the_same(cut: Outcome, whole: Outcome, cuts: int) -> None:
 
 def steps_of(*, every: int) -> list[object]:
     """Up to where the story ends; those in between are slow."""
-    marks = [pytest.mark.slow]
+    marks = [pytest.mark.system]
     return [pytest.param(step, marks=() if step % every == 0 else marks) for step in range(1, LAST + 1)]
 
 
@@ -179,7 +179,7 @@ def test_after_a_cut_all_is_as_without(
     the_same(run(tmp_path, monkeypatch, step), whole, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize("seed", range(40))
 def test_after_several_cuts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Outcome, seed: int) -> None:
     rng = random.Random(seed)

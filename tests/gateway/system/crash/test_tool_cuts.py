@@ -167,7 +167,7 @@ def test_a_tool_that_is_under_way_is_cut(tmp_path: Path, how: How, what: What) -
     asyncio.run(story(tmp_path, how, what))
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize(("how", "what"), [case for case in CASES if case not in QUICK])
 def test_whatever_tool_is_under_way_is_cut(tmp_path: Path, how: How, what: What) -> None:
     asyncio.run(story(tmp_path, how, what))

@@ -191,7 +191,7 @@ ALONE: tuple[Callable[[Town, Chat], Awaitable[str]], ...] = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize("attack", [*ROOMS, *ALONE], ids=lambda attack: attack.__name__)
 @story
 async def test_an_instruction_in_view_waits_for_an_approval_whoever_speaks_next(

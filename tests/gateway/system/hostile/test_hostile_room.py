@@ -75,7 +75,7 @@ def _around(text: str, found: re.Match[str] | None) -> str:
     return f"{'' if found else '??? '}{flat[:HELD_CHARS]}"
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.system)])
 @story
 async def test_nothing_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
     attacks = [*RIGHTS, *FILES, *SHELL, *WEB, *WORDS, *APPROVALS, *ROOMS]
@@ -83,7 +83,7 @@ async def test_nothing_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     await nothing_succeeds(tmp_path, monkeypatch, attacks[::every])
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_no_bomb_goes_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await nothing_succeeds(tmp_path, monkeypatch, BOMBS)
@@ -145,7 +145,7 @@ HELD_FROM_NOBODY = {
 """What a shell without walls does not reach where the gateway runs as root: its commands run as `nobody`."""
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_where_nothing_holds_they_do_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = os.geteuid() == 0

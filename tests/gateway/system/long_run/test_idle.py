@@ -28,14 +28,14 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> list[signals.Signal]:
     return seen
 
 
-@pytest.mark.parametrize("hours", [6, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("hours", [6, pytest.param(24, marks=pytest.mark.system)])
 @pytest.mark.parametrize(
     ("dmn", "talks"),
     [
         ({}, False),
         ({"forage": True}, True),
-        pytest.param({}, True, marks=pytest.mark.slow),
-        pytest.param({"forage": True}, False, marks=pytest.mark.slow),
+        pytest.param({}, True, marks=pytest.mark.system),
+        pytest.param({"forage": True}, False, marks=pytest.mark.system),
     ],
     ids=["resting", "foraging, after a conversation", "resting, after a conversation", "foraging"],
 )

@@ -15,7 +15,7 @@ BIG = replace(MANY, said=(50, 400), replies=(40, 120))
 
 @pytest.mark.parametrize(
     ("window", "turns"),
-    [(8_000, 80), *(pytest.param(window, 200, marks=pytest.mark.slow) for window in (8_000, 32_000, 200_000))],
+    [(8_000, 80), *(pytest.param(window, 200, marks=pytest.mark.system) for window in (8_000, 32_000, 200_000))],
 )
 def test_a_long_conversation_goes_on(window: int, turns: int) -> None:
     tale = lived(window=window, turns=turns, recall_tokens=150)
@@ -28,18 +28,18 @@ def test_texts_may_be_denser_than_anybody_estimates() -> None:
     lived(window=8_000, turns=50, chars_per_token=2.0)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_window_that_is_smaller_than_anybody_was_told_is_found_out() -> None:
     """Each turn is folded and asked again until it fits; nobody is told."""
     assert lived(window=32_000, real=12_000, turns=60).overflows > 0
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_it_goes_on_over_a_socket() -> None:
     assert lived(window=32_000, turns=60, socket=True, restarts=2).script.told > 20
 
 
-@pytest.mark.parametrize(("turns", "restarts"), [(40, 3), pytest.param(120, 11, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("turns", "restarts"), [(40, 3), pytest.param(120, 11, marks=pytest.mark.system)])
 def test_a_restart_changes_no_byte_of_any_request(turns: int, restarts: int) -> None:
     """Folded under pressure only: what is believed of the provider's cache does not outlive a process."""
     how = {"window": 32_000, "turns": turns, "folds": {"policy": "full"}, "names": True}

@@ -61,8 +61,8 @@ def of_the_raid(brain: Brain) -> list[Ask]:
     ("listen", "lines"),
     [
         ("ambient", LINES // 4),
-        pytest.param("ambient", LINES, marks=pytest.mark.slow),
-        pytest.param("mention", LINES, marks=pytest.mark.slow),
+        pytest.param("ambient", LINES, marks=pytest.mark.system),
+        pytest.param("mention", LINES, marks=pytest.mark.system),
     ],
 )
 def test_a_raid_makes_at_most_two_requests_and_nobody_waits_for_it(tmp_path: Path, listen: str, lines: int) -> None:
@@ -86,7 +86,7 @@ def test_a_raid_makes_at_most_two_requests_and_nobody_waits_for_it(tmp_path: Pat
     simulate(story)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_nobody_waits_for_an_agent_that_is_busy_with_the_raid(tmp_path: Path) -> None:
     """Its look at the room takes half a minute, and it has only two lanes."""
 
@@ -112,7 +112,7 @@ def test_nobody_waits_for_an_agent_that_is_busy_with_the_raid(tmp_path: Path) ->
     simulate(story)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize(("who", "most"), [("listen: all", 4), ("mentions", LINES // 50 + 5)])
 def test_what_the_worst_raids_cost(tmp_path: Path, who: str, most: int) -> None:
     """Where the operator wants every line answered: a turn a minute. Where each line is said to the agent: all of them

@@ -160,7 +160,7 @@ async def test_a_killed_process_answers_what_was_said_while_it_was_dead(tmp_path
         assert it.api.token not in it.log
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_a_process_killed_between_the_message_and_its_receipt_does_not_say_it_twice(tmp_path: Path) -> None:
     async with town(tmp_path, request_timeout=30) as it:

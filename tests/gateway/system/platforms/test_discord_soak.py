@@ -1,6 +1,6 @@
 """The whole gateway on Discord while everything goes wrong at random: each message is answered once.
 
-Run it with `-m slow -s` to see the figures.
+Run it with `-m system -s` to see the figures.
 """
 
 import asyncio

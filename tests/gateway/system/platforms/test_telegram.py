@@ -237,7 +237,7 @@ async def test_no_log_line_and_no_entry_tells_the_token(tmp_path: Path, caplog: 
         assert not [entry for entry in await it.entries() if secret in str(entry)]
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_kill_in_the_middle_of_a_batch_of_fifty_loses_and_doubles_nothing(tmp_path: Path) -> None:
     kills(tmp_path, rounds=3, seed=1)
 
@@ -264,13 +264,13 @@ TelegramPoller._take = take
 """
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_position_that_runs_ahead_of_what_was_heard_is_found_out(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="an update was lost"):
         kills(tmp_path, rounds=5, seed=3, sabotage=CONFIRMS_TOO_EARLY, moments=("taking",))
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_an_outbox_that_sends_again_is_found_out(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"lost|duplicated"):
         kills(tmp_path, rounds=10, seed=4, sabotage=GUESSES.format(guess="pending"))

@@ -34,7 +34,7 @@ async def test_a_conversation_goes_on_where_its_group_moves_to(tmp_path: Path) -
         assert len(set(ended)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_a_move_behind_our_back_costs_nothing(tmp_path: Path) -> None:
     async with town(tmp_path) as it:

@@ -83,7 +83,7 @@ def test_an_idle_day_makes_no_model_call(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_a_budget_keeps_the_prompt_and_its_cost_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 

@@ -121,7 +121,7 @@ def test_a_capability_more_changes_nothing_in_front_of_the_catalogue(tmp_path: P
     assert [tool["name"] for tool in whole["tools"]] == ["call_capability"]
 
 
-@pytest.mark.parametrize("surface", [pytest.param("native", marks=pytest.mark.slow), "capability"])
+@pytest.mark.parametrize("surface", [pytest.param("native", marks=pytest.mark.system), "capability"])
 def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, surface: str
 ) -> None:

@@ -78,7 +78,7 @@ async def test_other_rooms_on_irc_need_no_other_connection(tmp_path: Path) -> No
         assert it.log().count(f"{IRC} is up") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_one_goes_and_another_comes_and_no_other_is_touched(tmp_path: Path) -> None:
     async with town(tmp_path, 1) as it:
@@ -102,7 +102,7 @@ async def test_one_goes_and_another_comes_and_no_other_is_touched(tmp_path: Path
         assert (now[TELEGRAM], now[IRC]) == (before[TELEGRAM], before[IRC] + 1)
 
 
-@pytest.mark.slow
+@pytest.mark.system
 @story
 async def test_a_token_that_is_new_and_refused_stands_in_no_log_and_the_others_go_on(tmp_path: Path) -> None:
     async with town(tmp_path, 1) as it:

@@ -111,7 +111,7 @@ def test_what_is_written_counts_and_what_is_broken_does_not(tmp_path: Path) -> N
     asyncio.run(story())
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_it_is_asked_from_the_command_line(tmp_path: Path) -> None:
     async def story() -> None:
         async with program(tmp_path) as it:
