@@ -23,6 +23,8 @@ from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
+logger = logging.getLogger(__name__)
+
 
 class TokenCounter(Protocol):
     """Counts tokens of texts as some model's tokenizer would, or nearly."""
@@ -165,7 +167,6 @@ many are counted."""
 _SLICES = 16
 _GENERATION_SIZE = 16_384
 """Texts that are surely remembered: more than the history that fits a window. 2.5 MB when twice as many are."""
-logger = logging.getLogger(__name__)
 
 
 class MemoizedCount:

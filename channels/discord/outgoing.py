@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from channels.discord.interactions import InteractionResponder
     from channels.discord.rest import DiscordRestClient
 
+logger = logging.getLogger("reverie.discord")
+
 
 MAX_CONTENT_UNITS = 2000
 """https://discord.com/developers/docs/resources/message#create-message says characters, not which; counted in UTF-16
@@ -82,7 +84,6 @@ def _code_block(code: list[str], language: str) -> list[str]:
     return [f"```{language}", *safe, "```"] if any(line.strip() for line in code) else []
 
 
-logger = logging.getLogger("reverie.discord")
 MAX_FILE_BYTES: Final = 10 * 2**20
 """https://discord.com/developers/docs/reference#uploading-files: the limit without a paid plan."""
 SUPPRESS_EMBEDS, SUPPRESS_NOTIFICATIONS = 1 << 2, 1 << 12

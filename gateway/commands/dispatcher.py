@@ -31,6 +31,8 @@ from gateway.stream import attention
 from gateway.stream.attention import ListenMode
 from gateway.stream.uncertain_sends import find_uncertain_posts
 
+logger = logging.getLogger("reverie.commands")
+
 MAX_LINE_CHARS: Final = 200
 """Longest arguments, and longest answer, in an audit record."""
 _MAX_NAME_CHARS: Final = 64
@@ -101,8 +103,6 @@ def _clip_line(text: str, chars: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= chars else f"{line[: chars - 1]}…"
 
-
-logger = logging.getLogger("reverie.commands")
 
 MAX_OVERHEARD_MORE_AGE_S = 300.0
 """Seconds after a page in which an unaddressed "more" in a room asks for the next one."""

@@ -44,6 +44,8 @@ from gateway.store import AppendResult, NewEntry, StoreError
 from gateway.store.format import hide_codes
 from gateway.store.overview import NotificationRow, TurnRow
 
+logger = logging.getLogger("reverie.ops")
+
 
 class ApiEvent(ApiModel):
     """Base of all events."""
@@ -692,8 +694,6 @@ class WarningLogHandler(logging.Handler):
         with contextlib.suppress(RuntimeError):  # the loop is being closed
             loop.call_soon_threadsafe(self._on_warning, record.levelname.lower(), record.name, message)
 
-
-logger = logging.getLogger("reverie.ops")
 
 BATCH_INTERVAL_S: Final = 0.1
 """Seconds between two batches."""

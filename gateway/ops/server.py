@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from gateway.ops.api import ApiRouter
     from gateway.ops.api_schemas import ApiServices
 
+logger = logging.getLogger("reverie.ops")
+
 
 ASSET_CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -79,8 +81,6 @@ def load_assets() -> MappingProxyType[str, HttpResponse]:
         )
     return MappingProxyType(found)
 
-
-logger = logging.getLogger("reverie.ops")
 
 PageFactories = Mapping[str, Callable[[], HttpResponse]]
 """Page builders by path. Each is called for every request, on the event loop."""

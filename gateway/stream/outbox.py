@@ -56,6 +56,8 @@ from gateway.core.redaction import Redact, Redactor
 from gateway.store import NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
 from gateway.stream.inbox import ReadyConversation
 
+logger = logging.getLogger("reverie.outbox")
+
 MAX_AGE_S = 24 * 3600.0
 """Age at which a post is given up: a late answer is worse than none; Telegram keeps updates for the same time."""
 FIRST_RETRY_S = 1.0
@@ -158,9 +160,6 @@ def summarize_parts(parts: Sequence[OutboxPart]) -> tuple[Literal["sent", "uncer
             if part.state == worst:
                 return worst, f"part {part.index + 1} of {len(parts)}: {part.reason}"
     return "sent", ""
-
-
-logger = logging.getLogger("reverie.outbox")
 
 
 class DeliveryAttempt:

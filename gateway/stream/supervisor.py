@@ -31,6 +31,8 @@ from gateway.core.events import ChannelName, ConnectionChanged, EventId, Notific
 from gateway.core.metrics import GatewayStats
 from gateway.store import StoreError
 
+logger = logging.getLogger("reverie.runner")
+
 _ADAPTER_MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "irc": ("channels.irc.channel", "channels.irc.connection"),
     "telegram": ("channels.telegram.channel",),
@@ -79,8 +81,6 @@ def import_adapter(config: ChannelConfig) -> None:
     for module in _ADAPTER_MODULES.get(config.platform, ()):
         import_module(module)
 
-
-logger = logging.getLogger("reverie.runner")
 
 FLUSH_S = 2.0
 """Real seconds in which a channel may still deliver queued posts, among them the answer to the restart command."""
