@@ -295,7 +295,7 @@ class _Gateway:
             leave=lambda at: self.room_membership.start("leave", at, _log_refusal(at)),
             spawn=self.spawn,
             title=self.titles.room_title,
-            named=self.titles.add_titles,
+            with_titles=self.titles.add_titles,
         )
 
     def _build_background(self, access_policy: AccessPolicy, bindings: Bindings) -> BackgroundServices:

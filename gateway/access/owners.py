@@ -1,4 +1,4 @@
-"""Notifications to owners, and command menus by role.
+"""What people with a role are shown unasked: notices to owners, and command menus by role.
 
 `OwnerNotifier` posts what owners did not ask for but should know: limits that were reached, codes that wait for an
 admin. `CommandMenuPublisher` shows people with a role the commands that they may use, where the platform can.
@@ -19,7 +19,185 @@ from gateway.core.facts import OPERATOR_CHANNEL, Fact, IdentityLinked, PostQueue
 from gateway.core.identity import AccessPolicy, identify
 from gateway.store import AppendResult, NewEntry, OutboxPost, Store
 
+logger = logging.getLogger("reverie.owners")
+
+MAX_POSTS_PER_KIND: Final = 10
+"""Posts of each kind in a UTC day; one more post says that there was more."""
+MORE_TEXT: Final = (
+    f"There is more today. I tell of {MAX_POSTS_PER_KIND} things of a kind a day; `reverie "
+    "log tail` shows what came after them."
+)
+NoticeText = str | Callable[[Address | None], str]
+"""Text for owners, or a function that makes it for the place of the post.
+
+The place is None for the process's own log.
+"""
+PAGE_ENTRIES: Final = 300
+MAX_PAGES: Final = 10
+"""At most this many pages of this size of direct messages, newest first, are searched for one from an owner."""
+MAX_POSTS_SEARCHED: Final = 2_000
+"""Newest posts searched for today's notices. There are more in a day only where each kind has some."""
 PersonWithRole = tuple[Sender, Literal["owner", "admin", "member"]]
+
+
+class _OwnerChat(NamedTuple):
+    """Direct chat in which an owner wrote."""
+
+    at: Address
+    sender: Sender
+
+
+class OwnerNotifier:
+    """Posts notices to the gateway's owners. `on_appended` must get all entries that the store appends."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        policy: AccessPolicy,
+        *,
+        to: Callable[[], Address | None],
+        post: Callable[[OutboxPost], None],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        with_titles: Callable[[str], str] = str,
+    ) -> None:
+        """`to`: returns the configured place for notices. None: the direct chat that a verified owner used last.
+
+        `post` delivers a post that is in the log. `with_titles` inserts the titles of places into a text.
+        """
+        self._with_titles = with_titles
+        self._store = store
+        self._clock = clock
+        self._policy = policy
+        self._configured_address = to
+        self._post = post
+        self._spawn = spawn
+        self._owner_chat: _OwnerChat | None = None
+        self._lock = asyncio.Lock()
+        """One text after the other, so that they can be counted."""
+        self._day = ""
+        self._post_counts: dict[str, int] = {}
+        """Posts of that day, by kind, so that many of one kind do not suppress another."""
+        self._logged = LruDict[str, None]()
+        """Keys of the texts that the process has logged, with their days."""
+
+    async def load(self) -> None:
+        """Find the chat in which an owner wrote last. Call it once roles are loaded."""
+        if self._configured_address() is None:
+            self._owner_chat = await self._find_newest_chat()
+
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+        """Move notices to the direct chat in which an owner writes.
+
+        To the operator's own channel only while no other chat is known: nobody may be looking there.
+        """
+        for entry, done in zip(entries, written, strict=True):
+            chat = _parse_direct_chat(entry.fact) if done.is_new else None
+            if (
+                chat is not None
+                and self._is_owner(chat)
+                and (self._owner_chat is None or chat.at.channel != OPERATOR_CHANNEL)
+            ):
+                self._owner_chat = chat
+
+    def notify(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
+        """Post this text to owners once a UTC day for each key. Markdown, not blank. Returns at once.
+
+        `beside`: a channel that does not work; another one is used if an owner is known there.
+
+        The post is durable soon after, and not repeated after a restart. Every text is also logged by the process;
+        where no owner is known, only there.
+        """
+        self._spawn(self.notify_and_wait(key, text, beside=beside))
+
+    async def notify_and_wait(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
+        """As `notify`, but return once the post is durable. Raises `StoreError`."""
+        async with self._lock:
+            now = self._clock.now()
+            day = now.date().isoformat()
+            if day != self._day:
+                self._post_counts, self._day = {}, day
+            kind = key.partition(":")[0]
+            if kind not in self._post_counts:
+                self._post_counts[kind] = await self._count_posts(day, kind)
+            if f"{day}:{key}" not in self._logged:
+                self._logged.put(f"{day}:{key}", None)
+                logger.warning("for owners: %s", text if isinstance(text, str) else text(None))
+            to = await self._find_address(beside)
+            if to is None or self._post_counts[kind] > MAX_POSTS_PER_KIND:
+                return
+            if self._post_counts[kind] == MAX_POSTS_PER_KIND:
+                key, text = "more", MORE_TEXT
+            words = self._with_titles(text if isinstance(text, str) else text(to))
+            post = Post(key=_post_key(day, kind, key), to=to, text=words, style="notice")
+            entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
+            (queued,) = await self._store.append([entry])
+            if queued.is_new:
+                self._post_counts[kind] += 1
+                self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
+
+    async def _find_address(self, beside: ChannelName | None) -> Address | None:
+        """Return the address for notices.
+
+        Ownership is checked again: the configuration or roles may have changed since.
+        """
+        to = self._configured_address()
+        if to is None:
+            if self._owner_chat is None or not self._is_owner(self._owner_chat):
+                self._owner_chat = await self._find_newest_chat()
+            to = None if self._owner_chat is None else self._owner_chat.at
+        if to is not None and to.channel == beside:
+            elsewhere = await self._find_newest_chat(beside)
+            to = to if elsewhere is None else elsewhere.at
+        return to
+
+    async def _find_newest_chat(self, beside: ChannelName | None = None) -> _OwnerChat | None:
+        """Return the chat in which an owner wrote last; that of the operator's own channel only if there is no other.
+
+        `beside`: a channel that does not count.
+        """
+        before, operator_chat = None, None
+        for _ in range(MAX_PAGES):
+            page = await self._store.newest_entries(PAGE_ENTRIES, before=before, kinds=["direct", "command"])
+            for one in reversed(page):
+                if (
+                    (chat := _parse_direct_chat(one.fact)) is not None
+                    and chat.at.channel != beside
+                    and self._is_owner(chat)
+                ):
+                    if chat.at.channel != OPERATOR_CHANNEL:
+                        return chat
+                    operator_chat = operator_chat or chat
+            if len(page) < PAGE_ENTRIES:
+                break
+            before = page[0].seq
+        return operator_chat
+
+    def _is_owner(self, chat: _OwnerChat) -> bool:
+        """Return whether this is a verified owner everywhere: an owner of one room or agent gets no notices."""
+        return identify(self._policy, chat.at, chat.sender).global_role == "owner"
+
+    async def _count_posts(self, day: str, kind: str) -> int:
+        """Return how many of that day's posts are in the log already."""
+        rows = await self._store.entry_rows(kinds=["post"], limit=MAX_POSTS_SEARCHED, newest=True)
+        return sum((key or "").startswith(f"post:{_day_prefix(day, kind)}") for _, _, _, _, key, _, _ in rows)
+
+
+def _parse_direct_chat(fact: Fact) -> _OwnerChat | None:
+    """Return the sender and chat of a direct message."""
+    if isinstance(fact, Message) and fact.kind == "direct":
+        return _OwnerChat(fact.at, fact.sender)
+    return _OwnerChat(fact.at, fact.sender) if isinstance(fact, Command) and fact.direct else None
+
+
+def _day_prefix(day: str, kind: str) -> str:
+    """Return the prefix that exactly the keys of that day's posts have."""
+    return hashlib.sha256(f"owners:{day}:{kind}".encode()).hexdigest()[:12]
+
+
+def _post_key(day: str, kind: str, key: str) -> PostKey:
+    """Return a key as long as a ULID, always the same."""
+    return PostKey(_day_prefix(day, kind) + hashlib.sha256(key.encode()).hexdigest()[:14])
 
 
 class CommandMenuPublisher:
@@ -68,178 +246,3 @@ class CommandMenuPublisher:
             role = identify(self._policy, Address(channel=channel, room=RoomId(sender_id)), sender).global_role
             if role in ("owner", "admin", "member"):
                 yield sender, role
-
-
-logger = logging.getLogger("reverie.owners")
-
-MAX_POSTS_PER_KIND: Final = 10
-"""Posts of each kind in a UTC day; one more post says that there was more."""
-MORE_TEXT: Final = (
-    f"There is more today. I tell of {MAX_POSTS_PER_KIND} things of a kind a day; `reverie "
-    "log tail` shows what came after them."
-)
-NoticeText = str | Callable[[Address | None], str]
-"""Text for owners, or a function that makes it for the place of the post.
-
-The place is None for the process's own log.
-"""
-PAGE: Final = 300
-PAGES: Final = 10
-"""At most this many pages of this size of direct messages, newest first, are searched for one from an owner."""
-POSTS: Final = 2_000
-"""Newest posts searched for today's notices. There are more in a day only where each kind has some."""
-
-
-class _OwnerChat(NamedTuple):
-    """Direct chat in which an owner wrote."""
-
-    at: Address
-    sender: Sender
-
-
-class OwnerNotifier:
-    """Posts notices to the gateway's owners. `on_appended` must get all entries that the store appends."""
-
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        policy: AccessPolicy,
-        *,
-        to: Callable[[], Address | None],
-        post: Callable[[OutboxPost], None],
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
-        named: Callable[[str], str] = str,
-    ) -> None:
-        """`to`: the configured place for notices. None: the direct chat that a verified owner used last.
-
-        `named` inserts the titles of places into a text.
-        """
-        self._named = named
-        self._store = store
-        self._clock = clock
-        self._policy = policy
-        self._configured_address = to
-        self._post = post
-        self._spawn = spawn
-        self._owner_chat: _OwnerChat | None = None
-        self._lock = asyncio.Lock()
-        """One text after the other, so that they can be counted."""
-        self._day = ""
-        self._post_counts: dict[str, int] = {}
-        """Posts of that day, by kind, so that many of one kind do not suppress another."""
-        self._logged = LruDict[str, None]()
-
-    async def load(self) -> None:
-        """Find the chat in which an owner wrote last. Call it once roles are loaded."""
-        if self._configured_address() is None:
-            self._owner_chat = await self._find_newest_chat()
-
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Move notices to the direct chat in which an owner writes.
-
-        To the operator's own channel only while no other chat is known: nobody may be looking there.
-        """
-        for entry, done in zip(entries, written, strict=True):
-            home = _parse_direct_chat(entry.fact) if done.is_new else None
-            if (
-                home is not None
-                and self._is_owner(home)
-                and (self._owner_chat is None or home.at.channel != OPERATOR_CHANNEL)
-            ):
-                self._owner_chat = home
-
-    def notify(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
-        """Post this text to owners once a UTC day for each key. Markdown, not blank. Returns at once.
-
-        `beside`: a channel that does not work; another one is used if an owner is known there.
-
-        The post is durable soon after, and not repeated after a restart. Every text is also logged by the process;
-        where no owner is known, only there.
-        """
-        self._spawn(self.notify_and_wait(key, text, beside=beside))
-
-    async def notify_and_wait(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
-        """As `notify`, but return once the post is durable. Raises `StoreError`."""
-        async with self._lock:
-            now = self._clock.now()
-            day = now.date().isoformat()
-            if day != self._day:
-                self._post_counts, self._day = {}, day
-            kind = key.partition(":")[0]
-            if kind not in self._post_counts:
-                self._post_counts[kind] = await self._count_posts(day, kind)
-            if f"{day}:{key}" not in self._logged:
-                self._logged.put(f"{day}:{key}", None)
-                logger.warning("for owners: %s", text if isinstance(text, str) else text(None))
-            to = await self._find_address(beside)
-            if to is None or self._post_counts[kind] > MAX_POSTS_PER_KIND:
-                return
-            if self._post_counts[kind] == MAX_POSTS_PER_KIND:
-                key, text = "more", MORE_TEXT
-            words = self._named(text if isinstance(text, str) else text(to))
-            post = Post(key=_post_key(day, kind, key), to=to, text=words, style="notice")
-            entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
-            (queued,) = await self._store.append([entry])
-            if queued.is_new:
-                self._post_counts[kind] += 1
-                self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
-
-    async def _find_address(self, beside: ChannelName | None) -> Address | None:
-        """Return the address for notices.
-
-        Ownership is checked again: the configuration or roles may have changed since.
-        """
-        to = self._configured_address()
-        if to is None:
-            if self._owner_chat is None or not self._is_owner(self._owner_chat):
-                self._owner_chat = await self._find_newest_chat()
-            to = None if self._owner_chat is None else self._owner_chat.at
-        if to is not None and to.channel == beside:
-            elsewhere = await self._find_newest_chat(beside)
-            to = to if elsewhere is None else elsewhere.at
-        return to
-
-    async def _find_newest_chat(self, beside: ChannelName | None = None) -> _OwnerChat | None:
-        before, at_the_console = None, None
-        for _ in range(PAGES):
-            page = await self._store.newest_entries(PAGE, before=before, kinds=["direct", "command"])
-            for one in reversed(page):
-                if (
-                    (home := _parse_direct_chat(one.fact)) is not None
-                    and home.at.channel != beside
-                    and self._is_owner(home)
-                ):
-                    if home.at.channel != OPERATOR_CHANNEL:
-                        return home
-                    at_the_console = at_the_console or home
-            if len(page) < PAGE:
-                break
-            before = page[0].seq
-        return at_the_console
-
-    def _is_owner(self, home: _OwnerChat) -> bool:
-        """Return whether this is a verified owner everywhere: an owner of one room or agent gets no notices."""
-        return identify(self._policy, home.at, home.sender).global_role == "owner"
-
-    async def _count_posts(self, day: str, kind: str) -> int:
-        """Return how many of that day's posts are in the log already."""
-        rows = await self._store.entry_rows(kinds=["post"], limit=POSTS, newest=True)
-        return sum((key or "").startswith(f"post:{_day_prefix(day, kind)}") for _, _, _, _, key, _, _ in rows)
-
-
-def _parse_direct_chat(fact: Fact) -> _OwnerChat | None:
-    """Return the sender and chat of a direct message."""
-    if isinstance(fact, Message) and fact.kind == "direct":
-        return _OwnerChat(fact.at, fact.sender)
-    return _OwnerChat(fact.at, fact.sender) if isinstance(fact, Command) and fact.direct else None
-
-
-def _day_prefix(day: str, kind: str) -> str:
-    """Return the prefix that exactly the keys of that day's posts have."""
-    return hashlib.sha256(f"owners:{day}:{kind}".encode()).hexdigest()[:12]
-
-
-def _post_key(day: str, kind: str, key: str) -> PostKey:
-    """Return a key as long as a ULID, always the same."""
-    return PostKey(_day_prefix(day, kind) + hashlib.sha256(key.encode()).hexdigest()[:14])

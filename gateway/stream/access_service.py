@@ -1,4 +1,7 @@
-"""Access services of all channels, wired: roster, pairing, limits, and notifications to owners."""
+"""Access services of all channels, wired: roster, pairing, linking, limits, notices to owners, and command menus.
+
+It is not in `gateway.access`, because it needs this package's `policies` and `routing`, which stand above it.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -39,11 +42,11 @@ class AccessService:
         leave: Callable[[Address], None],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         title: Callable[[Address], str] = lambda _: "",
-        named: Callable[[str], str] = str,
+        with_titles: Callable[[str], str] = str,
     ) -> None:
         """`post`, `join` and `leave` are called on the event loop, and return at once; not before `load`.
 
-        `title`: title of a room. Empty: unknown. `named` inserts the titles of places into a text.
+        `title`: title of a room. Empty: unknown. `with_titles` inserts the titles of places into a text.
         """
         self._store = store
         self.roster = Roster(store, clock)
@@ -67,7 +70,13 @@ class AccessService:
             title=title,
         )
         self.owner_notifier = OwnerNotifier(
-            store, clock, self.policy, to=lambda: _owner_address(live), post=post, spawn=spawn, named=named
+            store,
+            clock,
+            self.policy,
+            to=lambda: _owner_address(live),
+            post=post,
+            spawn=spawn,
+            with_titles=with_titles,
         )
         self.stats = LimitStats()
         self.limits = UsageLimiter(
@@ -78,14 +87,14 @@ class AccessService:
             stats=self.stats,
         )
         self.command_menus = CommandMenuPublisher(self.policy, channels)
-        for source in (
+        for component in (
             self.roster,
             self.command_menus,
             self.owner_notifier,
             self.limits,
             AccessNotifier(self.policy, post, join, leave),
         ):
-            store.add_listener(source.on_appended)
+            store.add_listener(component.on_appended)
         store.add_listener(self._on_appended)
         live.add_listener(DerivedSettingsListener(policies.build_access_policy, self._update_policy))
         live.add_listener(DerivedSettingsListener(policies.build_limit_settings, self.limits.update))
