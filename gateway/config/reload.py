@@ -27,8 +27,12 @@ from gateway.core.clock import Clock
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.fields import ConfigSection
 
+logger = logging.getLogger("reverie.live")
+
 Value = TypeVar("Value")
+Derived = TypeVar("Derived")
 KeyPattern = tuple[str, ...]
+"""A key's parts; `*` for any name."""
 
 RESTART_KEYS: Final[Mapping[str, str]] = {
     "store": "the log is open, and everything that goes on is written there",
@@ -39,8 +43,7 @@ RESTART_KEYS: Final[Mapping[str, str]] = {
 }
 """Keys, `*` for any name, with the reason why they cannot change while the gateway runs. Agents cannot be added or
 removed either: each has a state of its own, which is read from the log at the start."""
-logger = logging.getLogger("reverie.live")
-Derived = TypeVar("Derived")
+_RESTART_PATTERNS: Final[Sequence[KeyPattern]] = [tuple(key.split(".")) for key in RESTART_KEYS]
 DEBOUNCE_MS: Final = 200
 """Changes within this time are handled together: an editor takes several steps, and so does a write of several
 files."""
@@ -126,7 +129,7 @@ def locate_problem(problem: ConfigProblem, lines: Mapping[str, tuple[str, int]])
 
 
 def _keep_running(old: Value, new: Value, patterns: Sequence[KeyPattern]) -> Value:
-    """Return `new`, with the old values of keys that need a restart."""
+    """Return `new`, with the old values of keys that match a pattern: they need a restart."""
     if () in patterns:
         return old
     names = {pattern[0] for pattern in patterns}
@@ -140,10 +143,8 @@ def _keep_running(old: Value, new: Value, patterns: Sequence[KeyPattern]) -> Val
 
 
 def _patterns_below(patterns: Sequence[KeyPattern], *names: str) -> list[KeyPattern]:
+    """Return the rest of each pattern that begins with these names."""
     return [pattern[len(names) :] for pattern in patterns if pattern[: len(names)] == names]
-
-
-_RESTART_PATTERNS: Final[Sequence[KeyPattern]] = [tuple(key.split(".")) for key in RESTART_KEYS]
 
 
 def _dump_settings(settings: Settings) -> dict[str, object]:
@@ -153,13 +154,11 @@ def _dump_settings(settings: Settings) -> dict[str, object]:
 
 
 def _changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:
-    """Return the keys with different values, as an operator would write them."""
+    """Return the keys with different values, as an operator would write them. `agents`: their order changed."""
     keys = tuple(_key_differences(_dump_settings(old), _dump_settings(new)))
-    both = [
-        [one.id for one in some.agents if one.id in {other.id for other in more.agents}]
-        for some, more in ((old, new), (new, old))
-    ]
-    return keys if both[0] == both[1] else (*keys, "agents")
+    old_ids, new_ids = [one.id for one in old.agents], [one.id for one in new.agents]
+    is_same_order = [one for one in old_ids if one in new_ids] == [one for one in new_ids if one in old_ids]
+    return keys if is_same_order else (*keys, "agents")
 
 
 def _key_differences(old: object, new: object, at: str = "") -> Iterator[str]:
@@ -204,6 +203,10 @@ class EnabledOptimizations:
     workspace_cache: bool
 
 
+def _own_or_general(own: bool | None, general: bool) -> bool:
+    return general if own is None else own
+
+
 class LiveSettings:
     """The settings in force."""
 
@@ -216,7 +219,7 @@ class LiveSettings:
         """The configuration files. None: there are none."""
         self.change_event = asyncio.Event()
         """Set when a file may have changed, or a reload was requested: for `ConfigWatcher`."""
-        self._is_requested = False
+        self._is_reload_requested = False
         self._prices: PriceTable | None = None
         self._reload_lock = asyncio.Lock()
         self._listeners: list[SettingsListener] = []
@@ -271,7 +274,7 @@ class LiveSettings:
 
     def request_reload(self) -> None:
         """Request a reload soon, whether any file changed or not. Returns at once."""
-        self._is_requested = True
+        self._is_reload_requested = True
         self.change_event.set()
 
     async def reload(self) -> ReloadResult:
@@ -292,8 +295,8 @@ class LiveSettings:
         if self.files is None:
             return
         async with self._reload_lock:
-            is_requested, self._is_requested = self._is_requested, False
-            if is_requested or await asyncio.to_thread(self.files.is_stale):
+            was_requested, self._is_reload_requested = self._is_reload_requested, False
+            if was_requested or await asyncio.to_thread(self.files.is_stale):
                 await self._reload(self.files)
 
     async def _reload(self, files: ConfigFiles) -> ReloadResult:
@@ -335,12 +338,8 @@ class LiveSettings:
 
     def _apply(self, loaded: LoadedConfig, prices: PriceTable) -> ReloadResult:
         """Apply the configuration completely or not at all, in one step of the event loop."""
-        new, problems, prepared = (
-            effective_settings(self._settings, loaded.settings),
-            list[ConfigProblem](),
-            list[Callable[[], None]](),
-        )
-        problems += find_conflicts(self._settings, loaded.settings)
+        new = effective_settings(self._settings, loaded.settings)
+        problems, prepared = list(find_conflicts(self._settings, loaded.settings)), list[Callable[[], None]]()
         for listener in self._listeners if not problems else ():
             try:
                 prepared.append(listener.prepare(new))
@@ -360,10 +359,6 @@ class LiveSettings:
         return result
 
 
-def _own_or_general(own: bool | None, general: bool) -> bool:
-    return general if own is None else own
-
-
 class ConfigWatcher:
     """Watcher of the configuration files of one gateway."""
 
@@ -371,7 +366,7 @@ class ConfigWatcher:
         self._live, self._clock = live, clock
         self._watchers: dict[Path, DirectoryWatcher] = {}
         self._stopped: list[DirectoryWatcher] = []
-        """Stopped watchers whose threads are to be joined."""
+        """Watchers whose threads are to be joined."""
         self.has_reported = False
         """True once a watcher has reported that it listens, or that it cannot."""
 
@@ -390,16 +385,16 @@ class ConfigWatcher:
                 await live.refresh()
         finally:
             self._stop_watching(*self._watchers)
-            await asyncio.to_thread(self._join)
+            await asyncio.to_thread(self._join_stopped)
 
     def _watch_directories(self, files: ConfigFiles) -> None:
         """Watch exactly the present directories of the files."""
         places = files.directories
         self._stop_watching(*(place for place in self._watchers if place not in places))
         for place in places - self._watchers.keys():
-            self._watchers[place] = self._watcher(place, asyncio.get_running_loop())
+            self._watchers[place] = self._start_watcher(place, asyncio.get_running_loop())
 
-    def _watcher(self, place: Path, loop: asyncio.AbstractEventLoop) -> DirectoryWatcher:
+    def _start_watcher(self, place: Path, loop: asyncio.AbstractEventLoop) -> DirectoryWatcher:
         def report(_: WatchReport) -> bool:
             self.has_reported = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -408,9 +403,9 @@ class ConfigWatcher:
             return False
 
         def counts(path: str) -> bool:
+            # All names but the store's: a link that replaces another one brings new files.
             return not path.startswith(store)
 
-        # All other names count: a link that replaces another one brings new files.
         store = str(self._live.settings.store.path.absolute())
         meanwhile = "the configuration is looked at now and then"
         return DirectoryWatcher(place, DEBOUNCE_MS, report, counts=counts, meanwhile=meanwhile)
@@ -421,6 +416,6 @@ class ConfigWatcher:
             watcher.stop()
             self._stopped.append(watcher)
 
-    def _join(self) -> None:
+    def _join_stopped(self) -> None:
         for watcher in self._stopped:
             watcher.join()
