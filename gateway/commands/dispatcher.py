@@ -26,6 +26,7 @@ from gateway.core.events import ChannelName, Command, Message, MessageId, Post, 
 from gateway.core.facts import LOW, AuditRecord, Judgement, dedup_key
 from gateway.core.format import format_duration, format_time
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, person_key, stable_source
+from gateway.core.redaction import Redact
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import attention
 from gateway.stream.attention import ListenMode
@@ -33,88 +34,22 @@ from gateway.stream.uncertain_sends import find_uncertain_posts
 
 logger = logging.getLogger("reverie.commands")
 
-MAX_LINE_CHARS: Final = 200
-"""Longest arguments, and longest answer, in an audit record."""
-_MAX_NAME_CHARS: Final = 64
-_MAX_REFUSALS_PER_MINUTE: Final = 1
-"""Refusals recorded in a minute for each person."""
-
-RedactText = Callable[[str], str]
-"""Returns the text without secrets."""
-
-
-class CommandAudit:
-    """Builds audit records."""
-
-    def __init__(self, policy: AccessPolicy, redact: RedactText) -> None:
-        self._policy, self._redact = policy, redact
-        self._refusals = SlidingWindowLimiter()
-
-    def build_use_facts(
-        self, row: CommandDefinition, command: Command, answer: str, *, ok: bool
-    ) -> tuple[EffectFact, ...]:
-        """Return the record of a permitted use. Empty: the command is not administrative."""
-        return (self._build_fact(row, command, answer, ok=ok),) if row.is_administrative else ()
-
-    def build_refusal_facts(
-        self, row: CommandDefinition, command: Command, decision: AccessDecision, rule: str, now_s: float
-    ) -> tuple[EffectFact, ...]:
-        """Return the record of a refused use. Empty: not administrative, or too many."""
-        who = person_key(command.at.channel, command.sender.id)
-        trusted = decision.role in ADMIN_ROLES and not command.sender.is_bot
-        if not row.is_administrative or not (
-            trusted or self._refusals.try_acquire(who, now_s, _MAX_REFUSALS_PER_MINUTE)
-        ):
-            return ()
-        return (self._build_fact(row, command, f"refused: {rule}", ok=False),)
-
-    def _build_fact(self, row: CommandDefinition, command: Command, result: str, *, ok: bool) -> EffectFact:
-        who = identify(self._policy, command.at, command.sender)
-        fact = AuditRecord(
-            what=row.name,
-            by=person_key(command.at.channel, command.sender.id),
-            name=_clip_line(command.sender.name, _MAX_NAME_CHARS),
-            evidence=describe_evidence(command),
-            role=who.role,
-            rule=who.rule,
-            at=command.at,
-            args=_clip_line(self._redact(mask_secrets(row, command.args)), MAX_LINE_CHARS),
-            ok=ok,
-            result=_clip_line(self._redact(_first_line(result)), MAX_LINE_CHARS),
-        )
-        return EffectFact(fact, key=f"audited:{dedup_key(command)}")
-
-
-def describe_evidence(command: Command) -> str:
-    """Return on what evidence the sender is who they are."""
-    sender = command.sender
-    who = f"account {sender.account}" if sender.account else f"id {sender.id}"
-    vouched = "vouched for by the platform" if sender.verified else "which nobody vouches for"
-    how = "by the platform's own command" if command.origin == "native" else "in writing"
-    return _clip_line(f"{who}, {vouched}; {'a bot; ' if sender.is_bot else ''}{how}", MAX_LINE_CHARS)
-
-
-def _first_line(text: str) -> str:
-    """Return the first line with text, not one that only opens code."""
-    return next((line for line in text.splitlines() if line.strip("` ")), "")
-
-
-def _clip_line(text: str, chars: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= chars else f"{line[: chars - 1]}…"
-
-
 MAX_OVERHEARD_MORE_AGE_S = 300.0
 """Seconds after a page in which an unaddressed "more" in a room asks for the next one."""
 MAX_COMMAND_AGE_S = 60.0
 """Seconds in which an acting command is carried out; later, its reason may be gone."""
 ANSWER_TIMEOUT_S = 5.0
 """Seconds for a handler: longer than a busy disk takes. No other event of the channel is processed meanwhile."""
+MAX_LINE_CHARS: Final = 200
+"""Longest arguments, and longest answer, in an audit record."""
+_MAX_NAME_CHARS: Final = 64
+_MAX_REFUSALS_PER_MINUTE: Final = 1
+"""Refusals recorded in a minute for each person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """Result of a command."""
+    """Result of a command; the intake also uses it for other events."""
 
     judgement: Judgement
     post: Post | None = None
@@ -134,7 +69,7 @@ class CommandDispatcher:
         *,
         handlers: Mapping[str, CommandHandler] = BASE_HANDLERS,
         own_names: Callable[[ChannelName], Collection[str] | None] = lambda _: None,
-        redact: RedactText = str,
+        redact: Redact = str,
         with_titles: Callable[[str], str] = str,
     ) -> None:
         """`config`: returns the present settings.
@@ -169,6 +104,7 @@ class CommandDispatcher:
         return read.command
 
     async def _has_more(self, read: ParsedCommand) -> bool:
+        """Return whether there is something to show for a bare `more` or `again`, which may be an ordinary word."""
         command = read.command
         if not decide(self._access_policy, command).allowed:
             return False
@@ -269,6 +205,7 @@ class CommandDispatcher:
         )
 
     async def _answer(self, row: CommandDefinition | None, command: Command, decision: AccessDecision) -> CommandReply:
+        """Check time, place and arguments of a permitted command, and call its handler. `row` None: it is unknown."""
         prefix = self._context.prefixes[command.at.channel]
         call = CommandCall(command=command, role=decision.role, rule=decision.rule, global_role=decision.global_role)
         if row is None:
@@ -306,3 +243,65 @@ def _build_judgement(command: Command, role: Role, rule: str, *, refused: bool =
         rule=rule,
         role=role,
     )
+
+
+class CommandAudit:
+    """Builds the records of administrative commands."""
+
+    def __init__(self, policy: AccessPolicy, redact: Redact) -> None:
+        self._policy, self._redact = policy, redact
+        self._refusals = SlidingWindowLimiter()
+
+    def build_use_facts(
+        self, row: CommandDefinition, command: Command, answer: str, *, ok: bool
+    ) -> tuple[EffectFact, ...]:
+        """Return the record of a permitted use. Empty: the command is not administrative."""
+        return (self._build_fact(row, command, answer, ok=ok),) if row.is_administrative else ()
+
+    def build_refusal_facts(
+        self, row: CommandDefinition, command: Command, decision: AccessDecision, rule: str, now_s: float
+    ) -> tuple[EffectFact, ...]:
+        """Return the record of a refused use. Empty: not administrative, or too many."""
+        who = person_key(command.at.channel, command.sender.id)
+        trusted = decision.role in ADMIN_ROLES and not command.sender.is_bot
+        if not row.is_administrative or not (
+            trusted or self._refusals.try_acquire(who, now_s, _MAX_REFUSALS_PER_MINUTE)
+        ):
+            return ()
+        return (self._build_fact(row, command, f"refused: {rule}", ok=False),)
+
+    def _build_fact(self, row: CommandDefinition, command: Command, result: str, *, ok: bool) -> EffectFact:
+        who = identify(self._policy, command.at, command.sender)
+        fact = AuditRecord(
+            what=row.name,
+            by=person_key(command.at.channel, command.sender.id),
+            name=_clip_line(command.sender.name, _MAX_NAME_CHARS),
+            evidence=describe_evidence(command),
+            role=who.role,
+            rule=who.rule,
+            at=command.at,
+            args=_clip_line(self._redact(mask_secrets(row, command.args)), MAX_LINE_CHARS),
+            ok=ok,
+            result=_clip_line(self._redact(_first_line(result)), MAX_LINE_CHARS),
+        )
+        return EffectFact(fact, key=f"audited:{dedup_key(command)}")
+
+
+def describe_evidence(command: Command) -> str:
+    """Return on what evidence the sender is who they are."""
+    sender = command.sender
+    who = f"account {sender.account}" if sender.account else f"id {sender.id}"
+    vouched = "vouched for by the platform" if sender.verified else "which nobody vouches for"
+    how = "by the platform's own command" if command.origin == "native" else "in writing"
+    return _clip_line(f"{who}, {vouched}; {'a bot; ' if sender.is_bot else ''}{how}", MAX_LINE_CHARS)
+
+
+def _first_line(text: str) -> str:
+    """Return the first line with text, not one that only opens code."""
+    return next((line for line in text.splitlines() if line.strip("` ")), "")
+
+
+def _clip_line(text: str, chars: int) -> str:
+    """Return the text as one line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= chars else f"{line[: chars - 1]}…"

@@ -1,7 +1,10 @@
 """Commands that need no service of their own: `help`, `status`, `why`, `usage`, `approve`, `new` and others.
 
 Each handler reads from its `CommandContext` and returns Markdown, or a `CommandReply` whose effect holds the facts to
-append. A handler may fail with any exception: the dispatcher answers for it.
+append. A handler may fail with any exception: the dispatcher answers for it. `BASE_HANDLERS` lists them.
+
+Two groups need to know who can read a place: `LogCommands` (`log tail`), and `CrossRoomCommands`, which replaces `why`
+and `usage` where several rooms are shown.
 """
 
 import re
@@ -36,118 +39,6 @@ from gateway.stream.trace import explain_event
 from gateway.stream.uncertain_sends import find_uncertain_posts
 from gateway.tools.approvals import ApprovalDecisions
 
-MAX_ARGUMENTS_CHARS = 200
-"""Characters of arguments in the list: the request itself shows them in full."""
-NO_APPROVALS = "No tool waits for approvals."
-
-
-async def handle_approve(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Approve a tool call, or list those that wait."""
-    if context.approvals is None:
-        return CommandReply(text=NO_APPROVALS)
-    if "id" not in call.arguments:
-        return CommandReply(text=await _render_approvals(context.approvals, _build_approver(call)))
-    match call.arguments.get("lasting"):
-        case "session":
-            return await _decide(context.approvals, call, "session")
-        case "always":
-            return await _decide(context.approvals, call, "always")
-        case _:
-            return await _decide(context.approvals, call, "once")
-
-
-async def handle_deny(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Deny a tool call."""
-    return (
-        CommandReply(text=NO_APPROVALS)
-        if context.approvals is None
-        else await _decide(context.approvals, call, "denied")
-    )
-
-
-async def handle_revoke(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Revoke an approval that was given for longer."""
-    if context.approvals is None:
-        return CommandReply(text=NO_APPROVALS)
-    return _build_reply(await context.approvals.revoke(_build_approver(call), call.arguments["tool"]))
-
-
-async def _decide(deciding: ApprovalDecisions, call: CommandCall, verdict: ApprovalVerdict) -> CommandReply:
-    return _build_reply(await deciding.decide(_build_approver(call), call.arguments["id"].strip("`").lower(), verdict))
-
-
-def _build_reply(change: CommandEffect) -> CommandReply:
-    return CommandReply(text=change.answer, effect=change)
-
-
-def _build_approver(call: CommandCall) -> Approver:
-    command = call.command
-    return Approver(
-        at=command.at, sender=command.sender.id, role=call.role, is_direct=command.direct, global_role=call.global_role
-    )
-
-
-async def _render_approvals(deciding: ApprovalDecisions, approver: Approver) -> str:
-    waiting = [
-        f"- `{one.request.approval}`: {inline_code(one.request.tool)} in turn "
-        f"{inline_code(one.request.turn)}, "
-        f"for {format_duration(one.remaining_s)} more: "
-        f"{inline_code(one.request.arguments, MAX_ARGUMENTS_CHARS)}"
-        for one in deciding.list_waiting(approver)
-    ]
-    granted = [
-        f"- {inline_code(one.tool)} of {inline_code(one.agent)} in "
-        f"{inline_code(one.conversation, PLACE_CHARS)}, {lasting}"
-        for one, lasting in (await deciding.list_grants(approver)).items()
-    ]
-    lines = ["Waiting here:", *waiting] if waiting else ["Nothing waits for an approval here."]
-    if approver.global_role in APPROVER_ROLES:
-        for one in deciding.definitions.list_pending():
-            lines += ["", one.describe(), f"`approve {one.code}` turns it on."]
-    return "\n".join([*lines, *(["", "Approved for more than a call:", *granted] if granted else [])])
-
-
-async def handle_new(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Start the conversation afresh: earlier messages are not in view any more."""
-    answer = await _change_view("new", call, context)
-    if context.approvals is not None and answer.text != TURN_RUNNING:
-        context.approvals.reset_conversation(call.command.at.conversation)
-    return answer
-
-
-async def handle_retry(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Answer the last message again."""
-    return await _change_view("retry", call, context)
-
-
-async def handle_rewind(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Remove the newest exchanges from view."""
-    count = parse_count(call.arguments.get("n", ""))
-    if count is None:
-        return CommandReply(text=f"Write how many exchanges I am to take back: a number from 1 to {MOST_EXCHANGES}.")
-    return await _change_view("rewind", call, context, count)
-
-
-async def handle_compact(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Compact the view; the result is posted later."""
-    return await _change_view("compact", call, context)
-
-
-async def _change_view(what: RewindAction, call: CommandCall, context: CommandContext, count: int = 1) -> CommandReply:
-    command = call.command
-    request = RewindRequest(
-        action=what,
-        at=command.at,
-        by=f"{command.at.channel}:{command.sender.id}",
-        count=count,
-        is_direct=command.direct,
-        is_trusted=call.role in ("owner", "admin"),
-        reply_to=MessageId(command.id) if command.origin == "text" else None,
-    )
-    change = await context.rewinds.plan(request)
-    return CommandReply(text=change.answer, effect=change)
-
-
 MAX_POSTS_SEARCHED = 10
 """Posts that are searched for a long answer with a next page."""
 RECENT_REQUESTS = 50
@@ -155,16 +46,26 @@ RECENT_REQUESTS = 50
 MONTH_DAYS = 30
 MAX_ROOMS_LISTED = 5
 """Rooms that are listed by name."""
-
-_HOST = re.compile(r" at \S+?(?=,|$)")
+_MODEL_HOST = re.compile(r" at \S+?(?=,|$)")
 """Host after a model's name, as in `agent.models.base.Model.label`."""
+DEFAULT_LOG_ENTRIES: Final = 10
+MAX_LOG_ENTRIES: Final = 100
+MAX_LOG_ENTRY_CHARS: Final = 300
+SAVED_STATE_KINDS: Final = frozenset({"dmn", "cursor"})
+"""Saved states, which add nothing to the entries that led to them, but name every place."""
+_LISTED_KINDS: Final = sorted(
+    {tag for fact in get_args(Fact) for tag in get_args(fact.__annotations__["kind"])} - SAVED_STATE_KINDS
+)
+MAX_LISTED_ARGUMENTS_CHARS = 200
+"""Characters of a call's arguments in the list of approvals: the request itself shows them in full."""
+NO_APPROVALS_TEXT = "No tool waits for approvals."
 
 PlaceFilter = Callable[[list[ConversationId]], Awaitable[list[ConversationId]]]
 """Returns those of the given conversations that may be named."""
 
 
 async def hide_all_places(_places: list[ConversationId]) -> list[ConversationId]:
-    """Return none."""
+    """Return none: a `PlaceFilter` for callers that may see no room by name."""
     return []
 
 
@@ -204,7 +105,7 @@ async def handle_about(call: CommandCall, context: CommandContext) -> str:
 
 def _format_model(call: CommandCall, context: CommandContext) -> str:
     """Return the name of the model that answers people, with its host only for admins everywhere."""
-    return context.model_name() if call.global_role in ADMIN_ROLES else _HOST.sub("", context.model_name())
+    return context.model_name() if call.global_role in ADMIN_ROLES else _MODEL_HOST.sub("", context.model_name())
 
 
 async def handle_whoami(call: CommandCall, _context: CommandContext) -> str:
@@ -272,7 +173,7 @@ async def handle_cache(call: CommandCall, context: CommandContext) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-async def handle_usage(call: CommandCall, context: CommandContext, named: PlaceFilter = hide_all_places) -> str:
+async def handle_usage(call: CommandCall, context: CommandContext, keep_nameable: PlaceFilter = hide_all_places) -> str:
     """Show today's cost in this room with its threads; in a direct chat, admins everywhere also see all rooms."""
     at, day = call.command.at, _utc_day(context)
     room = Address(channel=at.channel, room=at.room).conversation
@@ -291,7 +192,7 @@ async def handle_usage(call: CommandCall, context: CommandContext, named: PlaceF
         )
         rooms = await context.reader.spending_sums("room", since=day)
         dearest = sorted(rooms, key=lambda one: (-one.cost_usd, -ledger.prompt_tokens(one.usage), one.key))
-        shown = await named([ConversationId(one.key) for one in dearest])
+        shown = await keep_nameable([ConversationId(one.key) for one in dearest])
         listed = [one for one in dearest if one.key in shown]
         lines += [
             f"`{_escape_code(one.key)}` today: {ledger.format_spending(one)}" for one in listed[:MAX_ROOMS_LISTED]
@@ -348,6 +249,113 @@ async def _is_asked_by(context: CommandContext, post: Post, sender: SenderId) ->
     return False
 
 
+async def handle_new(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Start the conversation afresh: earlier messages are not in view any more."""
+    answer = await _change_view("new", call, context)
+    if context.approvals is not None and answer.text != TURN_RUNNING:
+        context.approvals.reset_conversation(call.command.at.conversation)
+    return answer
+
+
+async def handle_retry(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Answer the last message again."""
+    return await _change_view("retry", call, context)
+
+
+async def handle_rewind(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Remove the newest exchanges from view."""
+    count = parse_count(call.arguments.get("n", ""))
+    if count is None:
+        return CommandReply(text=f"Write how many exchanges I am to take back: a number from 1 to {MOST_EXCHANGES}.")
+    return await _change_view("rewind", call, context, count)
+
+
+async def handle_compact(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Compact the view; the result is posted later."""
+    return await _change_view("compact", call, context)
+
+
+async def _change_view(what: RewindAction, call: CommandCall, context: CommandContext, count: int = 1) -> CommandReply:
+    command = call.command
+    request = RewindRequest(
+        action=what,
+        at=command.at,
+        by=f"{command.at.channel}:{command.sender.id}",
+        count=count,
+        is_direct=command.direct,
+        is_trusted=call.role in ("owner", "admin"),
+        reply_to=MessageId(command.id) if command.origin == "text" else None,
+    )
+    change = await context.rewinds.plan(request)
+    return CommandReply(text=change.answer, effect=change)
+
+
+async def handle_approve(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Approve a tool call, or list those that wait."""
+    if context.approvals is None:
+        return CommandReply(text=NO_APPROVALS_TEXT)
+    if "id" not in call.arguments:
+        return CommandReply(text=await _render_approvals(context.approvals, _build_approver(call)))
+    match call.arguments.get("lasting"):
+        case "session":
+            return await _decide_approval(context.approvals, call, "session")
+        case "always":
+            return await _decide_approval(context.approvals, call, "always")
+        case _:
+            return await _decide_approval(context.approvals, call, "once")
+
+
+async def handle_deny(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Deny a tool call."""
+    return (
+        CommandReply(text=NO_APPROVALS_TEXT)
+        if context.approvals is None
+        else await _decide_approval(context.approvals, call, "denied")
+    )
+
+
+async def handle_revoke(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Revoke an approval that was given for longer."""
+    if context.approvals is None:
+        return CommandReply(text=NO_APPROVALS_TEXT)
+    return _build_reply(await context.approvals.revoke(_build_approver(call), call.arguments["tool"]))
+
+
+async def _decide_approval(approvals: ApprovalDecisions, call: CommandCall, verdict: ApprovalVerdict) -> CommandReply:
+    return _build_reply(await approvals.decide(_build_approver(call), call.arguments["id"].strip("`").lower(), verdict))
+
+
+def _build_reply(change: CommandEffect) -> CommandReply:
+    return CommandReply(text=change.answer, effect=change)
+
+
+def _build_approver(call: CommandCall) -> Approver:
+    command = call.command
+    return Approver(
+        at=command.at, sender=command.sender.id, role=call.role, is_direct=command.direct, global_role=call.global_role
+    )
+
+
+async def _render_approvals(approvals: ApprovalDecisions, approver: Approver) -> str:
+    waiting = [
+        f"- `{one.request.approval}`: {inline_code(one.request.tool)} in turn "
+        f"{inline_code(one.request.turn)}, "
+        f"for {format_duration(one.remaining_s)} more: "
+        f"{inline_code(one.request.arguments, MAX_LISTED_ARGUMENTS_CHARS)}"
+        for one in approvals.list_waiting(approver)
+    ]
+    granted = [
+        f"- {inline_code(one.tool)} of {inline_code(one.agent)} in "
+        f"{inline_code(one.conversation, PLACE_CHARS)}, {lasting}"
+        for one, lasting in (await approvals.list_grants(approver)).items()
+    ]
+    lines = ["Waiting here:", *waiting] if waiting else ["Nothing waits for an approval here."]
+    if approver.global_role in APPROVER_ROLES:
+        for one in approvals.definitions.list_pending():
+            lines += ["", one.describe(), f"`approve {one.code}` turns it on."]
+    return "\n".join([*lines, *(["", "Approved for more than a call:", *granted] if granted else [])])
+
+
 BASE_HANDLERS: dict[str, CommandHandler] = {
     "help": handle_help,
     "about": handle_about,
@@ -399,17 +407,6 @@ def _escape_code(text: str) -> str:
     return text.replace("`", "'")
 
 
-DEFAULT_ENTRIES: Final = 10
-MAX_ENTRIES: Final = 100
-MAX_ENTRY_CHARS: Final = 300
-"""Characters of one entry."""
-SAVED_STATE_KINDS: Final = frozenset({"dmn", "cursor"})
-"""Saved states, which add nothing to the entries that led to them, but name every place."""
-_LISTED_KINDS: Final = sorted(
-    {tag for fact in get_args(Fact) for tag in get_args(fact.__annotations__["kind"])} - SAVED_STATE_KINDS
-)
-
-
 class LogCommands:
     """Handler of `log tail`."""
 
@@ -427,22 +424,22 @@ class LogCommands:
 
         To admins, entries of other people's private places are only counted.
         """
-        wanted = call.arguments.get("n", str(DEFAULT_ENTRIES))
-        if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MAX_ENTRIES:
-            return CommandReply(text=f"How many: a number from 1 to {MAX_ENTRIES}.", ok=False)
+        wanted = call.arguments.get("n", str(DEFAULT_LOG_ENTRIES))
+        if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MAX_LOG_ENTRIES:
+            return CommandReply(text=f"How many: a number from 1 to {MAX_LOG_ENTRIES}.", ok=False)
         found = await self._reader.newest_entries(int(wanted), kinds=_LISTED_KINDS)
-        unseen = await find_hidden(call, self._places, [place for entry in found for place in find_entry_places(entry)])
-        shown = [self._format_entry(entry) for entry in found if not unseen.intersection(find_entry_places(entry))]
-        text = "\n".join(shown).replace("`", "'")
-        beyond = len(found) - len(shown)
+        hidden = await find_hidden(call, self._places, [place for entry in found for place in find_entry_places(entry)])
+        shown = [self._format_entry(entry) for entry in found if not hidden.intersection(find_entry_places(entry))]
+        text = _escape_code("\n".join(shown))
+        hidden_count = len(found) - len(shown)
         lines = [f"```\n{text}\n```"] if shown else []
-        if beyond:
-            lines.append(f"{beyond} more of private conversations, which owners see.")
+        if hidden_count:
+            lines.append(f"{hidden_count} more of private conversations, which owners see.")
         return CommandReply(text="\n".join(lines) or "Nothing has happened yet.")
 
     def _format_entry(self, entry: LogEntry) -> str:
         line = format_entry(entry, self._redact).strip()
-        return line if len(line) <= MAX_ENTRY_CHARS else f"{line[: MAX_ENTRY_CHARS - 1]}…"
+        return line if len(line) <= MAX_LOG_ENTRY_CHARS else f"{line[: MAX_LOG_ENTRY_CHARS - 1]}…"
 
 
 def find_entry_places(entry: LogEntry) -> list[ConversationId]:
@@ -467,7 +464,7 @@ class CrossRoomCommands:
 
     @property
     def handlers(self) -> Mapping[str, CommandHandler]:
-        """By the names of their commands."""
+        """Handlers by command name."""
         return {"why": self.why, "usage": self.usage}
 
     async def why(self, call: CommandCall, context: CommandContext) -> str | CommandReply:
@@ -488,8 +485,8 @@ class CrossRoomCommands:
     async def usage(self, call: CommandCall, context: CommandContext) -> str:
         """Show the cost, without the names of private conversations."""
 
-        async def named(places: list[ConversationId]) -> list[ConversationId]:
-            unseen = await find_hidden(call, self._places, places)
-            return [place for place in places if place not in unseen]
+        async def keep_nameable(places: list[ConversationId]) -> list[ConversationId]:
+            hidden = await find_hidden(call, self._places, places)
+            return [place for place in places if place not in hidden]
 
-        return await handle_usage(call, context, named)
+        return await handle_usage(call, context, keep_nameable)

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from gateway.commands.info import _LISTED_KINDS, MAX_ENTRY_CHARS, LogCommands
+from gateway.commands.info import _LISTED_KINDS, MAX_LOG_ENTRY_CHARS, LogCommands
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address
 from gateway.core.facts import DmnStateSaved, Fact, LimitReached, NoteWritten, inner_conversation
@@ -81,11 +81,11 @@ def test_an_empty_log_says_so_and_a_long_entry_is_cut_after_it_was_redacted(tmp_
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
             assert await (await counter(store, ROOM)).says("log tail") == "Nothing has happened yet."
-            head = "x" * (MAX_ENTRY_CHARS - 70)
-            await store.append([said(1, f"{head} swordfish pie and {'y' * MAX_ENTRY_CHARS}")])
+            head = "x" * (MAX_LOG_ENTRY_CHARS - 70)
+            await store.append([said(1, f"{head} swordfish pie and {'y' * MAX_LOG_ENTRY_CHARS}")])
             text = await (await counter(store, ROOM)).says("log tail", n="1")
             assert "sword" not in await (await counter(store, ROOM)).says("log tail", n="2")
-            assert all(len(line) <= MAX_ENTRY_CHARS for line in text.split("\n"))
+            assert all(len(line) <= MAX_LOG_ENTRY_CHARS for line in text.split("\n"))
 
     run(story())
 
