@@ -211,7 +211,7 @@ GATES: Final[tuple[Gate, ...]] = (
     ),
     *_in(
         "gateway.ingest.intake",
-        ("messages have limits", "or self._check_limit(event, judged)", "or CommandResult(judged=judged)"),
+        ("messages have limits", "or self._check_limit(event, judged)", "or CommandResult(judgement=judged)"),
         (
             "bots are not answered for ever",
             "return break_loop(judged, now, rules.max_bot_exchanges())",
