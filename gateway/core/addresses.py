@@ -1,4 +1,7 @@
-"""URLs that may be fetched, and IP addresses that may be connected to. Pure.
+"""Web addresses: URLs that may be fetched, and IP addresses that may be connected to. Pure.
+
+Not to be confused with `gateway.core.events.Address`, a place on a platform. `parse_url` gives a `FetchTarget`;
+`check_target` checks it before its name is looked up, and `check_addresses` after.
 
 A model may ask for a URL that anybody wrote, so a fetch must not reach what only this machine can: its own services,
 its local network, the cloud's metadata (CWE-918). A URL is parsed once, strictly, and the parsed form is what is
@@ -18,6 +21,9 @@ from typing import Final, Literal, Self
 from urllib.parse import quote, urljoin, urlsplit
 
 from gateway.core.tool_spec import ToolCallRefused
+
+IpAddress = IPv4Address | IPv6Address
+IpNetwork = IPv4Network | IPv6Network
 
 NOT_PUBLIC_4: Final = tuple(
     IPv4Network(network)
@@ -58,10 +64,9 @@ NOT_PUBLIC_6: Final = tuple(
 NAT64: Final = IPv6Network("64:ff9b::/96")
 """Prefix by which a network without IPv4 reaches IPv4 addresses (RFC 6052)."""
 _ISATAP: Final = 0x0000_5EFE
+"""Stands in front of an IPv4 address at the end (RFC 5214, 6.1)."""
 _ISATAP_BITS: Final = 0xFCFF_FFFF
-"""In front of an IPv4 address at the end (RFC 5214, 6.1); two bits give the kind of that address."""
-IpAddress = IPv4Address | IPv6Address
-IpNetwork = IPv4Network | IPv6Network
+"""The bits that are compared with it: the two others give the kind of that address."""
 MAX_URL_CHARS: Final = 4_000
 MAX_SHOWN_HOST_CHARS: Final = 100
 """Length of a host in an error message: it comes from the model or from a page."""
@@ -83,12 +88,12 @@ INTERNAL_NAMES: Final = (
 encode an address. They are not even looked up."""
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::(?P<port>[0-9]{0,5}))?")
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 """A last label like this makes a name an IPv4 address for some parsers (url.spec.whatwg.org, ends in a number)."""
-_PATH = "/%:@!$&'()*+,;=~-._"
+_SAFE_PATH_CHARS = "/%:@!$&'()*+,;=~-._"
 
 
-def embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | None:
+def embedded_ipv4(address: IpAddress) -> IPv4Address | None:
     """Return the IPv4 address that a connection to this one ends at, or None if there is none."""
     if isinstance(address, IPv4Address):
         return None
@@ -97,11 +102,11 @@ def embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | None:
     return IPv4Address(int(address) & 0xFFFF_FFFF) if address in NAT64 else None
 
 
-def is_public(address: IPv4Address | IPv6Address) -> bool:
+def is_public(address: IpAddress) -> bool:
     """Return whether any host on the Internet could connect to the address as well."""
-    inside = embedded_ipv4(address)
-    if inside is not None:
-        return is_public(inside)
+    embedded = embedded_ipv4(address)
+    if embedded is not None:
+        return is_public(embedded)
     if isinstance(address, IPv4Address):
         return not any(address in network for network in NOT_PUBLIC_4)
     if address.scope_id is not None or address not in GLOBAL_UNICAST_6:
@@ -190,8 +195,8 @@ def parse_url(url: str) -> FetchTarget:
         raise ToolCallRefused("A URL has no white space and no control characters; write them as %20 and the like.")
     try:
         parts = urlsplit(text)
-        path = quote(parts.path, safe=_PATH) or "/"
-        query = f"?{quote(parts.query, safe=_PATH + '?')}" if parts.query else ""
+        path = quote(parts.path, safe=_SAFE_PATH_CHARS) or "/"
+        query = f"?{quote(parts.query, safe=_SAFE_PATH_CHARS + '?')}" if parts.query else ""
     except ValueError:
         raise ToolCallRefused("This is not a URL; write it like https://example.org/page.") from None
     if parts.scheme not in ("http", "https") or not parts.netloc:
@@ -226,7 +231,7 @@ def check_target(target: FetchTarget, allowed: AllowedHosts) -> None:
     if target.address is not None:
         check_addresses(target, [str(target.address)], allowed)
     elif not allowed.allows_host(target) and _is_internal_name(target.host):
-        raise _not_public(target)
+        raise _not_public_error(target)
 
 
 def check_addresses(target: FetchTarget, addresses: Sequence[str], allowed: AllowedHosts) -> list[str]:
@@ -236,18 +241,18 @@ def check_addresses(target: FetchTarget, addresses: Sequence[str], allowed: Allo
     name that does not exist, so that it does not reveal names of the local network.
     """
     if not addresses:
-        raise _not_public(target)
+        raise _not_public_error(target)
     if allowed.allows_host(target):
         return list(addresses)
     for one in addresses:
         try:
             address = ip_address(one)
         except ValueError:
-            raise _not_public(target) from None
-        inside = embedded_ipv4(address)
-        passes = any(allowed.allows_address(each, target.port) for each in (address, inside) if each is not None)
-        if not passes and not is_public(address):
-            raise _not_public(target)
+            raise _not_public_error(target) from None
+        embedded = embedded_ipv4(address)
+        is_allowed = any(allowed.allows_address(each, target.port) for each in (address, embedded) if each is not None)
+        if not is_allowed and not is_public(address):
+            raise _not_public_error(target)
     return list(addresses)
 
 
@@ -256,7 +261,7 @@ def display_host(target: FetchTarget) -> str:
     return target.host[:MAX_SHOWN_HOST_CHARS]
 
 
-def _not_public(target: FetchTarget) -> ToolCallRefused:
+def _not_public_error(target: FetchTarget) -> ToolCallRefused:
     return ToolCallRefused(
         f"{display_host(target)} has no address on the public web, and only those are fetched. Is the name right? "
         "The operator can allow others in tools.web.allow_private."
@@ -264,7 +269,7 @@ def _not_public(target: FetchTarget) -> ToolCallRefused:
 
 
 def _parse_host(written: str) -> tuple[str, IpAddress | None]:
-    """Raises ToolCallRefused."""
+    """Return the host as it is requested, and as an address if it is one. Raises ToolCallRefused."""
     if written.startswith("["):
         try:
             address = IPv6Address(written[1:-1])
@@ -275,7 +280,7 @@ def _parse_host(written: str) -> tuple[str, IpAddress | None]:
     labels = name.split(".")
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):  # noqa: PLR2004 - RFC 1035, 2.3.4
         raise ToolCallRefused("The host of this URL is no name that can be looked up.")
-    if _NUMBER.fullmatch(labels[-1]):
+    if _NUMERIC_LABEL.fullmatch(labels[-1]):
         try:
             return name, IPv4Address(name)
         except ValueError:
@@ -294,10 +299,12 @@ def _to_idna(name: str) -> str:
 
 
 def _is_internal_name(name: str) -> bool:
+    """Return whether public DNS cannot have the name."""
     return "." not in name or any(name == last or name.endswith(f".{last}") for last in INTERNAL_NAMES)
 
 
 def _parse_network(entry: str) -> IpNetwork | None:
+    """Return the network or address; None: the entry is a host. Raises ValueError for what can be neither."""
     try:
         return ip_network(entry.strip(), strict=False)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Identity: the role of a sender in a place, and the sources of roles. Pure.
+"""Identity: the role of a sender in a place (`identify`), and the sources of roles (`AccessPolicy`). Pure.
 
 A person is identified by `channel:sender id`; a display name or a nick never counts. Roles are given by the operator,
 by administrators while the gateway runs (`RosterState`), and by a platform's ranks in a place, if the operator
 configures that. The strongest role counts; being blocked counts before all others; administration needs an id that the
-platform vouches for.
+platform vouches for. Whether an event is accepted is decided with that in `gateway.access.policy`.
 """
 
 import re
@@ -90,10 +90,11 @@ class AccessPolicy:
     allow_masks: bool = False
     """True if a person may be paired whose id the platform does not vouch for."""
     space_of: Callable[[Address], RoomId | None] = lambda _: None
-    """The space of a room (a Discord guild); `open_rooms` may name that instead. None: none, or not known."""
+    """Returns the space of a room (a Discord guild); `open_rooms` may name that instead. None: none, or not known."""
     agent_of: Callable[[Address], str] = lambda _: ""
-    """The agent of a conversation."""
+    """Returns the agent of a conversation."""
     roster_state: Callable[[], RosterState] = lambda: EMPTY_ROSTER
+    """Returns what administrators have decided so far."""
     operator_channel: ChannelName | None = None
     """The operator's own channel: every sender there is an owner, whatever other rules exist. None: there is none."""
 
@@ -132,9 +133,9 @@ def normalize_person_key(text: str) -> str:
 
 
 def stable_source(person: str) -> str:
-    """Return the part of a `person_key` that the person cannot change at once.
+    """Return a `person_key` without what the person can change at once, for limits that count by person.
 
-    For a mask that is its host: nick and user can be chosen freely. All other keys are returned unchanged.
+    Of a mask only the host stays: nick and user can be chosen freely. All other keys are returned unchanged.
     """
     channel, mask, rest = person.partition(f":{MASK_PREFIX}")
     nick, at, host = rest.rpartition("@")
@@ -145,7 +146,7 @@ def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
     """Return the role of a sender in a place. Administration only where the platform vouches for the id."""
     if at.channel == policy.operator_channel:
         return Identity("owner", "the operator's own channel", "owner")
-    found = list(_roles_found(policy, at, sender))
+    found = list(_find_roles(policy, at, sender))
     for role, rule, _ in found:
         if role == "blocked":
             return Identity(role, rule, role)
@@ -163,8 +164,8 @@ def role_of(policy: AccessPolicy, at: Address, sender: Sender) -> Role:
     return identify(policy, at, sender).role
 
 
-def _roles_found(policy: AccessPolicy, at: Address, sender: Sender) -> Iterator[tuple[Role, str, bool]]:
-    """Find every role of a sender in a place: role, rule, and whether it holds everywhere."""
+def _find_roles(policy: AccessPolicy, at: Address, sender: Sender) -> Iterator[tuple[Role, str, bool]]:
+    """Yield every role of a sender in a place: role, rule, and whether it holds everywhere."""
     roster, own_key = policy.roster_state(), person_key(at.channel, sender.id)
     linked = sorted(roster.links.get(own_key, ())) if sender.verified else ()
     for person in (own_key, *linked):
@@ -188,7 +189,7 @@ def _roles_found(policy: AccessPolicy, at: Address, sender: Sender) -> Iterator[
 
 
 def _matching_keys(person: str, mapping: Mapping[str, object]) -> Iterator[str]:
-    """Find the keys under which this person is listed."""
+    """Yield the keys under which this person is listed."""
     if person in mapping:
         yield person
     if f":{MASK_PREFIX}" in person:
@@ -218,31 +219,20 @@ def scope_covers(policy: AccessPolicy, scope: str, at: Address) -> bool:
 
 
 def _is_in_room(policy: AccessPolicy, room: str, at: Address) -> bool:
+    """Return whether a place is in a room, or in a space of rooms, of the same channel."""
     return room in (ANY_ROOM, at.room) or (policy.space_of(at) == room)
 
 
 def has_administrator(policy: AccessPolicy) -> bool:
     """Return whether any person is an owner or admin by id."""
-    granted = (
-        grant.role
-        for by_person in (policy.grants, policy.roster_state().grants)
-        for grants in by_person.values()
-        for grant in grants
-    )
-    return any(role in ADMIN_ROLES for role in (*policy.roles.values(), *granted))
+    return any(role in ADMIN_ROLES for _, role in _role_holders(policy))
 
 
 def has_role_holder(policy: AccessPolicy, channel: ChannelName, roles: Sequence[str]) -> bool:
     """Return whether any person on that channel may have one of these roles."""
     if channel == policy.operator_channel:
         return "owner" in roles
-    holders = list(policy.roles.items())
-    holders += [
-        (person, grant.role)
-        for by_person in (policy.grants, policy.roster_state().grants)
-        for person, grants in by_person.items()
-        for grant in grants
-    ]
+    holders = list(_role_holders(policy))
     if any(role in roles and person.startswith(f"{channel}:") for person, role in holders):
         return True
     if any(rule.role in roles and fnmatchcase(channel, rule.channel) for rule in policy.platform_roles):
@@ -250,3 +240,12 @@ def has_role_holder(policy: AccessPolicy, channel: ChannelName, roles: Sequence[
     links = policy.roster_state().links
     linked = (other for person, role in holders if role in roles for other in links.get(person, ()))
     return any(other.startswith(f"{channel}:") for other in linked)
+
+
+def _role_holders(policy: AccessPolicy) -> Iterator[tuple[str, Role]]:
+    """Yield each person who has a role by id, in any place, with that role."""
+    yield from policy.roles.items()
+    for by_person in (policy.grants, policy.roster_state().grants):
+        for person, grants in by_person.items():
+            for grant in grants:
+                yield person, grant.role
