@@ -1,4 +1,7 @@
-"""Effects of a command: facts that become durable together with its answer, and what follows once they are."""
+"""Effects of a command: facts that become durable together with its answer, and what follows once they are.
+
+A message past a limit, and a stranger's request, have effects of the same form.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,13 +24,14 @@ class EffectFact(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandEffect:
-    """Result of a command that is not yet in the log. Its subject stays locked until `settle` is called."""
+    """Result of a command that is not yet in the log. What it changes may stay locked until `settle` is called."""
 
     answer: str
+    """Text for the sender. Empty: none, or it is posted separately."""
     facts: tuple[EffectFact, ...] = ()
     """Facts to append, all in one transaction."""
     settle: Callable[[AppendResult | None], None] = lambda _: None
-    """To be called exactly once, in any case: with the append result of the entry that asked for it, or None if that
+    """To be called exactly once, in any case: with the append result of the command's own entry, or with None if that
     is not known. Follow-up actions happen only if that entry is new. Returns at once."""
 
     def __add__(self, other: "CommandEffect") -> "CommandEffect":
@@ -40,7 +44,7 @@ class CommandEffect:
         return CommandEffect(answer=self.answer, facts=(*self.facts, *other.facts), settle=settle)
 
     def entries(self, command: NewEntry) -> Sequence[NewEntry]:
-        """Return the entries to append after the one that asked; none is written if that one is a duplicate."""
+        """Return the entries to append after the command's own; none is written if that one is a duplicate."""
         return [
             NewEntry(
                 fact=effect.fact,

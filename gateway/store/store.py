@@ -38,23 +38,23 @@ from gateway.store.types import AppendFailed, AppendResult, NewEntry, StoreClose
 
 logger = logging.getLogger("reverie.store")
 
-BATCH_ENTRIES = 2_000
-"""Entries in one transaction at most (one append of more is one transaction all the same)."""
+Params = tuple[SqlValue, ...]
+AppendListener = Callable[[Sequence[NewEntry], Sequence[AppendResult]], None]
 
-_LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_SEARCH = "INSERT INTO search (rowid, text) SELECT seq, text FROM said WHERE seq BETWEEN ? AND ?"
-_CHUNKS = tuple(2**power for power in range(11, -1, -1))
+MAX_BATCH_ENTRIES = 2_000
+"""Entries in one transaction at most (one append of more is one transaction all the same)."""
+_INSERT_LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_INSERT_SEARCH = "INSERT INTO search (rowid, text) SELECT seq, text FROM said WHERE seq BETWEEN ? AND ?"
+_ROWS_PER_STATEMENT = tuple(2**power for power in range(11, -1, -1))
 """Rows per statement. SQLite releases Python's global lock once per statement step, and in a busy event loop it
 takes up to 5 ms (sys.getswitchinterval) each time to get it back; so many rows are one step. Few sizes, so that the
 prepared statements stay cached."""
-
-FIRST_WAIT_S, MOST_WAIT_S = 0.25, 5.0
+FIRST_RETRY_S, MAX_RETRY_S = 0.25, 5.0
 """Delay between two retries of a patient writer: doubles from the first value to the second."""
-LOCKED_S = 5.0
+MAX_LOCKED_RETRY_S = 1.0
+"""The longest such delay while another program holds the lock."""
+LOCK_GRACE_S = 5.0
 """How long another program's lock lasts before it counts as an outage; other failures do at once."""
-
-Params = tuple[SqlValue, ...]
-AppendListener = Callable[[Sequence[NewEntry], Sequence[AppendResult]], None]
 
 
 class NewLogRow(NamedTuple):
@@ -127,6 +127,10 @@ def plan_append(batch: Sequence[Sequence[EntryDraft]], known: dict[str, Seq], la
 def _place_draft(
     draft: EntryDraft, results: dict[int, AppendResult], known: dict[str, Seq], last: Seq, plan: AppendPlan
 ) -> Seq:
+    """Add the draft to the plan, unless it or its cause is in the log already; return the last seq after it.
+
+    Adds to `results`, by entry, and to `known`.
+    """
     entry = draft.entry
     cause = entry.cause
     if isinstance(cause, NewEntry):
@@ -151,6 +155,29 @@ def _place_draft(
     return seq
 
 
+def _append_statements(plan: AppendPlan) -> Iterator[tuple[str, list[Params]]]:
+    """Yield the SQL of a transaction, in order, each with its rows."""
+    yield from _chunk_inserts(_INSERT_LOG, list(plan.rows))
+    for sql, rows in group_statements(plan.statements):
+        yield from _chunk_inserts(sql, rows)
+    if plan.has_text:
+        yield _INSERT_SEARCH, [(plan.rows[0].seq, plan.rows[-1].seq)]
+
+
+def _chunk_inserts(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list[Params]]]:
+    """Group rows into as few steps as possible: plain inserts take many rows in one."""
+    head, values, row = sql.partition(" VALUES ")
+    if not values:
+        yield sql, list(rows)
+        return
+    start = 0
+    for size in _ROWS_PER_STATEMENT:
+        while len(rows) - start >= size:
+            many = rows[start : start + size]
+            yield f"{head} VALUES {', '.join([row] * size)}", [tuple(value for one in many for value in one)]
+            start += size
+
+
 @dataclass(slots=True)
 class _PendingAppend:
     entries: Sequence[NewEntry]
@@ -170,15 +197,15 @@ class StoreOutage:
 class LogWriter:
     """Group commit over one connection, whose isolation level must be IMMEDIATE."""
 
-    def __init__(self, connection: aiosqlite.Connection, last: Seq, patient: Clock | None = None) -> None:
-        """`patient`: the clock for retries. None: an append that fails is refused at once."""
+    def __init__(self, connection: aiosqlite.Connection, last: Seq, retry_clock: Clock | None = None) -> None:
+        """`retry_clock`: of a patient writer. None: an append that fails is refused at once."""
         self._connection = connection
         self._last = last
-        self._is_unsure = False
-        """True after a failed rollback, so that the file's content is not known."""
-        self._retry_clock = patient
+        self._is_last_unknown = False
+        """True after a failed rollback: `_last` may not be the file's."""
+        self._retry_clock = retry_clock
         self._failing: tuple[datetime, float] | None = None
-        """Start of the failures, by the wall clock and the monotonic clock."""
+        """Start of the failures, by the wall clock and the monotonic clock. None: the last try succeeded."""
         self._tries = 0
         self.outage: StoreOutage | None = None
         """See `Store.outage`."""
@@ -219,7 +246,7 @@ class LogWriter:
                 if self._failing is None or self.given_up.is_set():
                     await self._wake.wait()
                 self._wake.clear()
-                while batch := self._take():
+                while batch := self._take_batch():
                     await self._write(batch)
                 if self._failing is not None and self._retry_clock is not None and not self.given_up.is_set():
                     await self._probe(self._retry_clock)
@@ -230,9 +257,9 @@ class LogWriter:
                     call.done.set_exception(StoreClosed("the store was closed before this was written"))
             self._queue.clear()
 
-    def _take(self) -> list[_PendingAppend]:
+    def _take_batch(self) -> list[_PendingAppend]:
         batch: list[_PendingAppend] = []
-        room = BATCH_ENTRIES
+        room = MAX_BATCH_ENTRIES
         while self._queue and (not batch or len(self._queue[0].drafts) <= room):
             call = self._queue.popleft()
             if not call.done.done():  # an append cancelled before this is not written at all
@@ -241,6 +268,7 @@ class LogWriter:
         return batch
 
     async def _write(self, batch: list[_PendingAppend]) -> None:
+        """Write the batch; a patient writer retries. An append that cannot be written is refused alone."""
         while batch := [call for call in batch if not call.done.done()]:
             try:
                 answers = await self._commit([call.drafts for call in batch])
@@ -248,7 +276,7 @@ class LogWriter:
                 self._refuse(batch, StoreClosed("the store was closed while this was being written"))
                 raise
             except Exception as error:  # noqa: BLE001 - any error is the caller's result, and the writer continues
-                await self._undo()
+                await self._roll_back()
                 if self._retry_clock is not None and transient_reason(error):
                     await self._wait_for_retry(self._retry_clock, error, batch)
                     continue
@@ -276,7 +304,7 @@ class LogWriter:
             await self._connection.execute_fetchall(f"PRAGMA user_version = {version}")
             await self._connection.commit()
         except sqlite3.Error as error:
-            await self._undo()
+            await self._roll_back()
             await self._wait_for_retry(clock, error, [])
         else:
             self._mark_working()
@@ -287,11 +315,11 @@ class LogWriter:
         self._failing = since, since_s = self._failing or (now, now_s)
         reason = transient_reason(error)
         locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-        if (not locked or now_s - since_s >= LOCKED_S) and (self.outage is None or self.outage.reason != reason):
+        if (not locked or now_s - since_s >= LOCK_GRACE_S) and (self.outage is None or self.outage.reason != reason):
             self.outage = StoreOutage(since, reason)
             self._notify_outage()
         self._tries += 1
-        delay_s = min(FIRST_WAIT_S * 2.0 ** min(self._tries - 1, 10), 1.0 if locked else MOST_WAIT_S)
+        delay_s = min(FIRST_RETRY_S * 2.0 ** min(self._tries - 1, 10), MAX_LOCKED_RETRY_S if locked else MAX_RETRY_S)
         try:
             with contextlib.suppress(TimeoutError):
                 await with_timeout(clock, delay_s, self.given_up.wait())
@@ -330,9 +358,9 @@ class LogWriter:
                 logger.exception("what was written could not be told")
 
     async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> list[tuple[AppendResult, ...]]:
-        if self._is_unsure:
-            await self._reread()
-        plan = plan_append(batch, await self._known(list(dedup_keys(batch))), self._last)
+        if self._is_last_unknown:
+            await self._read_last()
+        plan = plan_append(batch, await self._find_known(list(dedup_keys(batch))), self._last)
         if plan.rows:
             # Alone, or each of the following statements would wait for another program's lock.
             await self._connection.execute_fetchall("BEGIN IMMEDIATE")
@@ -344,59 +372,39 @@ class LogWriter:
             try:
                 await self._connection.commit()
             except sqlite3.Error:  # it may be committed all the same
-                await self._reread()
+                await self._read_last()
                 if self._last < plan.rows[-1].seq:
                     raise
             self.commits += 1
             self._last = plan.rows[-1].seq
         return plan.answers
 
-    async def _known(self, wanted: list[str]) -> dict[str, Seq]:
+    async def _find_known(self, wanted: list[str]) -> dict[str, Seq]:
+        """Return the keys that are in the log already, with their seqs."""
         if not wanted:
             return {}
-        size = next((size for size in reversed(_CHUNKS) if size >= len(wanted)), len(wanted))
+        size = next((size for size in reversed(_ROWS_PER_STATEMENT) if size >= len(wanted)), len(wanted))
         sql = f"SELECT key, seq FROM log WHERE key IN ({', '.join('?' * size)})"  # noqa: S608 - question marks only
         rows = await self._connection.execute_fetchall(sql, wanted + [None] * (size - len(wanted)))
         return {key: Seq(seq) for key, seq in rows}
 
-    async def _undo(self) -> None:
+    async def _roll_back(self) -> None:
         """Return to the last commit in the file: after an error in COMMIT it is not known which one that is."""
-        self._is_unsure = True
+        self._is_last_unknown = True
         with contextlib.suppress(sqlite3.Error, ValueError):  # the next transaction fails the same way
-            await self._reread()
+            await self._read_last()
 
-    async def _reread(self) -> None:
+    async def _read_last(self) -> None:
+        """End the transaction, and read the file's last seq."""
         await self._connection.rollback()
         self._last = await last_seq(self._connection)
-        self._is_unsure = False
+        self._is_last_unknown = False
 
 
 async def last_seq(connection: aiosqlite.Connection) -> Seq:
     """Return the log's last position; 0 if it is empty."""
     ((last,),) = await connection.execute_fetchall("SELECT coalesce(max(seq), 0) FROM log")
     return Seq(last)
-
-
-def _append_statements(plan: AppendPlan) -> Iterator[tuple[str, list[Params]]]:
-    yield from _chunk_inserts(_LOG, list(plan.rows))
-    for sql, rows in group_statements(plan.statements):
-        yield from _chunk_inserts(sql, rows)
-    if plan.has_text:
-        yield _SEARCH, [(plan.rows[0].seq, plan.rows[-1].seq)]
-
-
-def _chunk_inserts(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list[Params]]]:
-    """Group rows into as few steps as possible: plain inserts take many rows in one."""
-    head, values, row = sql.partition(" VALUES ")
-    if not values:
-        yield sql, list(rows)
-        return
-    start = 0
-    for size in _CHUNKS:
-        while len(rows) - start >= size:
-            many = rows[start : start + size]
-            yield f"{head} VALUES {', '.join([row] * size)}", [tuple(value for one in many for value in one)]
-            start += size
 
 
 class Store(StoreReader):
@@ -514,6 +522,7 @@ class Store(StoreReader):
 
 
 def _prepare_file(path: Path, clock: Clock) -> StoreLock:
+    """Create the file if it is missing, lock it, and migrate it. Blocking."""
     create_store_file(path)
     lock = StoreLock(path, clock.now())
     try:

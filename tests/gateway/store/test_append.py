@@ -11,7 +11,7 @@ import pytest
 
 from gateway.core.facts import DmnStateSaved, Seq
 from gateway.store import AppendFailed, AppendResult, NewEntry, Store, StoreClosed, StoreError, StoreInUse
-from gateway.store.store import BATCH_ENTRIES
+from gateway.store.store import MAX_BATCH_ENTRIES
 from tests.kits.store import NOW, heard, judged, opened, place, run, said
 
 
@@ -94,11 +94,11 @@ def test_callers_share_commits(tmp_path: Path) -> None:
 def test_a_batch_is_bounded_but_one_append_is_one_transaction(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            await store.append([said(number) for number in range(BATCH_ENTRIES + 1000)])
+            await store.append([said(number) for number in range(MAX_BATCH_ENTRIES + 1000)])
             assert store.commits == 1
-            await asyncio.gather(*(store.append([said(100_000 + number)]) for number in range(2 * BATCH_ENTRIES)))
+            await asyncio.gather(*(store.append([said(100_000 + number)]) for number in range(2 * MAX_BATCH_ENTRIES)))
             assert store.commits >= 3
-            assert len(await store.entries(limit=100_000)) == 3 * BATCH_ENTRIES + 1000
+            assert len(await store.entries(limit=100_000)) == 3 * MAX_BATCH_ENTRIES + 1000
 
     run(story())
 
