@@ -45,7 +45,7 @@ _UNVERIFIED_TEXT: Final = (
 
 
 class AccountClaim(NamedTuple):
-    """Sender of a link command."""
+    """The account from which a link command was sent."""
 
     person: str
     name: str
@@ -53,6 +53,7 @@ class AccountClaim(NamedTuple):
     at: Address
     """Direct chat with them."""
     verified: bool
+    """As `Sender.verified`."""
     role: Role
 
 
@@ -71,13 +72,13 @@ class AccountLinker:
         if not claim.verified:
             return reject(_UNVERIFIED_TEXT)
         waiting = self._roster.pending_requests("link", "confirm")
-        mine = [one for one in waiting if one.what == "link" and one.person == claim.person]
-        if sum(one.at.channel == claim.at.channel for one in waiting) - len(mine) >= MAX_PENDING_LINKS:
+        earlier = [one for one in waiting if one.what == "link" and one.person == claim.person]
+        if sum(one.at.channel == claim.at.channel for one in waiting) - len(earlier) >= MAX_PENDING_LINKS:
             return reject("Too many people are linking accounts here. Try again in an hour.")
         generated = generate_code(self._roster.request_names)
         facts = (
             *build_code_expirations(self._roster.expired_requests(claim.at.channel)),
-            *(build_code_over(one, "revoked", claim.person) for one in mine),
+            *(build_code_over(one, "revoked", claim.person) for one in earlier),
             self._build_code_fact(generated, claim, "link"),
         )
         return AccessResult(
@@ -115,30 +116,33 @@ class AccountLinker:
         return AccessResult("\n".join([f"You are also, with `{prefix}link remove` to take one back:", *lines]))
 
     def unlink(self, claim: AccountClaim, account: str) -> AccessResult:
-        """Take an account out of its links. Any of the linked accounts may do so, unless that would evade a block."""
+        """Take an account out of its links. Any of the linked accounts may do so, unless that would evade a block.
+
+        `account`: as `list_accounts` shows it, with or without its channel.
+        """
         written = account.strip("` ")
-        same = {claim.person, *(self._roster.known.links.get(claim.person, ()) if claim.verified else ())}
-        short = {one for one in same if written.lower() in (one.lower(), one.partition(":")[2].lower())}
-        if len(short) != 1 or len(same) == 1:
+        accounts = {claim.person, *(self._roster.known.links.get(claim.person, ()) if claim.verified else ())}
+        meant = {one for one in accounts if written.lower() in (one.lower(), one.partition(":")[2].lower())}
+        if len(meant) != 1 or len(accounts) == 1:
             return reject(
                 f"{inline_code(written)} is no account that is linked with this one. Write it as `link list` has it."
             )
-        (gone,) = short
-        if is_blocked_anywhere(self._policy, gone):
+        (removed,) = meant
+        if is_blocked_anywhere(self._policy, removed):
             return reject(
                 "One of these accounts is blocked, and all the others with it: they stay one person until then."
             )
-        through = [link for link in self._roster.links if gone in (link.one, link.other)]
-        left = group_linked_accounts(link for link in self._roster.links if link not in through).get(
+        removed_links = [link for link in self._roster.links if removed in (link.one, link.other)]
+        remaining = group_linked_accounts(link for link in self._roster.links if link not in removed_links).get(
             claim.person, frozenset()
         )
-        text = f"{format_person(gone)} is an account of its own again, and has its own roles only."
-        if claim.person != gone and (others := same - left - {gone, claim.person}):
+        text = f"{format_person(removed)} is an account of its own again, and has its own roles only."
+        if claim.person != removed and (others := accounts - remaining - {removed, claim.person}):
             text += (
                 f" So {'is' if len(others) == 1 else 'are'} "
                 f"{', '.join(map(format_person, sorted(others)))}, linked by it."
             )
-        facts = (IdentityLinked(one=one.one, other=one.other, joined=False, by=claim.person) for one in through)
+        facts = (IdentityLinked(one=one.one, other=one.other, joined=False, by=claim.person) for one in removed_links)
         return AccessResult(text, tuple(map(EffectFact, facts)))
 
     def _explain_refusal(self, request: CodeIssued | None, claim: AccountClaim) -> str:
@@ -159,6 +163,7 @@ class AccountLinker:
         return UNKNOWN_CODE_TEXT if blocked else ""
 
     def _request_confirmation(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
+        """Show the second code to this account, for the first one to submit."""
         generated = generate_code(self._roster.request_names)
         confirm = self._build_code_fact(
             generated, claim, "confirm", other=request.person, key=f"confirm:{request.salt}"
@@ -201,6 +206,7 @@ class AccountLinker:
         other: str = "",
         key: str = "",
     ) -> EffectFact:
+        """`other`: the account that must submit the code; empty: any. `key`: as `EffectFact.key`."""
         issued = CodeIssued(
             request=generated.request,
             what=what,
