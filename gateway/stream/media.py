@@ -74,22 +74,22 @@ class MediaStore:
     ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
         """Return descriptions, and images, of each message's attachments. Never raises for what somebody sent.
 
-        Fetches images for a model that accepts them, and voice notes if they can be transcribed: first those of
-        messages to the agent, then the newest. All at once, and within the configured times, however many they are. The
-        others are only described.
+        `sees`: the model accepts images. Then images are fetched, and voice notes if they can be transcribed, up to the
+        most for one turn: first those of messages to the agent, then the newest, all at once. The others are only
+        described, and so is what does not come within the configured time.
         """
-        images = self._config.max_images if sees else 0
-        voices = MAX_TRANSCRIBED_VOICES if self._config.transcribe else 0
+        images_left = self._config.max_images if sees else 0
+        voices_left = MAX_TRANSCRIBED_VOICES if self._config.transcribe else 0
         work = []
         for seq, message in sorted(messages, key=lambda one: (one[1].kind == "room", -one[0])):
             for place in reversed(range(len(message.attachments))):
                 attachment = message.attachments[place]
-                wanted = message.at.channel in self._sources and self._config.max_bytes > 0
-                if wanted and images and _is_image(attachment):
-                    images -= 1
+                can_fetch = message.at.channel in self._sources and self._config.max_bytes > 0
+                if can_fetch and images_left and _is_image(attachment):
+                    images_left -= 1
                     work.append((seq, place, self._fetch_image(seq, message.at, attachment)))
-                elif wanted and voices and attachment.form == "audio":
-                    voices -= 1
+                elif can_fetch and voices_left and attachment.form == "audio":
+                    voices_left -= 1
                     work.append((seq, place, self._transcribe_voice(message.at, attachment)))
         results = await asyncio.gather(*(doing for _, _, doing in work))
         done = {(seq, place): result for (seq, place, _), result in zip(work, results, strict=True)}
@@ -104,22 +104,22 @@ class MediaStore:
 
     async def load_images(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
         """Return the images as they were shown, without those that are gone."""
-        return await asyncio.to_thread(self._load, refs) if refs else ()
+        return await asyncio.to_thread(self._load_existing, refs) if refs else ()
 
     async def save_picture(self, data: bytes, found: ImageInfo, about: str) -> ToolImage:
-        """Keep an image that came with no message, as long as those of messages. Raises OSError."""
+        """Keep an image that came with no message, for the same time as those of messages. Raises OSError."""
         name = await asyncio.to_thread(self._save, data)
         return ToolImage(sha256=name, media_type=found.media_type, about=about, size_bytes=len(data))
 
     async def load_images_by_hash(self, images: Sequence[ToolImage]) -> dict[str, Image]:
         """Return the images that tools produced, by digest, without those that are gone."""
         found = [(one.sha256, await self.load_images((one,))) for one in images]
-        return {name: image for name, images in found for image in images}
+        return {digest: image for digest, loaded in found for image in loaded}
 
     async def sweep(self) -> None:
         """Remove files that were not shown for `keep` seconds, now and every hour. Ends only by cancellation."""
         while True:
-            await asyncio.to_thread(self._sweep)
+            await asyncio.to_thread(self._remove_old)
             await self._clock.sleep(SWEEP_INTERVAL_S)
 
     async def _fetch_image(self, seq: Seq, at: Address, attachment: Attachment) -> DescribedAttachment:
@@ -176,6 +176,7 @@ class MediaStore:
         )
 
     async def _transcribe(self, data: bytes) -> str:
+        """Return the words of a sound. Raises TranscriptionError and OSError."""
         async with self._voice_lock:  # transcription takes all the processors it can get
             file = await asyncio.to_thread(self._write, data, sound_suffix(data))
             try:
@@ -217,7 +218,7 @@ class MediaStore:
         return name
 
     def _write(self, data: bytes, suffix: str) -> Path:
-        """Write a new file of our own. Half a file after a crash is removed by `sweep`."""
+        """Write a new file under a name of its own. Half a file after a crash is removed by `sweep`."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix="new-", suffix=suffix, dir=self._folder)
         try:
@@ -228,7 +229,7 @@ class MediaStore:
             raise
         return Path(name)
 
-    def _load(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
+    def _load_existing(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
         found = []
         for ref in refs:
             path = self._folder / ref.sha256
@@ -242,7 +243,7 @@ class MediaStore:
                 found.append(Image(media_type=ref.media_type, data=data, description=ref.about))
         return tuple(found)
 
-    def _sweep(self) -> None:
+    def _remove_old(self) -> None:
         try:
             files = list(self._folder.iterdir())
         except FileNotFoundError:

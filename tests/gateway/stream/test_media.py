@@ -270,7 +270,7 @@ def test_what_does_not_fit_on_the_disk_leaves_no_half_file(tmp_path: Path) -> No
 
 
 def test_a_folder_that_cannot_be_read_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    MediaStore(MediaConfig(), tmp_path / ("x" * 300), {}, SystemClock())._sweep()
+    MediaStore(MediaConfig(), tmp_path / ("x" * 300), {}, SystemClock())._remove_old()
     assert "File name too long" in caplog.text
 
 
