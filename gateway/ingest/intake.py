@@ -85,17 +85,18 @@ LimitCheck = Callable[[Message, Judgement, str], LimitDecision]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeRules:
-    """Rules and services by which events are judged, shared by all channels."""
+    """Rules by which events are judged, and what they ask; shared by all channels. Made from `IntakeServices`."""
 
     access: AccessPolicy
     attention: attention.AttentionPolicy
     bindings: Bindings
     dispatcher: CommandDispatcher
     max_bot_exchanges: Callable[[], int]
+    """Returns `access.max_bot_exchanges`."""
     greet: GreetStranger
     limit: LimitCheck
     level: Callable[[], PresenceLevel]
-    """Current presence of people."""
+    """Returns the current presence of people."""
     loop_guard: BotLoopGuard = field(default_factory=BotLoopGuard)
     notify_owners: Callable[[str, str], None] = lambda _key, _text: None
     """Sends a text to owners, with its key."""
@@ -111,10 +112,13 @@ class IntakePolicy:
         self._exchanges = BotExchangeCounter()
         self._salience = SalienceDetector(lambda: rules.attention.salience)
         self._was_up: bool | None = None
-        """Newest state of the link. None: not read from the log yet."""
+        """Newest state of the channel's link to its platform. None: not read from the log yet."""
 
     async def handle(self, event: Notification) -> tuple[Notification, CommandResult, ConversationId | None]:
-        """Return the event as it was understood, its result, and the conversation in which it is unread or happened."""
+        """Return the event as it was understood (text may be a command), its result, and its conversation.
+
+        The conversation is where it is unread, if it is due, else where it happened. None: nowhere.
+        """
         rules = self._rules
         if isinstance(event, Message) and not event.history:
             event = await rules.dispatcher.parse(event, self._listen_mode(event)) or event
@@ -203,13 +207,13 @@ class IntakePolicy:
             self._was_up = next(
                 (one.up for one in await self._reader.connection_states() if one.channel == link.channel), True
             )
-        news, self._was_up = link.up != self._was_up, link.up
+        is_change, self._was_up = link.up != self._was_up, link.up
         if judged.fate not in ("due", "context"):
             return CommandResult(judgement=judged), None
         agent = self._rules.bindings.find_agent(link.channel)
-        if news and agent:
+        if is_change and agent:
             return CommandResult(judgement=judged), inner_conversation(agent)
-        rule = "no agent is bound to this account" if news else "it was known"
+        rule = "no agent is bound to this account" if is_change else "it was known"
         return CommandResult(judgement=replace(judged, fate="noted", rule=rule)), None
 
     async def _judge_reaction(self, reaction: ReactionChanged, judged: Judgement) -> CommandResult:
@@ -261,7 +265,10 @@ class IntakePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeCallbacks:
-    """Callbacks for durable events. Each is called on the event loop, and returns at once."""
+    """What follows from an event once it is durable; `find_new_audience` alone is asked before.
+
+    Each is called on the event loop, and returns at once.
+    """
 
     on_ready: Callable[[ReadyConversation], None]
     """Called with a conversation that has a due event."""
@@ -317,21 +324,24 @@ class Intake:
         cursor moves in the last one. If cancelled, a running transaction is completed with its callbacks first: the
         platform repeats its events, and then they are not new.
         """
-        decided, named = list[_DecidedEvent](), list[NewEntry]()
+        decided, name_entries = list[_DecidedEvent](), list[NewEntry]()
         names = dict[ConversationId, PlaceNames]()
         for event in batch:
             with log_context(**_log_context(event)):
-                named += await self._build_name_entries(event, names)
+                name_entries += await self._build_name_entries(event, names)
                 decided.append(await self._decide(event))
             if decided[-1].handled.effect is not None:
-                await run_to_completion(self._write(decided, named))
-                decided, named, names = [], [], {}
-        await run_to_completion(self._write(decided, named, cursor))
+                await run_to_completion(self._write(decided, name_entries))
+                decided, name_entries, names = [], [], {}
+        await run_to_completion(self._write(decided, name_entries, cursor))
 
     async def _build_name_entries(
         self, event: Notification, written: dict[ConversationId, PlaceNames]
     ) -> list[NewEntry]:
-        """Return the new names of the event's place, and their judgement, if they are shown as a line."""
+        """Return the new names of the event's place, and their judgement, if they are shown as a line.
+
+        `written`: names that stand in the same transaction; the new ones are added.
+        """
         named = await self._titles.find_new_names(event, self._clock.now(), written)
         if named is None:
             return []
@@ -342,10 +352,10 @@ class Intake:
         return [entry] if judged is None else [entry, NewEntry(fact=judged, at=now, conversation=place, cause=entry)]
 
     async def _write(
-        self, decided: Sequence[_DecidedEvent], named: Sequence[NewEntry], cursor: str | None = None
+        self, decided: Sequence[_DecidedEvent], name_entries: Sequence[NewEntry], cursor: str | None = None
     ) -> None:
         """Append one transaction and call back. At most the last event has an effect."""
-        entries = [*named, *(entry for one in decided for entry in one.entries)]
+        entries = [*name_entries, *(entry for one in decided for entry in one.entries)]
         if cursor is not None:
             entries.append(NewEntry(fact=CursorMoved(channel=self._channel, value=cursor), at=self._clock.now()))
         written = dict[int, AppendResult]()
@@ -356,13 +366,13 @@ class Intake:
                 if one.handled.effect is not None:
                     one.handled.effect.settle(written.get(id(one.entries[0])))
         fresh = [one for one in decided if written[id(one.entries[0])].is_new]
-        for entry in named:
+        for entry in name_entries:
             if isinstance(entry.fact, PlaceRenamed):
                 self._titles.learn(entry.fact)
         self._stats.count_events(self._channel, (one.event for one in fresh), self._clock.now())
         for one in fresh:
             with log_context(**_log_context(one.event)):
-                self._notify(one)
+                self._announce(one)
             if one.handled.post is not None:
                 seq, at = written[id(one.entries[-1])].seq, one.entries[-1].at
                 self._callbacks.post(OutboxPost(seq=seq, at=at, post=one.handled.post, parts=()))
@@ -385,7 +395,8 @@ class Intake:
             entries.append(NewEntry(fact=queued, at=now, conversation=where, key=key, cause=noticed))
         return _DecidedEvent(event=event, handled=handled, conversation=place, entries=tuple(entries))
 
-    def _notify(self, one: _DecidedEvent) -> None:
+    def _announce(self, one: _DecidedEvent) -> None:
+        """Call back for a durable event that is new."""
         event, judged, place = one.event, one.handled.judgement, one.conversation
         if isinstance(event, ConnectionChanged):
             reason = f": {event.reason}" if event.reason else ""
@@ -428,7 +439,7 @@ def _is_direct(event: Notification) -> bool | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeServices:
-    """Services that the intakes of all channels share."""
+    """Services from which the intakes of all channels are built."""
 
     live: LiveSettings
     store: Store
@@ -438,7 +449,9 @@ class IntakeServices:
     bindings: Bindings
     stats: GatewayStats
     model: Callable[[], str]
+    """As `CommandContext.model_name`."""
     mode: Callable[[], str]
+    """As `CommandContext.agent_mode`."""
     rewinds: Rewinder
     titles: PlaceTitles | None = None
     """Titles of places. None: those that channels report."""
@@ -446,7 +459,7 @@ class IntakeServices:
     notify_owners: Callable[[str, str], None] = lambda _key, _text: None
     limit: LimitCheck = lambda _message, judged, _agent: LimitDecision(judged)
     level: Callable[[], PresenceLevel] = lambda: "present"
-    """Current presence of people."""
+    """Returns the current presence of people."""
     attention_policy: attention.AttentionPolicy | None = None
     """Policy of attention. None: the configured one."""
     handlers: Mapping[str, CommandHandler] = field(default_factory=lambda: BASE_HANDLERS)
@@ -509,7 +522,7 @@ def _build_rules(services: IntakeServices) -> IntakeRules:
     )
     loops = BotLoopGuard()
 
-    def spoke(entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+    def record_own_posts(entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         for entry, one in zip(entries, written, strict=True):
             if not one.is_new or entry.conversation is None:
                 continue
@@ -518,7 +531,7 @@ def _build_rules(services: IntakeServices) -> IntakeRules:
             elif isinstance(entry.fact, PartSendStarted) and not entry.fact.part:
                 loops.record_sending(entry.conversation, services.clock.monotonic())
 
-    services.store.add_listener(spoke)
+    services.store.add_listener(record_own_posts)
     return IntakeRules(
         access=services.access_policy,
         attention=services.attention_policy or policies.build_attention_policy(live.settings),
@@ -537,22 +550,22 @@ def _make_nick_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Chan
     """Return a function that finds the bot's own names on a channel, where commands may follow a name."""
     named = ChannelLookup[HasNick](channels, lambda one: one if isinstance(one, HasNick) else None)
 
-    def called(name: ChannelName) -> Collection[str] | None:
+    def own_names(name: ChannelName) -> Collection[str] | None:
         channel = named.get(name)
         return None if channel is None else {channel.nick.casefold()}
 
-    return called
+    return own_names
 
 
 def _build_command_context(services: IntakeServices) -> CommandContext:
     paged = ChannelLookup[CanPage](services.channels, lambda one: one if isinstance(one, CanPage) else None)
-    reach = make_private_address_lookup(services.channels)
+    private_address = make_private_address_lookup(services.channels)
 
-    def contact(name: ChannelName) -> str | None:
+    def find_contact(name: ChannelName) -> str | None:
         settings = services.live.settings
         return getattr(settings.channels.get(name), "contact", None) or settings.commands.contact
 
-    def pages(post: Post) -> int:
+    def count_pages(post: Post) -> int:
         channel = paged.get(post.to.channel)
         return 1 if channel is None else channel.page_count(post)
 
@@ -563,14 +576,14 @@ def _build_command_context(services: IntakeServices) -> CommandContext:
         version=version("reverie-gateway"),
         model_name=services.model,
         agent_mode=services.mode,
-        operator_contact=contact,
+        operator_contact=find_contact,
         prefixes=CommandPrefixes(services.live, services.channels),
         rewinds=services.rewinds,
-        count_pages=pages,
+        count_pages=count_pages,
         approvals=services.approvals,
         tools_at=services.tools,
         awaiting_channels=ChannelLookup(
             services.channels, lambda channel: channel.capabilities.defers_commands or None
         ),
-        private_address=lambda command: reach(command.at, command.sender),
+        private_address=lambda command: private_address(command.at, command.sender),
     )
