@@ -87,7 +87,11 @@ class BackgroundServices:
         self._agents = [agent.id for agent in settings.agents]
         channels = channels or {}
         self.places = PrivacyCache(
-            store, bindings, told=make_scope_lookup(channels), space=make_space_lookup(channels), titles=titles
+            store,
+            bindings,
+            platform_scope=make_scope_lookup(channels),
+            space_of=make_space_lookup(channels),
+            titles=titles,
         )
         store.add_listener(self.places.on_appended)
         self.presence = PresenceTracker(
@@ -165,7 +169,7 @@ class BackgroundServices:
         if absence is None:
             return ""
         pending = [one for one in await self._store.pending_counts() if one.conversation != conversation]
-        return render_away_note(absence, [one for one in pending if not await self.places.private(one.conversation)])
+        return render_away_note(absence, [one for one in pending if not await self.places.is_private(one.conversation)])
 
     async def _fire_alarm(self, alarm: Alarm) -> None:
         await self.internal_intake.submit(alarm)

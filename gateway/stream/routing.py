@@ -6,6 +6,8 @@ Bindings are pure: the operator's first matching pattern wins.
 platform's answer is asked of its channel at the moment of use; its last answer is in the log (`AudienceReported`), for
 times in which the channel cannot be asked. A place that becomes private is private for its earlier messages too; one
 that becomes public is public for later ones only.
+
+The rest asks a place's channel for one thing: `CommandPrefixes`, and the look-ups that `make_..._lookup` returns.
 """
 
 from collections import OrderedDict
@@ -25,6 +27,10 @@ from gateway.store import AppendResult, NewEntry, StoreReader
 from gateway.stream.attention import ListenMode
 from gateway.stream.operator import OperatorChannel
 from gateway.stream.place_names import PlaceTitles
+
+NATIVE_COMMAND_PLATFORMS: Final = frozenset({"telegram", "discord"})
+"""Platforms with native commands, which begin with a slash."""
+_MAX_CACHED_PLACES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +60,8 @@ class BindingPattern:
     binding: ConversationBinding
 
 
-UNBOUND = ConversationBinding(listen="off")
+UNBOUND: Final = ConversationBinding(listen="off")
+"""Where no pattern applies."""
 
 
 class Bindings:
@@ -89,21 +96,21 @@ class Bindings:
 
 
 def _matches(name: str, pattern: str) -> bool:
+    """Return whether a part of an address matches its glob."""
     # A name may contain characters of globs: `#[foo]` is a room.
     return name == pattern or fnmatchcase(name, pattern)
 
 
-_MAX_CACHED_PLACES: Final = 10_000
-
-
 class _KnownScope(NamedTuple):
+    """Scope of a place as its platform reported it last."""
+
     scope: str
     since: Seq
-    """This scope holds for entries from this position on."""
+    """It holds for entries from this position on."""
 
 
 class PrivacyCache:
-    """Scopes and kinds of all known places.
+    """Knows who can read a place, and which places are direct chats.
 
     Call `load` before the first use; `on_appended` gets all appended entries.
     """
@@ -113,20 +120,20 @@ class PrivacyCache:
         reader: StoreReader,
         bindings: Bindings,
         *,
-        told: Callable[[Address], str | None] = lambda _: None,
-        space: Callable[[Address], RoomId | None] = lambda _: None,
+        platform_scope: Callable[[Address], str | None] = lambda _: None,
+        space_of: Callable[[Address], RoomId | None] = lambda _: None,
         titles: PlaceTitles | None = None,
     ) -> None:
-        """`told`: the scope of a place as its platform reports it now; None: unknown.
+        """`platform_scope`: the scope of a place as its platform reports it now; None: unknown.
 
-        `space`: the space that a room belongs to; None: none, or unknown. `titles`: titles of places; None: those in
+        `space_of`: the space that a room belongs to; None: none, or unknown. `titles`: titles of places; None: those in
         the log.
         """
         self.titles = titles or PlaceTitles(reader)
         self._reader = reader
         self._bindings = bindings
-        self._platform_scope = told
-        self._space = space
+        self._platform_scope = platform_scope
+        self._space_of = space_of
         self._direct: OrderedDict[ConversationId, bool] = OrderedDict()
         self._known_scopes: dict[ConversationId, _KnownScope] = {}
 
@@ -182,7 +189,7 @@ class PrivacyCache:
         newest = await self._reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=conversation)
         return newest[0].fact if newest and isinstance(newest[0].fact, Message) else None
 
-    async def private(self, conversation: ConversationId) -> bool:
+    async def is_private(self, conversation: ConversationId) -> bool:
         """Return whether it is a direct chat, private by the operator's word, or an unknown place."""
         if is_inner(conversation):
             return False
@@ -199,19 +206,19 @@ class PrivacyCache:
 
         `seq`: of an entry there; None: of messages written now. An agent's inner conversation is its own scope.
         """
-        if is_inner(conversation) or await self.private(conversation):
+        if is_inner(conversation) or await self.is_private(conversation):
             return conversation
         place = Address.parse(conversation)
         known, reported = self._known_scopes.get(conversation), self._platform_scope(place)
-        closed = place.thread is not None and reported == conversation  # the room's binding does not open a thread
-        if self._bindings.find(place).private is False and not closed:
+        is_closed_thread = place.thread is not None and reported == conversation  # a room's binding does not open it
+        if self._bindings.find(place).private is False and not is_closed_thread:
             return PUBLIC
-        now = reported if reported is not None or known is None else known.scope
-        if now is None:
+        current = reported if reported is not None or known is None else known.scope
+        if current is None:
             return conversation
-        if seq is not None and (known is None or known.scope != now or seq < known.since):
+        if seq is not None and (known is None or known.scope != current or seq < known.since):
             return conversation  # others could read there then, or nobody knows who
-        return now
+        return current
 
     async def note_scope(self, conversation: ConversationId, seq: Seq, noted: NoteWritten) -> str:
         """Return the scope of a note that was written there, as things stand now."""
@@ -225,18 +232,16 @@ class PrivacyCache:
         """Return what a turn there may see. `everything`: it is alone with a verified owner."""
         if is_inner(conversation):
             return Visibility(scope=PUBLIC, other_scopes=frozenset([conversation]))
-        scope, private = await self.scope(conversation), await self.private(conversation)
-        also, place = {str(conversation)}, Address.parse(conversation)
-        shared = await self.is_direct(conversation) is False
-        if shared and scope != PUBLIC and (space := self._space(place)) is not None:
-            also.add(space_scope(place.channel, space))
-        if scope != PUBLIC and not private and place.thread is not None and self._platform_scope(place) is not None:
-            also.add(await self.scope(Address(channel=place.channel, room=place.room).conversation))
-        return Visibility(scope=scope, other_scopes=frozenset(also), is_private=private, sees_everything=everything)
-
-
-NATIVE_COMMAND_PLATFORMS = frozenset({"telegram", "discord"})
-"""Platforms with native commands, which begin with a slash."""
+        scope, is_private = await self.scope(conversation), await self.is_private(conversation)
+        other_scopes, place = {str(conversation)}, Address.parse(conversation)
+        is_shared = await self.is_direct(conversation) is False
+        if is_shared and scope != PUBLIC and (space := self._space_of(place)) is not None:
+            other_scopes.add(space_scope(place.channel, space))
+        if scope != PUBLIC and not is_private and place.thread is not None and self._platform_scope(place) is not None:
+            other_scopes.add(await self.scope(Address(channel=place.channel, room=place.room).conversation))
+        return Visibility(
+            scope=scope, other_scopes=frozenset(other_scopes), is_private=is_private, sees_everything=everything
+        )
 
 
 class CommandPrefixes(Mapping[ChannelName, str]):

@@ -29,7 +29,7 @@ def test_a_place_is_its_own_unless_somebody_says_more(tmp_path: Path) -> None:
             await store.append([said(2, room="ulla", kind="direct")])
             places = PrivacyCache(store, bindings)
             asked = [ROOM.conversation, ULLA.conversation, NEVER.conversation, ConversationId(inner_conversation("a"))]
-            return [(await places.private(one), await places.scope(one)) for one in asked]
+            return [(await places.is_private(one), await places.scope(one)) for one in asked]
 
     own = [(True, "irc.test/ulla"), (True, "irc.test/#never"), (False, "agent/a")]
     assert run(look(ANY)) == [(False, "irc.test/#room"), *own], "nobody says who can read there"
@@ -47,7 +47,7 @@ def test_a_platform_opens_and_closes_a_room(tmp_path: Path) -> None:
 
     async def look() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            places = PrivacyCache(store, ANY, told=told.get)
+            places = PrivacyCache(store, ANY, platform_scope=told.get)
             store.add_listener(places.on_appended)
             (before,) = await store.append([said(1, room="#room")])
             told[ROOM] = PUBLIC
@@ -82,7 +82,7 @@ def test_a_thread_that_the_platform_keeps_apart_stays_so_in_a_room_that_is_opene
     async def look() -> None:
         async with await opened(tmp_path / "s.db") as store:
             await store.append(heard(1, room="#room"))
-            places = PrivacyCache(store, OPEN, told=lambda at: at.conversation if at.thread else PUBLIC)
+            places = PrivacyCache(store, OPEN, platform_scope=lambda at: at.conversation if at.thread else PUBLIC)
             places.record_direct(ops.conversation, direct=False)
             assert await places.scope(ROOM.conversation) == PUBLIC
             assert await places.scope(ops.conversation) == ops.conversation
@@ -95,7 +95,7 @@ def test_what_is_to_be_written_down_of_an_audience_is_what_is_new(tmp_path: Path
     async def look() -> None:
         async with await opened(tmp_path / "s.db") as store:
             told = {ROOM: PUBLIC}
-            places = PrivacyCache(store, ANY, told=told.get)
+            places = PrivacyCache(store, ANY, platform_scope=told.get)
             store.add_listener(places.on_appended)
             message, direct = said(1, room="#room").fact, said(2, room="#room", kind="direct").fact
             assert isinstance(message, Message)
@@ -128,7 +128,9 @@ def test_the_open_channels_of_a_space_share_an_audience_and_nobody_else_does(tmp
             within = said(9, room="#staff").fact
             assert isinstance(within, Message)
             await store.append([NewEntry(fact=replace(within, at=thread), at=NOW, conversation=thread.conversation)])
-            places = PrivacyCache(store, ANY, told=told.get, space=lambda at: RoomId("9") if at != public else None)
+            places = PrivacyCache(
+                store, ANY, platform_scope=told.get, space_of=lambda at: RoomId("9") if at != public else None
+            )
 
             async def seen(at: Address) -> set[str]:
                 sight = await places.visibility(at.conversation)
@@ -184,7 +186,9 @@ def test_the_operator_can_make_a_room_private(tmp_path: Path) -> None:
             await store.append(heard(1, room="#staff"))
             await store.append(heard(2, room="#room"))
             places = PrivacyCache(store, bindings)
-            return await places.private(place("#staff").conversation), await places.private(place("#room").conversation)
+            return await places.is_private(place("#staff").conversation), await places.is_private(
+                place("#room").conversation
+            )
 
     assert run(look()) == (True, False)
 

@@ -50,7 +50,7 @@ def nothing_is_private() -> Iterator[None]:
         return PUBLIC
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PrivacyCache, "private", no)
+        patch.setattr(PrivacyCache, "is_private", no)
         patch.setattr(PrivacyCache, "scope", public)
         yield
 
