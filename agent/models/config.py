@@ -80,7 +80,7 @@ class AnthropicConfig(_ProviderConfig):
 
 class _ChatCompletionsConfig(_ProviderConfig):
     identity_in: Literal["system", "user"] = "system"
-    """Where the prompt's blocks stand. `user`: in front of the first user message, for models that heed it better."""
+    """Place of the prompt's blocks. `user`: in front of the first user message, for models that follow it better."""
 
 
 class OpenAIConfig(_ChatCompletionsConfig):
@@ -113,9 +113,9 @@ class ReplyConfig(ConfigSection):
     """A `ScriptRule` without tools."""
 
     match: Annotated[str, AfterValidator(_check_pattern)]
-    """A regular expression, searched in what it was told."""
+    """Regular expression, searched in the input."""
     reply: str
-    """What is said then; {text} stands for what it was told."""
+    """The answer then; {text} stands for the input."""
 
 
 class ScriptedConfig(_ProviderConfig):
@@ -123,11 +123,11 @@ class ScriptedConfig(_ProviderConfig):
 
     kind: Literal["scripted"]
     replies: tuple[ReplyConfig, ...] = Field(default=(), strict=False)
-    """The first whose `match`, a regular expression, is found in what was said."""
+    """The first whose `match` is found in the input answers."""
     delay: Duration = 0.0
     """Seconds before each answer."""
     busy: int = Field(default=0, ge=0)
-    """So many first requests are refused as if overloaded."""
+    """Number of first requests that are refused as if the server were overloaded."""
 
 
 _LLAMACPP_PORTS = frozenset({8080, 9931})
@@ -161,20 +161,20 @@ class ModelConfig(ConfigSection):
     provider: str
     """A key of `llm.providers`."""
     name: str | None = None
-    """As the provider calls it. Required for anthropic and openai; others have one model only."""
+    """The provider's name of the model. Required for anthropic and openai; others have one model only."""
     context_tokens: int | None = Field(default=None, gt=0)
     """None: 200000 for anthropic, 8192 for local, 128000 for others."""
     max_output_tokens: int | None = Field(default=None, gt=0)
     """None: 160 for local, 4096 for others."""
     sees: bool | None = None
-    """Whether it takes images. None: yes for anthropic and for those of OpenAI's own that do, no for others."""
+    """True: the model takes images. None: yes for anthropic and for those of OpenAI's own that do, no for others."""
     leaks: bool | None = None
-    """Whether it writes tool calls as text: an answer that is a call and nothing else is then carried out, as text from
-    outside (tools for admins need an approval). None: yes for llamacpp and local, no for others."""
+    """True: the model may write tool calls as text. An answer that is a call and nothing else is then carried out, as
+    text from outside (tools for admins need an approval). None: yes for llamacpp and local, no for others."""
     effort: Effort | None = None
-    """How much work an answer is worth; of anthropic only, and not of each model. None: the model's default."""
+    """Effort for an answer; for anthropic only, and not for each of its models. None: the model's default."""
     thinking: ThinkingMode = "default"
-    """Of anthropic only: `off`, or `between_tools` for the least, where the model lets one choose."""
+    """For anthropic only: `off`, or `between_tools` for the least, where the model offers a choice."""
     fallbacks: tuple[str, ...] = Field(default=(), strict=False)
     """Keys of `llm.models`, asked in this order when this one cannot answer; theirs follow each."""
 

@@ -8,32 +8,32 @@ from gateway.core.fields import ConfigSection, Duration
 
 
 class DiscordConfig(ConfigSection):
-    """One bot account."""
+    """Bot account."""
 
     platform: Literal["discord"]
     token: SecretStr
-    """Of the bot, from discord.com/developers/applications."""
+    """Token of the bot, from discord.com/developers/applications."""
     api_url: str = Field(default="https://discord.com/api/v10", pattern=r"^https?://[^\s/]")
-    """Any server that speaks this version of the HTTP API."""
+    """Any server with this version of the HTTP API."""
     gateway_url: str = Field(default="wss://gateway.discord.gg", pattern=r"^wss?://[^\s/]")
-    """Where events come from."""
+    """Server of the events (the gateway of Discord)."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
     """Ids of the channels or guilds where the bot may act; `*` means any. Direct messages are `access.dm`'s."""
     history_age: Duration = 3600.0
-    """What was said while we were away is answered if it is younger than this (seconds, or `1h`). 0: never."""
+    """Age up to which messages of an absence are answered afterwards (seconds, or `1h`). 0: none are."""
     shards: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = None
     """Connections that share the guilds; `auto`: as many as Discord recommends. None: one, without sharding
     (enough for 2,500 guilds)."""
     typing: bool = True
     """Show that an answer is being written."""
     preview: Literal["off", "all"] = "off"
-    """`all`: an answer grows before people's eyes in a message that is edited, and then replaced."""
+    """`all`: a growing answer is shown in a message that is edited, and replaced at the end."""
     link_previews: bool = False
-    """Let Discord show what is behind the links in our messages."""
+    """Let Discord show previews of the links in our messages."""
     connect_timeout: Duration = Field(default=60.0, gt=0)
-    """From the first packet to a session."""
+    """Longest time from the first packet to a session."""
     request_timeout: Duration = Field(default=30.0, gt=0)
-    """For one request to the HTTP API."""
+    """Longest time of a request to the HTTP API."""
 
     @field_validator("rooms")
     @classmethod

@@ -35,7 +35,7 @@ MARGIN_S = 0.25
 """Discord counts at arrival, and the later request may be the faster one."""
 DAY_S = 86400.0
 MAX_PER_DAY = 1000
-"""The same page: after more IDENTIFY in a day, Discord resets the token."""
+"""Limit of IDENTIFY a day, from that page: after more of them, Discord resets the token."""
 RESERVE = 10
 """Sessions left to the operator, who may restart the gateway."""
 
@@ -276,7 +276,7 @@ _FATAL_CLOSE_CODES = {
 }
 """https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway-gateway-close-event-codes."""
 _NOT_RESUMABLE = frozenset({4007, 4009})
-"""The same page: close codes after which resuming must not be tried again."""
+"""From that page: close codes after which resuming must not be tried again."""
 _MAX_RESUMES = 3
 """Consecutive connections that failed to resume a session before it is abandoned."""
 DiscordLinkListener = Callable[[bool, str], None]

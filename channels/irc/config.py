@@ -26,15 +26,15 @@ class TlsConfig(ConfigSection):
 
 
 class SaslConfig(ConfigSection):
-    """How to log in to the network's services. If it fails, the channel stops; it never goes on unauthenticated."""
+    """Login to the network's services. If it fails, the channel stops; it never goes on unauthenticated."""
 
     mechanism: Literal["plain", "external", "scram-sha-256"]
     """plain needs TLS, unless the host is loopback; external uses `tls.cert_file`; scram-sha-256 does not show the
     password to the server."""
     account: str = ""
-    """Of the services. Not for external."""
+    """Account at the services. Not for external."""
     password: SecretStr | None = None
-    """Of that account. Not for external."""
+    """Password of that account. Not for external."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -44,53 +44,54 @@ class SaslConfig(ConfigSection):
 
 
 class IrcRateLimit(ConfigSection):
-    """Our pace towards the server (a token bucket)."""
+    """Limit of the lines to the server (a token bucket)."""
 
     burst: int = Field(default=4, ge=1)
-    """Lines that may go out at once after a silence."""
+    """Lines that may be sent at once after a silence."""
     per_s: float = Field(default=1.0, gt=0)
     """Lines per second after that."""
 
 
 class IrcConfig(ConfigSection):
-    """One account on one network."""
+    """Account on a network."""
 
     platform: Literal["irc"] = "irc"
     host: str
-    """Of the network, e.g. irc.libera.chat."""
+    """Host name of the network, e.g. irc.libera.chat."""
     port: int = Field(default=6697, ge=1, le=65535)
-    """6697 is for TLS, 6667 without."""
+    """Port: 6697 with TLS, 6667 without."""
     tls: bool | TlsConfig = True
-    """false: without, for servers on this machine."""
+    """TLS. False: without, for servers on this machine."""
     nick: str
-    """Where it is taken, another is chosen, and this one won back."""
+    """Nick of the bot. If somebody else has it, another one is used until it is free again."""
     username: str | None = None
-    """None: the nick."""
+    """User name. None: the nick."""
     realname: str | None = None
-    """None: the contact."""
+    """Real name. None: the contact."""
     password: SecretStr | None = None
     """Server password (PASS). Not the services password: that is `sasl`. Like `sasl` with plain, it needs TLS."""
     sasl: SaslConfig | None = None
     contact: str | None = None
-    """Who runs this bot. Shown as the real name and in answer to CTCP VERSION."""
+    """Person who runs this bot, and how to reach them. Shown as the real name and in answer to CTCP VERSION."""
     rooms: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Joined after login. The only ones that are."""
+    """Rooms that are joined after login, and no others."""
     rejoin_after_kick: bool = False
-    """False: thrown out of a room, we stay out until an administrator invites us or the process starts anew."""
+    """True: join again after a kick. False: stay out until an administrator invites the bot or the process starts
+    anew."""
     history_age: Duration = 3600.0
-    """After a reconnect or a restart, what was said since then and is not older is asked for, where the server
-    keeps a history. 0: nothing is."""
+    """Age of the oldest messages that are fetched after a reconnect or a restart, where the server keeps a history.
+    0: none are."""
     source: str = "Reverie"
-    """Where our source code is; the answer to CTCP SOURCE."""
+    """Place of the source code: the answer to CTCP SOURCE."""
     flood: IrcRateLimit = IrcRateLimit()
     page_lines: int = Field(default=12, ge=0)
     """Messages of a long answer that are shown at once; the rest after "more". 0: always all of it."""
     connect_timeout: Duration = 60.0
-    """From the first packet to being welcomed."""
+    """Longest time from the first packet to the welcome."""
     ping_interval: Duration = Field(default=60.0, gt=0)
-    """Silence after which we ask whether the server is there."""
+    """Silence after which the server is pinged."""
     ping_timeout: Duration = Field(default=30.0, gt=0)
-    """Silence after that until we reconnect."""
+    """Silence after the ping until the connection is made anew."""
 
     @field_validator("nick")
     @classmethod

@@ -12,7 +12,10 @@ _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 
 class TelegramRateLimit(ConfigSection):
-    """Our pace. Telegram's own numbers are the defaults (core.telegram.org/bots/faq, "My bot is hitting limits")."""
+    """Limits of sending.
+
+    Telegram's own numbers are the defaults (core.telegram.org/bots/faq, "My bot is hitting limits").
+    """
 
     per_chat_s: float = Field(default=1.0, ge=0)
     """Seconds between two messages in one chat; 0: none."""
@@ -23,18 +26,18 @@ class TelegramRateLimit(ConfigSection):
 
 
 class TelegramWebhook(ConfigSection):
-    """Telegram calls us instead of being asked. Needs a TLS terminator in front of `listen`."""
+    """Webhook: Telegram calls the gateway instead of being polled. Needs a TLS terminator in front of `listen`."""
 
     listen: str = "127.0.0.1"
     """Address to listen on."""
     port: int = Field(ge=0, le=65535)
-    """0: any free one (tests)."""
+    """Port to listen on. 0: any free one (tests)."""
     path: str = Field(default="/telegram", pattern=r"^/[^\s?#{}]*$")
-    """Where updates are taken in."""
+    """Path that receives updates."""
     url: str = Field(pattern=r"^https?://[^\s/]")
-    """What Telegram is told to call."""
+    """Public address that Telegram calls."""
     secret: SecretStr
-    """Telegram sends it with every call; a call without it is refused. Letters, digits, `_` and `-`."""
+    """Secret that Telegram sends with every call; a call without it is refused. Letters, digits, `_` and `-`."""
 
     @field_validator("secret")
     @classmethod
@@ -45,11 +48,11 @@ class TelegramWebhook(ConfigSection):
 
 
 class TelegramConfig(ConfigSection):
-    """One bot account."""
+    """Bot account."""
 
     platform: Literal["telegram"]
     token: SecretStr
-    """From BotFather."""
+    """Token from BotFather."""
 
     @field_validator("token")
     @classmethod
@@ -59,17 +62,17 @@ class TelegramConfig(ConfigSection):
         return token
 
     base_url: str = Field(default="https://api.telegram.org", pattern=r"^https?://[^\s/]")
-    """Any server that speaks the Bot API; its root, without `/bot`."""
+    """Root of any server with the Bot API, without `/bot`."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
     """Ids of the groups where the bot may act; `*` means any group. Private chats are `access.dm`'s."""
     flood: TelegramRateLimit = TelegramRateLimit()
     poll_timeout: Duration = Field(default=25.0, le=50)
-    """How long one request waits for something to happen, in whole seconds."""
+    """Longest time that a polling request waits for an update, in whole seconds."""
     request_timeout: Duration = Field(default=20.0, gt=0)
-    """How long any other request may wait for its answer."""
+    """Longest time that any other request waits for its answer."""
     typing: bool = True
     """Show that an answer is being written."""
     preview: Literal["off", "private", "all"] = "private"
-    """Where a growing answer is shown: nowhere, in private chats (drafts), or in groups too (edits)."""
+    """Places where a growing answer is shown: nowhere, in private chats (drafts), or in groups too (edits)."""
     webhook: TelegramWebhook | None = None
-    """None: long polling."""
+    """Webhook instead of long polling. None: long polling."""

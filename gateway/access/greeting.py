@@ -100,7 +100,7 @@ class Greeter:
         self._notified: dict[str, tuple[datetime, str]] = {}
         """Person or room that got a notice: time until which no other follows, and key of the event that caused it."""
         self._reminded: dict[str, tuple[datetime, str]] = {}
-        """The same for reminders of a code."""
+        """As `_notified`, for reminders of a code."""
         self._replaced: dict[str, datetime] = {}
         """Person or room whose code was replaced: time until which a second replacement gives them no third code."""
         self._help_limiter = SlidingWindowLimiter()

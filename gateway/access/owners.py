@@ -1,4 +1,4 @@
-"""What people with a role are shown unasked: notices to owners, and command menus by role.
+"""Notices to owners, and command menus by role: shown to people without a request.
 
 `OwnerNotifier` posts what owners did not ask for but should know: limits that were reached, codes that wait for an
 admin. `CommandMenuPublisher` shows people with a role the commands that they may use, where the platform can.

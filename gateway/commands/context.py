@@ -92,7 +92,7 @@ class CommandReply:
     effect: CommandEffect | None = None
     """Facts to append with it. None: the command changes nothing."""
     private: bool | None = None
-    """Whether only the sender may see it. None: as the table says."""
+    """True: only the sender may see it. None: as the table says."""
     ok: bool = True
     """False: the request was not carried out. For the audit."""
 
@@ -105,7 +105,7 @@ MAX_SUGGESTION_CHARS: Final = 100
 
 
 class ConversationPrivacy(Protocol):
-    """What is needed of `gateway.stream.routing.PrivacyCache`."""
+    """Part of `gateway.stream.routing.PrivacyCache` that commands use."""
 
     @property
     def titles(self) -> PlaceTitles:

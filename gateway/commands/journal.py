@@ -58,7 +58,7 @@ _MAX_PAGES: Final = 10
 
 
 class NotePrivacy(SearchPlaces, Protocol):
-    """What is needed of `gateway.stream.routing.PrivacyCache`."""
+    """Part of `gateway.stream.routing.PrivacyCache` that the journal's commands use."""
 
     @property
     def titles(self) -> PlaceTitles:

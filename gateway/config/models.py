@@ -43,7 +43,7 @@ class MediaConfig(ConfigSection):
     """Seconds for the voice notes of one turn, one after the other; those not transcribed by then are only
     described."""
     keep: Duration = 86_400.0
-    """How long an image stays on disk after it was last shown."""
+    """Time that an image stays on disk after it was last shown."""
 
 
 _PERSON_PATTERN = re.compile(r"[A-Za-z0-9._-]+:\S.*")
@@ -124,7 +124,7 @@ class PlatformRoleConfig(ConfigSection):
 
 
 class RateConfig(ConfigSection):
-    """How often the agent answers: so many messages at once, then so many a minute."""
+    """Limit of the agent's answers: so many messages at once, then so many a minute."""
 
     burst: int = Field(ge=0)
     """0, with a rate per minute: one."""
@@ -171,7 +171,7 @@ class AccessConfig(ConfigSection):
     grants: tuple[GrantConfig, ...] = Field(default=(), strict=False)
     platform_roles: tuple[PlatformRoleConfig, ...] = Field(default=(), strict=False)
     masks: bool = False
-    """Whether a person may be paired whose only id is a mask, which another person may have tomorrow."""
+    """True: a person may be paired whose only id is a mask, which another person may have tomorrow."""
     rates: RatesConfig = RatesConfig()
     budgets: BudgetsConfig = BudgetsConfig()
     tell: RoomScope | None = None
@@ -299,7 +299,7 @@ class AttentionConfig(ConfigSection):
     """Events that may interrupt the agent."""
 
     coalesce: Duration = 1.5
-    """How long a turn waits for more lines of the same conversation. 0: not at all."""
+    """Time that a turn waits for more lines of the same conversation. 0: none."""
     rules: tuple[AttentionRuleConfig, ...] = Field(default=(), strict=False)
     thresholds: dict[str, ThresholdLevel] = Field(default={})
     """Lowest urgency that passes, by type prefix; the longest prefix decides."""
@@ -354,7 +354,7 @@ class CompactionConfig(ConfigSection):
     summarizer_model: str = ""
     """A key of `llm.models`. Empty: the agent's own."""
     lock_ttl_seconds: int = Field(default=300, ge=1)
-    """How long no second summary of the same conversation is started."""
+    """Time during which no second summary of the same conversation is started."""
 
 
 class FoldsConfig(ConfigSection):

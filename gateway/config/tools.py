@@ -47,7 +47,7 @@ class BashConfig(ConfigSection):
     Where the gateway runs as root, commands run as `nobody` either way, and the agent's files are given to that user.
     """
     network: bool = False
-    """Whether commands have network access."""
+    """True: commands have network access."""
     timeout: Duration = 60.0
     """Time limit of a command that sets none."""
     max_timeout: Duration = 600.0

@@ -76,8 +76,8 @@ class ToolContext:
     trust: TurnTrust = field(default_factory=TurnTrust, compare=False)
     """One object, shared by all calls of a turn."""
     was_user_written: Callable[[str], Awaitable[bool]] = field(default=_never_written, compare=False)
-    """Whether a person who may use the agent (a member or above) wrote this exact text in this conversation since its
-    last fresh start. Raises StoreError."""
+    """Return True if a person who may use the agent (a member or above) wrote this exact text in this conversation
+    since its last fresh start. Raises StoreError."""
 
     @property
     def least_role(self) -> str:

@@ -100,7 +100,7 @@ class PendingApproval:
 
     @property
     def grant(self) -> ToolGrant:
-        """What an approval for longer than this call would cover."""
+        """Calls that an approval for longer than this call would cover."""
         return ToolGrant(self.request.agent, self.request.tool, self.request.at.conversation)
 
     @property

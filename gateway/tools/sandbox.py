@@ -1,4 +1,4 @@
-"""How commands run: limits and their measurement, and the arguments of bubblewrap.
+"""Sandbox of commands: limits and their measurement, and the arguments of bubblewrap.
 
 The sandbox contains the system (`/usr`, read-only), a generated `/etc`, the agent's files at `/workspace`, skills at
 `/skills`, and a `/tmp` that is discarded afterwards. It has its own processes, its own users without any capability,

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorEnvironment:
-    """Where doctor looks, independent of the configuration."""
+    """Places that doctor examines, independent of the configuration."""
 
     directory: Path
     """Configuration directory."""

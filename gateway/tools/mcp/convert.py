@@ -38,7 +38,7 @@ class McpToolOffer:
     title: str
     description: str
     schema: Mapping[str, object]
-    """Of its arguments."""
+    """Schema of its arguments."""
 
 
 class SelectedTools(NamedTuple):
