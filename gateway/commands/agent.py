@@ -24,7 +24,7 @@ from gateway.commands.context import (
     match_suggestions,
 )
 from gateway.commands.info import handle_compact, handle_retry
-from gateway.commands.parser import find_nearest
+from gateway.commands.parser import escape_code, find_nearest
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.context.reminders import ReminderService, format_due, normalize_reminder_id
 from gateway.context.schedule import ScheduleError, describe_schedule_text
@@ -107,7 +107,7 @@ class DmnCommands:
         lines = [
             line for one in response.data for line in format_dmn_status(_hide_private_places(one, private, label), now)
         ]
-        return CommandReply(text="\n".join(["```", *(line.replace("`", "'") for line in lines), "```"]))
+        return CommandReply(text="\n".join(["```", *map(escape_code, lines), "```"]))
 
     async def _order(
         self, what: Literal["pause", "wake", "sleep", "quiet", "off"], call: CommandCall, _context: CommandContext
@@ -440,9 +440,9 @@ class ModelCommands:
         name, known = call.arguments["name"].strip(), {one.name: one for one in self._selector.list_models()}
         if name not in known:
             meant = find_nearest(name, list(known)) or list(known)[:MAX_SUGGESTED_NAMES]
-            there = " or ".join(f"`{_escape_code(one)}`" for one in meant)
+            there = " or ".join(f"`{_escape_line(one)}`" for one in meant)
             text = (
-                f"There is no model `{_escape_code(name[:MAX_NAME_CHARS])}`. Did you mean {there}? `model "
+                f"There is no model `{_escape_line(name[:MAX_NAME_CHARS])}`. Did you mean {there}? `model "
                 "list` shows all."
             )
             return CommandReply(text=text, ok=False)
@@ -472,21 +472,21 @@ class ModelCommands:
 
 
 def _format_model(one: ConfiguredModel) -> str:
-    called = f" `{_escape_code(one.model_name)}`" if one.model_name else ""
+    called = f" `{_escape_line(one.model_name)}`" if one.model_name else ""
     parts = [
-        f"`{_escape_code(one.name)}`: {one.kind}{called}",
+        f"`{_escape_line(one.name)}`: {one.kind}{called}",
         f"a window of {one.context_tokens:,} tokens, answers up to {one.max_output_tokens:,}",
         "price known" if one.has_price else "price not known",
     ]
     if one.takes_images:
         parts.append("sees images")
     if one.fallbacks:
-        parts.append(f"falls back to {', '.join(f'`{_escape_code(name)}`' for name in one.fallbacks)}")
+        parts.append(f"falls back to {', '.join(f'`{_escape_line(name)}`' for name in one.fallbacks)}")
     if one.used_by:
-        parts.append(f"in use by {', '.join(f'`{_escape_code(agent)}`' for agent in one.used_by)}")
+        parts.append(f"in use by {', '.join(f'`{_escape_line(agent)}`' for agent in one.used_by)}")
     return "; ".join(parts)
 
 
-def _escape_code(text: str) -> str:
-    """Return text that cannot end the code around it."""
-    return " ".join(text.split()).replace("`", "'")
+def _escape_line(text: str) -> str:
+    """Return a text as one line that cannot end the code around it."""
+    return escape_code(" ".join(text.split()))

@@ -179,7 +179,7 @@ class CommandDispatcher:
         return Post(key=answer_key(command), to=command.at, text=text, reply_to=MessageId(command.id))
 
     def _find_refusal(self, command: Command) -> str:
-        """Return why this person may not use the command. Empty: they may."""
+        """Return why this person may not use the command. Empty: they may, or it is unknown."""
         decision, row = decide(self._access_policy, command), COMMANDS_BY_NAME.get(command.name)
         if not decision.allowed:
             return decision.rule

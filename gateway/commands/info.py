@@ -23,7 +23,7 @@ from gateway.commands.context import (
     find_hidden,
     sees_everything,
 )
-from gateway.commands.parser import find_nearest
+from gateway.commands.parser import escape_code, find_nearest
 from gateway.commands.table import COMMANDS, COMMANDS_BY_NAME
 from gateway.core.events import Address, Command, ConversationId, MessageId, Post, SenderId
 from gateway.core.facts import ApprovalVerdict, Fact, LimitReached, NoteWritten
@@ -113,7 +113,7 @@ async def handle_whoami(call: CommandCall, _context: CommandContext) -> str:
     command = call.command
     vouched = "which the platform vouches for" if command.sender.verified else "which nobody vouches for"
     why = f", by {call.rule}" if ROLE_ORDER.index(call.role) > ROLE_ORDER.index("guest") else ""
-    return f"You are `{_escape_code(f'{command.at.channel}:{command.sender.id}')}`, {vouched}. Role: {call.role}{why}."
+    return f"You are `{escape_code(f'{command.at.channel}:{command.sender.id}')}`, {vouched}. Role: {call.role}{why}."
 
 
 async def handle_status(call: CommandCall, context: CommandContext) -> str:
@@ -152,7 +152,7 @@ async def handle_why(call: CommandCall, context: CommandContext) -> str:
 async def render_trace(context: CommandContext, number: int) -> str:
     """Return the explanation of an entry of any place."""
     found = await explain_event(context.reader, number)
-    return f"There is no entry {number}." if found is None else "```\n" + _escape_code("\n".join(found)) + "\n```"
+    return f"There is no entry {number}." if found is None else "```\n" + escape_code("\n".join(found)) + "\n```"
 
 
 async def handle_cache(call: CommandCall, context: CommandContext) -> str:
@@ -166,7 +166,7 @@ async def handle_cache(call: CommandCall, context: CommandContext) -> str:
         last = missed[-1]
         lines.append(
             f"Last miss ({format_time(last.at)}, entry {last.seq}, {last.account.model}): "
-            f"`{_escape_code(last.account.missed)}`"
+            f"`{escape_code(last.account.missed)}`"
         )
     elif recent:
         lines.append(f"No miss in the last {len(recent)} request{'' if len(recent) == 1 else 's'}.")
@@ -194,9 +194,7 @@ async def handle_usage(call: CommandCall, context: CommandContext, keep_nameable
         dearest = sorted(rooms, key=lambda one: (-one.cost_usd, -ledger.prompt_tokens(one.usage), one.key))
         shown = await keep_nameable([ConversationId(one.key) for one in dearest])
         listed = [one for one in dearest if one.key in shown]
-        lines += [
-            f"`{_escape_code(one.key)}` today: {ledger.format_spending(one)}" for one in listed[:MAX_ROOMS_LISTED]
-        ]
+        lines += [f"`{escape_code(one.key)}` today: {ledger.format_spending(one)}" for one in listed[:MAX_ROOMS_LISTED]]
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -402,11 +400,6 @@ def _format_spending(where: str, sums: Sequence[SpendingSum]) -> str:
     return f"{where}: {ledger.format_spending(sums[0])}." if sums else f"{where}: no request to a model."
 
 
-def _escape_code(text: str) -> str:
-    """Return text that cannot end the code around it."""
-    return text.replace("`", "'")
-
-
 class LogCommands:
     """Handler of `log tail`."""
 
@@ -430,7 +423,7 @@ class LogCommands:
         found = await self._reader.newest_entries(int(wanted), kinds=_LISTED_KINDS)
         hidden = await find_hidden(call, self._places, [place for entry in found for place in find_entry_places(entry)])
         shown = [self._format_entry(entry) for entry in found if not hidden.intersection(find_entry_places(entry))]
-        text = _escape_code("\n".join(shown))
+        text = escape_code("\n".join(shown))
         hidden_count = len(found) - len(shown)
         lines = [f"```\n{text}\n```"] if shown else []
         if hidden_count:

@@ -114,9 +114,14 @@ def mask_secrets(row: CommandDefinition, text: str) -> str:
     return f"{parsed.sub.name} {HIDDEN_VALUE}" if parsed.sub is not None else HIDDEN_VALUE
 
 
+def escape_code(text: str) -> str:
+    """Return a text that cannot end the code around it."""
+    return text.replace("`", "'")
+
+
 def quote_code(text: str, most: int = MAX_QUOTED_CHARS) -> str:
     """Return a text to put between backticks: it cannot end them, and is one short line."""
-    line = " ".join(text.split()).replace("`", "'")
+    line = escape_code(" ".join(text.split()))
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
