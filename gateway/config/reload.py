@@ -300,25 +300,20 @@ class LiveSettings:
                 await self._reload(self.files)
 
     async def _reload(self, files: ConfigFiles) -> ReloadResult:
+        """Reload, and report the result to the log and the listeners. The caller holds the lock."""
         try:
-            result = await self._read(files)
+            result = await self._read_and_apply(files)
         except Exception:  # a bug: the earlier settings stay in force
             logger.exception("the configuration cannot be taken")
             result = ReloadResult(read_error="internal error")
-        logger.log(
-            logging.ERROR
-            if result.problems
-            else logging.WARNING
-            if result.read_error or result.after_restart
-            else logging.INFO,
-            "%s",
-            result,
-        )
+        unfinished = result.read_error or result.after_restart
+        level = logging.ERROR if result.problems else logging.WARNING if unfinished else logging.INFO
+        logger.log(level, "%s", result)
         for listener in self._reload_listeners:
             listener(result)
         return result
 
-    async def _read(self, files: ConfigFiles) -> ReloadResult:
+    async def _read_and_apply(self, files: ConfigFiles) -> ReloadResult:
         try:
             loaded, prices = await asyncio.to_thread(lambda: (files.read(), load_price_table(self.directory)))
         except ConfigError as error:

@@ -80,7 +80,7 @@ LOOP_TEXT = "You answer me faster than a person can read. I say nothing more her
 GreetStranger = Callable[[Notification, AccessDecision], PairingNotice | None]
 """Returns the notice to a refused sender who may ask for access; None: none."""
 LimitCheck = Callable[[Message, Judgement, str], LimitDecision]
-"""Decides whether a message may start a turn of that agent."""
+"""Decides whether a message may start a turn of the agent with that id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class IntakePolicy:
         return CommandResult(judgement=verdict.judged, post=verdict.post, effect=verdict.change)
 
     def _add_greeting(self, event: Notification, handled: CommandResult) -> CommandResult:
-        """Add the notice for a sender who may ask for access."""
+        """Add the notice for a refused sender, if they may ask for access."""
         decision = decide(self._rules.access, event)
         if not decision.request_kind:
             return handled
@@ -217,7 +217,7 @@ class IntakePolicy:
         return CommandResult(judgement=replace(judged, fate="noted", rule=rule)), None
 
     async def _judge_reaction(self, reaction: ReactionChanged, judged: Judgement) -> CommandResult:
-        """Note a reaction unless it is to a message of the agent, which one look into an index tells."""
+        """Only note a reaction, unless it is to a message of the agent: one look into an index tells that."""
         if judged.fate in ("due", "context"):
             ours = await self._reader.find_own_post(reaction.at.conversation, reaction.message)
             if ours is None:
