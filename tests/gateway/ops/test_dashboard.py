@@ -124,9 +124,9 @@ def test_hostile_texts_are_texts(gateway: House, browser: Browser) -> None:
         for text in (HOSTILE, TURNED, LONG):
             gateway.say(text, sender="<b>mallory</b>", room="#one")
         expect(row(page, "w" * 100)).to_be_visible()
-        first = page.locator("#stream > li").nth(2)
+        first = page.locator("#stream > li").filter(has_text="window.owned").first
         assert first.locator(".text").evaluate("one => one.textContent") == HOSTILE
-        turned = page.locator("#stream > li").nth(1).locator(".text")
+        turned = page.locator("#stream > li").filter(has_text="U+202E").first.locator(".text")
         assert "U+202E" in turned.inner_text()
         assert "U+200B×4" in turned.inner_text()
         assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b\U000e0041]", turned.evaluate("one => one.textContent"))
@@ -306,6 +306,7 @@ def test_a_conversation_shows_its_words_and_the_exact_blocks_of_its_last_prompt(
         expect(page.locator("#opened .talk li").first).to_be_visible()
         expect(page.locator("#opened .blocks")).to_be_visible()
         expect(page.locator("#opened .bill")).to_be_visible()
+        expect(page.locator("#opened .talk .words")).to_have_count(2)  # the line and its answer
         told: dict[str, Any] = gateway.ask("/api/conversation", id=place)
         blocks = told["prompt"]["blocks"]
         shown = page.locator("#opened .blocks details")
