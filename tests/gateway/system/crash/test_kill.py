@@ -34,18 +34,18 @@ GUESSES = """
 from dataclasses import replace
 from gateway.store import Store
 
-outbox = Store.outbox
+undelivered_posts = Store.undelivered_posts
 
 async def guess(store):
     found = []
-    for post in await outbox(store):
+    for post in await undelivered_posts(store):
         cut = [part.state == "sending" for part in post.parts]
         forgot = [replace(part, state="{guess}", first_at=None) for part in post.parts]
         parts = [new if was else old for was, new, old in zip(cut, forgot, post.parts)]
         found.append(replace(post, parts=tuple(parts)))
     return found
 
-Store.outbox = guess
+Store.undelivered_posts = guess
 """
 """A program that guesses what became of a part that was cut off by a crash."""
 

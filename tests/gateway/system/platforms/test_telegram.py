@@ -252,15 +252,17 @@ CONFIRMS_TOO_EARLY = """
 import asyncio
 from channels.telegram.updates import TelegramPoller
 
-async def take(self, updates):
-    taken = self._inbound.take(updates, self._clock.now())
-    await self._emit((), cursor=taken.cursor.dump())
+assert TelegramPoller._process, "what is replaced exists"
+
+async def process(self, updates):
+    batch = self._reader.read_batch(updates, self._clock.now())
+    await self._emit((), cursor=batch.cursor.to_json())
     await asyncio.sleep(0.5)
-    await self._emit(taken.batch)
-    self._inbound.durable = taken.cursor
+    await self._emit(batch.notifications)
+    self._reader.durable_cursor = batch.cursor
     return False
 
-TelegramPoller._take = take
+TelegramPoller._process = process
 """
 
 
