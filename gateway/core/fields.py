@@ -58,7 +58,7 @@ class ConfigSection(BaseModel):
 
 
 class GuardedRegex:
-    """One expression in the syntax of https://pypi.org/project/regex/, a superset of Python's.
+    """Expression in the syntax of the `regex` library, a superset of Python's.
 
     Searched anywhere in the text, case-sensitive unless it contains `(?i)`.
     """
