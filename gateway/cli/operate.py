@@ -114,12 +114,12 @@ def restore_command(args: argparse.Namespace) -> int:
             return 0
         if args.config is None:
             return report_failure("restore", ValueError("say where it goes: --config DIR (or --verify)"))
-        from gateway.cli.restore import restore_backup as put  # noqa: PLC0415 - as above
+        from gateway.cli.restore import restore_backup  # noqa: PLC0415 - as above
 
         settings: Settings = args.settings(args.config)
         now, exact = datetime.now(UTC), args.nothing_since
         with _step_progress() as progress:
-            done = put(
+            done = restore_backup(
                 args.file, settings, now, replace=args.replace, exact=exact, by=current_user(), progress=progress
             )
     except InvalidBackup as error:
