@@ -1,5 +1,7 @@
 """Files and functions that one "hello" runs through: `python tests/checks/hello.py [CHECKOUT]`. Nothing is limited.
 
+Also the frames of our code between the begin of the turn and the request's first byte.
+
 `reverie run` on a loopback IRC server and a model that streams one sentence. The second "hello" is traced, by
 `sys.setprofile` in the event loop's thread, from the line on the wire to a second after the answer.
 """
@@ -14,6 +16,7 @@ import runpy
 import signal
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 PACKAGES = ("gateway/", "channels/", "agent/")
 SETTLE_S = 1.0
+TURN = "gateway/runtime/turn.py"
+"""The turn begins in the first frame of this file."""
+EVENT_LOOP = "asyncio/events.py"
+SEND = ("httpx/_client.py", "send")
+"""File and function of the HTTP client that send a request."""
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 """Parts of the functions that they stand in."""
 
@@ -29,20 +37,48 @@ COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 def run_traced(checkout: Path, config: str, result: Path) -> None:
     """Run the gateway of a checkout in this process. SIGUSR1 starts the trace, SIGUSR2 writes it to `result`."""
     calls: list[tuple[str, str, int]] = []
+    sent: list[list[tuple[str, str]]] = []
     prefix = f"{checkout}/"
+    begun = weakref.WeakKeyDictionary[asyncio.Task[Any], list[tuple[str, str]]]()
+
+    def path_of(frame: FrameType) -> str:
+        """Return the path of our own code. Empty: it is other code."""
+        path = frame.f_code.co_filename.removeprefix(prefix)
+        return path if path.startswith(PACKAGES) else ""
+
+    def frames_above(frame: FrameType | None) -> list[tuple[str, str]]:
+        """Return our frames, outermost first, also those that created the task."""
+        found = list[tuple[str, str]]()
+        while frame is not None and not frame.f_code.co_filename.endswith(EVENT_LOOP):
+            if path := path_of(frame):
+                found.append((path, frame.f_code.co_qualname))
+            frame = frame.f_back
+        task = asyncio.current_task()
+        return [*(begun.get(task, []) if task is not None else []), *reversed(found)]
 
     def record(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(prefix):
-            path = frame.f_code.co_filename.removeprefix(prefix)
-            if path.startswith(PACKAGES):
-                calls.append((path, frame.f_code.co_qualname, frame.f_code.co_firstlineno))
+        if event != "call":
+            return
+        if path := path_of(frame):
+            calls.append((path, frame.f_code.co_qualname, frame.f_code.co_firstlineno))
+        elif frame.f_code.co_name == SEND[1] and frame.f_code.co_filename.endswith(SEND[0]):
+            sent.append(frames_above(frame))
+
+    def create_task(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **more)
+        begun[task] = frames_above(sys._getframe()) if asyncio.current_task() is not None else []
+        return task
+
+    def start(_: int, __: object) -> None:
+        asyncio.get_running_loop().set_task_factory(create_task)
+        sys.setprofile(record)
 
     def finish(_: int, __: object) -> None:
         sys.setprofile(None)
-        result.with_suffix(".part").write_text(json.dumps(calls), encoding="utf-8")
+        result.with_suffix(".part").write_text(json.dumps([calls, sent]), encoding="utf-8")
         result.with_suffix(".part").rename(result)
 
-    signal.signal(signal.SIGUSR1, lambda *_: sys.setprofile(record))
+    signal.signal(signal.SIGUSR1, start)
     signal.signal(signal.SIGUSR2, finish)
     sys.path[0] = str(checkout)
     sys.argv = ["reverie", "run", "--config", config]
@@ -50,8 +86,11 @@ def run_traced(checkout: Path, config: str, result: Path) -> None:
     runpy.run_module(module, run_name="__main__")
 
 
-async def trace_hello(checkout: Path) -> list[tuple[str, str, int]]:
-    """Return path, qualified name and first line of each call, in order, that one "hello" makes."""
+async def trace_hello(checkout: Path) -> tuple[list[tuple[str, str, int]], list[list[tuple[str, str]]]]:
+    """Return the calls that one "hello" makes, in order, and our frames at each request to the model.
+
+    A call is a path, a qualified name and a first line.
+    """
     from tests.bench.gateway_kit import NICK, ROOM, FastModel, Wire, write_config  # noqa: PLC0415 - not in the child
 
     with tempfile.TemporaryDirectory() as folder:
@@ -81,18 +120,18 @@ async def trace_hello(checkout: Path) -> list[tuple[str, str, int]]:
                 process.send_signal(signal.SIGUSR2)
                 while not result.exists():
                     await asyncio.sleep(0.1)
-                calls: list[tuple[str, str, int]] = json.loads(result.read_text(encoding="utf-8"))
+                calls, sent = json.loads(result.read_text(encoding="utf-8"))
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
                 await process.wait()
-        return calls
+        return calls, sent
 
 
 def main() -> None:
     """Print the figures, and the files in the order in which they are entered first."""
     checkout = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
-    calls = asyncio.run(trace_hello(checkout))
+    calls, sent = asyncio.run(trace_hello(checkout))
     files = collections.Counter(path for path, _, _ in calls)
     functions = {tuple(call) for call in calls if not call[1].endswith(COMPREHENSIONS)}
     moves = [(before[0], now[0]) for before, now in itertools.pairwise(calls) if before[0] != now[0]]
@@ -103,6 +142,9 @@ def main() -> None:
         left.add(entered)
     print(f"{len(files)} files, {len(functions)} functions, {len(calls):,} calls")
     print(f"{len(moves):,} moves from file to file, {back:,} of them back to a file already left")
+    for turn in {tuple(itertools.dropwhile(lambda one: one[0] != TURN, map(tuple, stack))): None for stack in sent}:
+        print(f"{len(turn)} frames from the begin of the turn to the first byte of the request:")
+        print("".join(f"  {path} {name}\n" for path, name in turn), end="")
     for path in files:
         print(f"  {files[path]:5} {path}")
 
