@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from channels.irc.outgoing import IrcTokenBucket
 from channels.irc.people import IrcUsers, direct_chat, parse_sender
 from channels.irc.render import strip_formatting, to_markdown
 from channels.irc.wire import IrcLine, Isupport, format_line, mentions_nick
@@ -26,8 +25,9 @@ from gateway.core.events import (
     Sender,
     ThreadId,
 )
+from gateway.core.ratelimit import Rate, TokenBuckets
 
-_BURST, _PER_S = 3, 0.05
+_CTCP_RATE: Final = Rate(3, 3.0)
 _MAX_PING_CHARS = 100
 CLIENT_NAME = "Reverie"
 
@@ -51,13 +51,13 @@ def parse_ctcp(text: str) -> CtcpRequest | None:
 class CtcpResponder:
     """Answers to a few CTCP requests, rate-limited."""
 
-    def __init__(self, contact: str | None, source: str, now_s: float) -> None:
+    def __init__(self, contact: str | None, source: str) -> None:
         self._answers = {
             "VERSION": CLIENT_NAME + (f" ({contact})" if contact else ""),
             "SOURCE": source,
             "CLIENTINFO": "ACTION CLIENTINFO PING SOURCE VERSION",
         }
-        self._bucket = IrcTokenBucket(_BURST, _PER_S, now_s)
+        self._answered = TokenBuckets(_CTCP_RATE)
 
     def answer(self, line: IrcLine, now_s: float) -> str | None:
         """Return the line that answers a PRIVMSG; None: no answer."""
@@ -66,9 +66,8 @@ class CtcpResponder:
             return None
         answers = self._answers | {"PING": request.argument[:_MAX_PING_CHARS]}
         answer = answers.get(request.command)
-        if answer is None or self._bucket.wait_s(now_s) > 0:
+        if answer is None or not self._answered.take("", now_s):
             return None
-        self._bucket.take()
         return format_line("NOTICE", line.source.nick, trailing=f"\x01{request.command} {answer}\x01")
 
 

@@ -5,7 +5,7 @@ written before, and has reported each refusal among them (RFC 1459 section 4.6.2
 the server answers by label (https://ircv3.net/specs/extensions/labeled-response), each line is confirmed by its own
 answer instead: there is always exactly one, but it may be late (a refusal by another server of the network).
 
-`IrcTokenBucket` (a token bucket, RFC 2813 section 5.8), `SendWindow` and `LabelTracker` are pure: time is passed in.
+Lines are paced by a token bucket (RFC 2813 section 5.8). `SendWindow` and `LabelTracker` are pure: time is passed in.
 `IrcOutgoing` does the writing.
 """
 
@@ -14,7 +14,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 from channels.base import BeforeSend, RecipientAway, SendError, Uncertain, Unreachable, no_before_send
 from channels.irc.identity import IdentityState, absence_text
@@ -35,26 +35,7 @@ from channels.irc.wire import (
 )
 from gateway.core.clock import Clock
 from gateway.core.events import MessageId, Receipt, RoomId
-
-
-class IrcTokenBucket:
-    """Token bucket with at most `burst` tokens, refilled with `per_s`."""
-
-    def __init__(self, burst: int, per_s: float, now_s: float) -> None:
-        self._burst, self._per_s = burst, per_s
-        self._tokens, self._at_s = float(burst), now_s
-
-    def wait_s(self, now_s: float, tokens: int = 1) -> float:
-        """Return the time until there are `tokens`; 0: there are."""
-        self._tokens = min(self._burst, self._tokens + max(0.0, now_s - self._at_s) * self._per_s)
-        self._at_s = now_s
-        # Tolerance, so that rounding errors cause no extra sleep.
-        return 0.0 if self._tokens >= tokens - 1e-9 else (tokens - self._tokens) / self._per_s
-
-    def take(self) -> None:
-        """Use one token."""
-        self._tokens -= 1
-
+from gateway.core.ratelimit import TokenBuckets
 
 LineFate = Literal["taken", "refused", "unknown"]
 LineOwner = TypeVar("LineOwner", bound=Hashable)
@@ -328,6 +309,8 @@ def resolve_item(item: SendItem, verdict: LineVerdict) -> None:
             item.future.set_exception(Uncertain(f"perhaps not all of it was said: {verdict.reason}"))
 
 
+_LINES: Final = "lines"
+"""Key of the one bucket."""
 MAX_IN_FLIGHT = 4
 """Unconfirmed parts that trigger a barrier: the burst that servers allow."""
 _MAX_UNCONFIRMED_LINES = 64
@@ -338,7 +321,7 @@ _MAX_RESENDS = 2
 class IrcOutgoing:
     """Send queue of one connection. `run` it, `close` it when the connection is gone."""
 
-    def __init__(self, clock: Clock, bucket: IrcTokenBucket, write: Callable[[str], bool]) -> None:
+    def __init__(self, clock: Clock, bucket: TokenBuckets, write: Callable[[str], bool]) -> None:
         """Write with `write`, which takes one line; False: the connection is dead and the line surely was not sent."""
         self._clock, self._bucket, self._write = clock, bucket, write
         self._waiting: deque[SendItem] = deque()
@@ -386,9 +369,9 @@ class IrcOutgoing:
 
     def write_if_idle(self, raw: str) -> bool:
         """Write an optional line, if the rate limit leaves room for it and one more; False: not written."""
-        free = not self._waiting and self._bucket.wait_s(self._clock.monotonic(), tokens=2) == 0
+        free = not self._waiting and self._bucket.wait_s(_LINES, self._clock.monotonic(), tokens=2) == 0
         if free and not self._close_reason and self._write(raw):
-            self._bucket.take()
+            self._bucket.use(_LINES, self._clock.monotonic())
             return True
         return False
 
@@ -441,7 +424,7 @@ class IrcOutgoing:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            wait_s = self._bucket.wait_s(self._clock.monotonic())
+            wait_s = self._bucket.wait_s(_LINES, self._clock.monotonic())
             if wait_s > 0:
                 await self._clock.sleep(wait_s)
                 continue  # the first item may have been cancelled meanwhile
@@ -450,7 +433,7 @@ class IrcOutgoing:
             if not barrier and not self._waiting[0].is_handed_over:
                 await self._call_before_send(self._waiting[0])
                 continue  # the connection may be gone, or a barrier due, by now
-            self._bucket.take()
+            self._bucket.use(_LINES, self._clock.monotonic())
             if barrier:
                 self._write_ping()
             else:
@@ -468,7 +451,7 @@ class IrcOutgoing:
                 return True
             self._blocked.append(self._waiting.popleft())
             if self._unconfirmed:
-                self._bucket.take()
+                self._bucket.use(_LINES, self._clock.monotonic())
                 self._write_ping()
         elif state == "other":
             self._waiting.popleft()
@@ -476,12 +459,12 @@ class IrcOutgoing:
         elif folded in self._awaiting_whois:
             self._awaiting_whois[folded][1].append(self._waiting.popleft())
         elif self._window.has_target(folded):  # a refusal of these lines would be confused with an answer to WHOIS
-            self._bucket.take()
+            self._bucket.use(_LINES, self._clock.monotonic())
             self._write_ping()
         else:
             self._awaiting_whois[folded] = self._clock.monotonic(), [self._waiting.popleft()]
             for raw in self.whois_lines(nick):
-                self._bucket.take()
+                self._bucket.use(_LINES, self._clock.monotonic())
                 if not self._write(raw):
                     self.close("the connection is lost")
                     break

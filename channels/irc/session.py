@@ -22,7 +22,7 @@ from channels.irc.history import PING_PREFIX, IrcEmitter, PutNotification
 from channels.irc.identity import IdentityState, NickIdentities
 from channels.irc.inbound import CtcpResponder, IrcLineContext
 from channels.irc.membership import IrcMembership, RoomModes
-from channels.irc.outgoing import IrcOutgoing, IrcTokenBucket
+from channels.irc.outgoing import IrcOutgoing
 from channels.irc.people import NO_CURSOR, IrcState, IrcUsers, NetsplitTracker, who_query
 from channels.irc.registration import IrcRegistration, LoginHistory, StsUpgrade
 from channels.irc.render import strip_formatting
@@ -39,6 +39,7 @@ from channels.irc.wire import (
 )
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, Message, Notification, RoomId
+from gateway.core.ratelimit import Rate, TokenBuckets
 
 logger = logging.getLogger("reverie.irc")
 BATCH_SIZE = 256
@@ -143,12 +144,10 @@ class IrcSession:
         self.room_modes = RoomModes()
         self._hostmask, self.typing_state, self._numbers = HostmaskTracker(), TypingState(), itertools.count(1)
         self.last_heard_s = self._logged_in_s = clock.monotonic()
-        self._ctcp = CtcpResponder(config.contact, config.source, self.last_heard_s)
+        self._ctcp = CtcpResponder(config.contact, config.source)
         self.isupport = Isupport()
         self.nick = config.nick
-        self.outgoing = IrcOutgoing(
-            clock, IrcTokenBucket(config.flood.burst, config.flood.per_s, self.last_heard_s), write
-        )
+        self.outgoing = IrcOutgoing(clock, TokenBuckets(Rate(config.flood.burst, 60 * config.flood.per_s)), write)
         self.outgoing.resolve_target = self.resolve_target
         self.outgoing.fold = lambda name: self.isupport.fold(name)  # noqa: PLW0108 - `isupport` changes
         self.outgoing.whois_lines = lambda nick: self.identities.whois_lines(nick, self.isupport)

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final, Literal
 
 from gateway.access.approval_texts import inline_code
-from gateway.access.limits import SlidingWindowLimiter
 from gateway.access.linking import AccountClaim, AccountLinker
 from gateway.access.pairing import build_code_expirations, build_code_over, generate_code
 from gateway.access.policy import AccessDecision
@@ -47,6 +46,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import CodeIssued, address_of, dedup_key
 from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX, AccessPolicy, has_administrator, person_key, stable_source
+from gateway.core.ratelimit import SlidingWindows
 from gateway.store import AppendResult
 from gateway.store.effects import CommandEffect, EffectFact
 
@@ -103,7 +103,7 @@ class Greeter:
         """As `_notified`, for reminders of a code."""
         self._replaced: dict[str, datetime] = {}
         """Person or room whose code was replaced: time until which a second replacement gives them no third code."""
-        self._help_limiter = SlidingWindowLimiter()
+        self._help_limiter = SlidingWindows()
         self._codes_being_written: Counter[ChannelName] = Counter()
         """Codes of each channel that are being appended."""
         self._warned = False
@@ -211,7 +211,7 @@ class Greeter:
         if self._notified.get(who, (now, ""))[1] == key:  # the code was shown for the same event
             return None
         if isinstance(event, Command) and event.name in _HELP_COMMANDS:
-            if not self._help_limiter.try_acquire(stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE):
+            if not self._help_limiter.try_add(stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE):
                 return None
             text = render_pairing_reminder(request) if request is not None else render_not_approved()
             return PairingNotice(post=_build_notice_post(event, place, text))
@@ -298,7 +298,7 @@ class Greeter:
         helped = isinstance(event, Command) and event.name in _HELP_COMMANDS
         if previous is not None and previous[1] != key and not helped:
             return None
-        if helped and not self._help_limiter.try_acquire(stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE):
+        if helped and not self._help_limiter.try_add(stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE):
             return None
         if previous is None:
             self._notified[f"{mine}{who}"] = (now + CODE_LIFETIME, key)

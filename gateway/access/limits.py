@@ -15,20 +15,15 @@ request of a turn, its highest possible cost is reserved (`UsageLimiter.reserve`
 is known: turns that run at the same time cannot spend the same money. A request without a known price counts with an
 assumed one.
 
-Token buckets (https://en.wikipedia.org/wiki/Token_bucket) allow a burst, then so many a minute. They count in whole
-numbers (nanoseconds, millionths of a token a minute), so nothing drifts, however long and in however many steps a
-bucket fills.
-
 All but `UsageLimiter` is pure: times are arguments.
 """
 
 import asyncio
 import hashlib
 import heapq
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple
 
 from agent.cache.prices import ASSUMED_PRICE
 from gateway.access.approval_texts import inline_code
@@ -36,27 +31,12 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, Message, Post, PostKey, Sender, SenderId, Usage
 from gateway.core.facts import AMBIENT, URGENT, Judgement, LimitReached, PostQueued, TurnRecord, dedup_key
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key, role_of, stable_source
+from gateway.core.lru import MAX_REMEMBERED, LruDict
 from gateway.core.metrics import LimitStats
+from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store import AppendResult, NewEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.store.projections import NANO_PER_USD, spending_shares
-
-
-class Rate(NamedTuple):
-    """Burst and steady rate of a token bucket."""
-
-    burst: int
-    """Tokens at once. 0 with a rate: one."""
-    per_minute: float
-    """Tokens a minute after the burst. 0 with a burst of 0: no limit."""
-
-    @property
-    def is_limited(self) -> bool:
-        """True if this limits anything."""
-        return self.burst > 0 or self.per_minute > 0
-
-    def __str__(self) -> str:
-        return f"{max(1, self.burst)} at once, then {self.per_minute:g} a minute"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,119 +50,6 @@ class LimitSettings:
     """Budget per UTC day for the cost caused by people who are no admins. None: no limit, as in the next two."""
     room_usd: float | None = None
     agent_usd: float | None = None
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-MAX_REMEMBERED: Final = 10_000
-"""Most people, rooms or notices remembered at once."""
-
-
-class LruDict(OrderedDict[K, V]):
-    """Dict of at most `max_size` entries: the entry that was written longest ago is dropped first. Write with `put`."""
-
-    def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
-        super().__init__()
-        self._max_size = max_size
-
-    def put(self, key: K, value: V) -> None:
-        """Store the value as the newest entry."""
-        self[key] = value
-        self.move_to_end(key)
-        if len(self) > self._max_size:
-            self.popitem(last=False)
-
-
-_NANO: Final = 1_000_000_000
-_MICRO: Final = 1_000_000
-_TOKEN: Final = 60 * _NANO * _MICRO
-"""One token, in units of a nanosecond at a millionth of a token a minute."""
-
-
-class _TokenBucket:
-    """Tokens of one subject at a moment."""
-
-    __slots__ = ("at_ns", "full_ns", "level")
-
-    def __init__(self, level: int, at_ns: int) -> None:
-        self.level = level
-        self.at_ns = at_ns
-        self.full_ns = at_ns
-        """Last time at which it was known to be full."""
-
-
-class TokenBuckets:
-    """Token buckets by subject. A subject that is not remembered has a full bucket."""
-
-    def __init__(self, rate: Rate, max_size: int = MAX_REMEMBERED) -> None:
-        self.rate = rate
-        self._capacity = _capacity_of(rate)
-        self._refill_rate = _refill_rate_of(rate)
-        """Millionths of a token a minute."""
-        self._buckets = LruDict[str, _TokenBucket](max_size)
-
-    def set_rate(self, rate: Rate) -> None:
-        """Use this rate from now on: taken tokens stay taken, and come back at the new rate."""
-        more = _capacity_of(rate) - self._capacity
-        for subject in self._buckets:
-            bucket = self._buckets[subject]
-            bucket.level = max(0, bucket.level + more)
-        self.rate, self._capacity, self._refill_rate = rate, _capacity_of(rate), _refill_rate_of(rate)
-
-    def has_token(self, subject: str, now_s: float) -> bool:
-        """Return whether a token may be taken at this monotonic time, which is never before that of an earlier call."""
-        if not self.rate.is_limited or subject not in self._buckets:
-            return True
-        return self._refill(self._buckets[subject], now_s).level >= _TOKEN
-
-    def take(self, subject: str, now_s: float) -> bool:
-        """Take a token if there is one. Return whether it was taken."""
-        if not self.rate.is_limited:
-            return True
-        bucket = self._buckets.get(subject)
-        bucket = _TokenBucket(self._capacity, _to_ns(now_s)) if bucket is None else self._refill(bucket, now_s)
-        if bucket.level < _TOKEN:
-            return False
-        bucket.level -= _TOKEN
-        self._buckets.put(subject, bucket)
-        return True
-
-    def give_back(self, subject: str, taken_s: float, now_s: float) -> None:
-        """Return an unused token that was taken at `taken_s`.
-
-        The bucket never holds more than if it had not been taken.
-        """
-        bucket = self._buckets.get(subject)
-        if bucket is not None:
-            self._refill(bucket, now_s)
-            # Without this token the bucket may have filled in a time in which it would have been full already.
-            gone = max(0, bucket.at_ns - _to_ns(taken_s)) * self._refill_rate
-            bucket.level = min(self._capacity, bucket.level + max(0, _TOKEN - gone))
-
-    def was_full_since(self, subject: str, since_s: float) -> bool:
-        """Return whether the bucket was full at any moment after `since_s`, as far as it was looked at since."""
-        bucket = self._buckets.get(subject)
-        return bucket is None or bucket.full_ns > _to_ns(since_s)
-
-    def _refill(self, bucket: _TokenBucket, now_s: float) -> _TokenBucket:
-        now_ns = max(bucket.at_ns, _to_ns(now_s))
-        bucket.level += (now_ns - bucket.at_ns) * self._refill_rate
-        bucket.at_ns = now_ns
-        if bucket.level >= self._capacity:
-            bucket.level, bucket.full_ns = self._capacity, now_ns
-        return bucket
-
-
-def _capacity_of(rate: Rate) -> int:
-    return max(1, rate.burst) * _TOKEN
-
-
-def _refill_rate_of(rate: Rate) -> int:
-    return round(rate.per_minute * _MICRO)
-
-
-def _to_ns(at_s: float) -> int:
-    return round(at_s * _NANO)
 
 
 KEPT_DAYS: Final = 3
@@ -243,31 +110,6 @@ class NoticeThrottle:
         """Undo `record`: the notice was not posted."""
         self._last_said_s.pop((room, limit), None)
         self._last_said_s.pop((room, ""), None)
-
-
-WINDOW_S = 60.0
-MAX_PEOPLE = 10_000
-"""Most people remembered at once; the one who was quiet for longest is forgotten first."""
-
-
-class SlidingWindowLimiter:
-    """Sliding window of one minute per person."""
-
-    def __init__(self) -> None:
-        self._times: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def try_acquire(self, person: str, now_s: float, per_minute: int) -> bool:
-        """Count one more at this monotonic time if it is within `per_minute`. Return whether it was."""
-        times = self._times.setdefault(person, deque())
-        self._times.move_to_end(person)
-        if len(self._times) > MAX_PEOPLE:
-            self._times.popitem(last=False)
-        while times and times[0] <= now_s - WINDOW_S:
-            times.popleft()
-        if len(times) >= per_minute:
-            return False
-        times.append(now_s)
-        return True
 
 
 LimitKind = Literal["rate", "cost"]

@@ -12,11 +12,11 @@ from typing import Final, Literal, NamedTuple
 
 from channels.base import CanSetCommandMenus, Channel
 from gateway.access.channel_lookup import ChannelLookup
-from gateway.access.limits import LruDict
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, Command, Message, Post, PostKey, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL, Fact, IdentityLinked, PostQueued, RoleAssigned
 from gateway.core.identity import AccessPolicy, identify
+from gateway.core.lru import LruDict
 from gateway.store import AppendResult, NewEntry, OutboxPost, Store
 
 logger = logging.getLogger("reverie.owners")

@@ -5,7 +5,6 @@ All but `generate_code` (the system's random source) and `AccessNotifier` is pur
 
 import hashlib
 import secrets
-from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
@@ -15,6 +14,7 @@ from gateway.access.texts import CODE_ALPHABET, CODE_CHARS, format_person, forma
 from gateway.core.events import Address, DeliveryReport, Post, PostKey
 from gateway.core.facts import CodeEnded, CodeIssued, PostQueued, RoleAssigned, RoomAccessChanged
 from gateway.core.identity import AccessPolicy
+from gateway.core.ratelimit import SlidingWindows
 from gateway.store import AppendResult, NewEntry, OutboxPost
 from gateway.store.effects import EffectFact
 
@@ -72,33 +72,25 @@ def _word(letters: str, chars: int) -> str:
 ATTEMPT_WINDOW_S: Final = 600.0
 MAX_ATTEMPTS_PER_PERSON: Final = 5
 MAX_ATTEMPTS_PER_CHANNEL: Final = 20
-_MAX_REMEMBERED: Final = 10_000
-"""Most people and channels remembered: more than can have tried a code on any channel."""
 
 
 class AttemptLimiter:
     """Wrong codes of the last ten minutes, in the memory of one process."""
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+        self._failures = SlidingWindows(ATTEMPT_WINDOW_S)
 
     def is_allowed(self, person: str, channel: str, now_s: float) -> bool:
         """Return whether a code from this person in that channel is to be checked."""
         return (
-            self._count_failures(person, now_s) < MAX_ATTEMPTS_PER_PERSON
-            and self._count_failures(f"/{channel}", now_s) < MAX_ATTEMPTS_PER_CHANNEL
+            self._failures.count(person, now_s) < MAX_ATTEMPTS_PER_PERSON
+            and self._failures.count(f"/{channel}", now_s) < MAX_ATTEMPTS_PER_CHANNEL
         )
 
     def record_failure(self, person: str, channel: str, now_s: float) -> None:
         """Record a wrong code."""
         for whose in (person, f"/{channel}"):  # no person's name begins so
-            self._failures.setdefault(whose, deque(maxlen=MAX_ATTEMPTS_PER_CHANNEL)).append(now_s)
-            self._failures.move_to_end(whose)
-        while len(self._failures) > _MAX_REMEMBERED:
-            self._failures.popitem(last=False)
-
-    def _count_failures(self, whose: str, now_s: float) -> int:
-        return sum(now_s - at < ATTEMPT_WINDOW_S for at in self._failures.get(whose, ()))
+            self._failures.add(whose, now_s)
 
 
 PAIRED_TEXT: Final = "You are let in: from now on I answer you here."

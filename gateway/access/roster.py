@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
 from gateway.access.approval_texts import inline_code
-from gateway.access.limits import LruDict
 from gateway.access.texts import (
     filter_unexpired,
     format_approve_command,
@@ -48,6 +47,7 @@ from gateway.core.identity import (
     person_key,
     role_of,
 )
+from gateway.core.lru import LruDict
 from gateway.core.text_safety import NameWarning, check_name
 from gateway.store import AppendResult, LogEntry, NewEntry, StoreError, StoreReader
 from gateway.store.projections import current_fact_key

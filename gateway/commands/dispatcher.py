@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gateway.access.limits import SlidingWindowLimiter
 from gateway.access.policy import AccessDecision, decide
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
@@ -26,6 +25,7 @@ from gateway.core.events import ChannelName, Command, Message, MessageId, Post, 
 from gateway.core.facts import LOW, AuditRecord, Judgement, dedup_key
 from gateway.core.format import format_duration, format_time
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, person_key, stable_source
+from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redact
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import attention
@@ -82,7 +82,7 @@ class CommandDispatcher:
         self._context = context
         self._access_policy = access_policy
         self._read_config = config
-        self._rate_limiter = SlidingWindowLimiter()
+        self._rate_limiter = SlidingWindows()
         self._handlers = handlers
         self._find_own_names = own_names
         self._redact = redact
@@ -145,7 +145,7 @@ class CommandDispatcher:
             return CommandResult(judgement=_build_judgement(command, decision.role, "no such command"))
         trusted = decision.role in ADMIN_ROLES  # administrators may send many in a minute
         who, most = stable_source(person_key(command.at.channel, command.sender.id)), self._read_config().per_minute
-        if not trusted and not self._rate_limiter.try_acquire(who, now_s, most):
+        if not trusted and not self._rate_limiter.try_add(who, now_s, most):
             return CommandResult(judgement=_build_judgement(command, decision.role, "commands.per_minute"))
         answer = await self._answer(row, command, decision)
         change = answer.effect
@@ -250,7 +250,7 @@ class CommandAudit:
 
     def __init__(self, policy: AccessPolicy, redact: Redact) -> None:
         self._policy, self._redact = policy, redact
-        self._refusals = SlidingWindowLimiter()
+        self._refusals = SlidingWindows()
 
     def build_use_facts(
         self, row: CommandDefinition, command: Command, answer: str, *, ok: bool
@@ -264,9 +264,7 @@ class CommandAudit:
         """Return the record of a refused use. Empty: not administrative, or too many."""
         who = person_key(command.at.channel, command.sender.id)
         trusted = decision.role in ADMIN_ROLES and not command.sender.is_bot
-        if not row.is_administrative or not (
-            trusted or self._refusals.try_acquire(who, now_s, _MAX_REFUSALS_PER_MINUTE)
-        ):
+        if not row.is_administrative or not (trusted or self._refusals.try_add(who, now_s, _MAX_REFUSALS_PER_MINUTE)):
             return ()
         return (self._build_fact(row, command, f"refused: {rule}", ok=False),)
 

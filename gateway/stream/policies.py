@@ -5,7 +5,7 @@ from datetime import time
 from zoneinfo import ZoneInfo
 
 from agent import signals
-from gateway.access.limits import LimitSettings, Rate
+from gateway.access.limits import LimitSettings
 from gateway.config.models import Settings
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.facts import AMBIENT, LOW, NORMAL, OPERATOR_CHANNEL, URGENT, inner_conversation
@@ -19,6 +19,7 @@ from gateway.core.identity import (
     RoleGrant,
     normalize_person_key,
 )
+from gateway.core.ratelimit import Rate
 from gateway.stream import attention
 from gateway.stream.attention import SaliencePolicy, Urgency
 from gateway.stream.presence import PresencePolicy, SleepHours

@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.access.limits import LimitDecision, LimitSettings, Rate, UsageLimiter
+from gateway.access.limits import LimitDecision, LimitSettings, UsageLimiter
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId, ThreadId
 from gateway.core.facts import Fact, Judgement, LimitReached, PostQueued, dedup_key
 from gateway.core.identity import AccessPolicy, RosterState
+from gateway.core.ratelimit import Rate
 from gateway.store import AppendResult, NewEntry, Store, rebuild
 from tests.kits.store import account, run, spent
 

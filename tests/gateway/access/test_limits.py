@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from gateway.access.limits import NOTICE_RATE, QUIET_S, LimitSettings, Rate, UsageLimiter
+from gateway.access.limits import NOTICE_RATE, QUIET_S, LimitSettings, UsageLimiter
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message, MessageId, Sender, SenderId
 from gateway.core.facts import Judgement, PostQueued, dedup_key
 from gateway.core.identity import RosterState
 from gateway.core.metrics import GatewayStats
+from gateway.core.ratelimit import Rate
 from gateway.ops.server import build_pages
 from gateway.store import Store, StoreError
 from gateway.stream import policies

@@ -12,10 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gateway.access.limits import QUIET_S, LimitDecision, LimitHit, LimitSettings, Rate, UsageLimiter
+from gateway.access.limits import QUIET_S, LimitDecision, LimitHit, LimitSettings, UsageLimiter
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message
 from gateway.core.facts import LimitReached, Seq
+from gateway.core.ratelimit import Rate
 from gateway.store import AppendResult, NewEntry
 from tests.gateway.access.limits_kit import AGENT, NOON, entries, judged, policy, said
 from tests.kits.examples import examples

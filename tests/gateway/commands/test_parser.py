@@ -6,7 +6,6 @@ from typing import Literal
 
 import pytest
 
-from gateway.access.limits import MAX_PEOPLE, SlidingWindowLimiter
 from gateway.commands.info import BASE_HANDLERS
 from gateway.commands.parser import asks_for_disclosure, find_nearest, parse_command
 from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME
@@ -219,24 +218,3 @@ ADMIN = {row.name for row in COMMANDS} - GUEST - MEMBER - OWN
 def test_who_may_use_what_and_where(role: Role, direct: bool, closed: set[str]) -> None:
     assert {row.name for row in COMMANDS if not row.is_allowed_for(role, direct=direct)} == closed
     assert {row.name for row in COMMANDS if row.allowed_in_own_chat} == OWN
-
-
-def test_a_person_is_answered_so_often_a_minute() -> None:
-    pace = SlidingWindowLimiter()
-    assert [pace.try_acquire("ann", at_s, 2) for at_s in (0, 1, 2, 59)] == [True, True, False, False]
-    assert pace.try_acquire("bob", 2, 2)
-    assert [pace.try_acquire("ann", at_s, 2) for at_s in (60, 60.5, 61.5)] == [True, False, True]
-    assert pace.try_acquire("ann", 61.6, 3)
-    assert not SlidingWindowLimiter().try_acquire("ann", 0, 0)
-
-
-def test_a_crowd_is_remembered_within_bounds() -> None:
-    pace = SlidingWindowLimiter()
-    for number in range(MAX_PEOPLE + 10):
-        assert pace.try_acquire(f"p{number}", 0, 1)
-    assert not pace.try_acquire(f"p{MAX_PEOPLE}", 1, 1)
-    assert len(pace._times) <= MAX_PEOPLE
-    nobody = SlidingWindowLimiter()
-    for number in range(MAX_PEOPLE + 10):
-        assert not nobody.try_acquire(f"p{number}", 0, 0)
-    assert len(nobody._times) <= MAX_PEOPLE

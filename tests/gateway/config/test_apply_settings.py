@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from agent.signals import DmnPolicy, DmnState
 from agent.workspace.cache import WorkspaceCache
-from gateway.access.limits import Rate, TokenBuckets
 from gateway.config.tools import ApprovalsConfig
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId, PresenceLevel
 from gateway.core.facts import URGENT
+from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.runtime.loop import AgentLoop
 from gateway.store import Store
 from gateway.stream.attention import SalienceDetector, SaliencePolicy

@@ -1,4 +1,4 @@
-"""Token buckets: exact, and never more than they may give."""
+"""Rate limiters: exact, and never more than they may give."""
 
 from fractions import Fraction
 
@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.limits import KEPT_DAYS, QUIET_S, DailyCosts, NoticeThrottle, Rate, TokenBuckets
+from gateway.core.lru import MAX_REMEMBERED
+from gateway.core.ratelimit import Rate, SlidingWindows, TokenBuckets
 
 WHO = "irc.test:ann"
 NANO = 10**9
@@ -134,37 +135,50 @@ def test_whether_a_bucket_was_full() -> None:
     assert not buckets.was_full_since(WHO, 3.0)
 
 
-def test_sums_are_by_day_and_bounded() -> None:
-    costs = DailyCosts(max_size=2)
-    costs.set_day("2026-03-04", {"a": 5})
-    costs.add("2026-03-04", "a", 1)
-    costs.add("2026-03-05", "a", 7)
-    assert (costs.total("2026-03-04", ["a"]), costs.total("2026-03-05", ["a", "b"])) == (6, 7)
-    for number, whose in enumerate("bcdef"):
-        costs.add("2026-03-04", whose, number)
-    assert [costs.total("2026-03-04", [whose]) for whose in "abcdef"] == [6, 0, 0, 0, 3, 4], (
-        "who cost least is forgotten"
-    )
-    for day in range(KEPT_DAYS):
-        costs.add(f"2026-04-0{day + 1}", "a", 1)
-    assert costs.total("2026-03-04", ["a"]) == 0
-    assert costs.total("2026-05-01", ["a"]) == 0
+@given(burst=st.integers(1, 5), per_minute=st.floats(1, 600), waits=st.lists(st.floats(0, 5), max_size=30))
+def test_a_wait_ends_when_the_token_is_there_and_not_before(burst: int, per_minute: float, waits: list[float]) -> None:
+    buckets, now_s = TokenBuckets(Rate(burst, per_minute)), 0.0
+    for pause_s in waits:
+        now_s += pause_s
+        wait_s = buckets.wait_s(WHO, now_s)
+        assert 0 <= wait_s <= 60 / per_minute + 1e-6
+        if wait_s > 1e-6:
+            assert not buckets.has_token(WHO, now_s + wait_s - 1e-6)
+        now_s += wait_s + 1e-9
+        assert buckets.take(WHO, now_s)
 
 
-def test_silence_is_of_a_room_and_of_a_limit() -> None:
-    silence, free = NoticeThrottle(), {"x": False, "y": False}
+def test_an_owed_token_delays_the_next_ones() -> None:
+    buckets = TokenBuckets(Rate(1, 60.0))
+    for _ in range(3):
+        buckets.use(WHO, 0.0)
+    assert buckets.wait_s(WHO, 0.0) == 3.0
+    assert buckets.wait_s(WHO, 1.0, tokens=2) == 3.0
+    assert TokenBuckets(Rate(1, 0.0)).wait_s(WHO, 0.0, tokens=2) == float("inf")
 
-    def over(limit: str, now_s: float, room: str = "r") -> bool:
-        return silence.is_due(room, limit, now_s, lambda _: free[limit])
 
-    assert over("x", 0.0)
-    silence.record("r", "x", 0.0)
-    assert not over("x", QUIET_S)
-    assert not over("y", QUIET_S - 1)
-    assert over("y", QUIET_S)
-    assert over("x", 1.0, "elsewhere")
-    free["x"] = True
-    assert not over("x", QUIET_S - 1)
-    assert over("x", QUIET_S)
-    silence.forget("r", "x")
-    assert over("x", 1.0)
+def test_a_window_has_so_many_and_no_burst_beyond() -> None:
+    windows = SlidingWindows()
+    assert [windows.try_add("ann", at_s, 2) for at_s in (0, 1, 2, 59)] == [True, True, False, False]
+    assert windows.try_add("bob", 2, 2)
+    assert [windows.try_add("ann", at_s, 2) for at_s in (60, 60.5, 61.5)] == [True, False, True]
+    assert windows.try_add("ann", 61.6, 3)
+    assert not SlidingWindows().try_add("ann", 0, 0)
+
+
+@given(waits=st.lists(st.floats(0, 30), max_size=60), most=st.integers(0, 5))
+def test_no_stretch_of_the_window_has_more_than_its_limit(waits: list[float], most: int) -> None:
+    windows, now_s, counted = SlidingWindows(60.0), 0.0, list[float]()
+    for wait_s in waits:
+        now_s += wait_s
+        if windows.try_add(WHO, now_s, most):
+            counted.append(now_s)
+    assert all(sum(start <= at_s < start + 60.0 for at_s in counted) <= most for start in counted)
+
+
+def test_a_crowd_is_remembered_within_bounds() -> None:
+    windows = SlidingWindows()
+    for number in range(MAX_REMEMBERED + 10):
+        assert windows.try_add(f"p{number}", 0, 1)
+    assert not windows.try_add(f"p{MAX_REMEMBERED}", 1, 1)
+    assert windows.count("p0", 1) == 0, "the first are forgotten"

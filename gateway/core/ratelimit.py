@@ -1,0 +1,156 @@
+"""Rate limiters with keys: token buckets, and counts within a sliding window. Pure: times are arguments.
+
+A token bucket (https://en.wikipedia.org/wiki/Token_bucket) allows a burst, then so many a minute. It counts in whole
+numbers (nanoseconds, millionths of a token a minute), so nothing drifts, however long and in however many steps it
+fills. A sliding window allows so many in any stretch of its length, and no burst beyond them.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from gateway.core.lru import MAX_REMEMBERED, LruDict
+
+
+class Rate(NamedTuple):
+    """Burst and steady rate of a token bucket."""
+
+    burst: int
+    """Tokens at once. 0 with a rate: one."""
+    per_minute: float
+    """Tokens a minute after the burst. 0 with a burst of 0: no limit."""
+
+    @property
+    def is_limited(self) -> bool:
+        """True if this limits anything."""
+        return self.burst > 0 or self.per_minute > 0
+
+    def __str__(self) -> str:
+        return f"{max(1, self.burst)} at once, then {self.per_minute:g} a minute"
+
+
+_NANO: Final = 1_000_000_000
+_MICRO: Final = 1_000_000
+_TOKEN: Final = 60 * _NANO * _MICRO
+"""One token, in units of a nanosecond at a millionth of a token a minute."""
+
+
+class _TokenBucket:
+    """Tokens of one key at a moment."""
+
+    __slots__ = ("at_ns", "full_ns", "level")
+
+    def __init__(self, level: int, at_ns: int) -> None:
+        self.level = level
+        self.at_ns = at_ns
+        self.full_ns = at_ns
+        """Last time at which it was known to be full."""
+
+
+class TokenBuckets:
+    """Token buckets by key. A key that is not remembered has a full bucket.
+
+    Times are monotonic seconds; one that is before that of an earlier call counts as the earlier one.
+    """
+
+    def __init__(self, rate: Rate, max_size: int = MAX_REMEMBERED) -> None:
+        self.rate = rate
+        self._buckets = LruDict[str, _TokenBucket](max_size)
+
+    def set_rate(self, rate: Rate) -> None:
+        """Use this rate from now on: taken tokens stay taken, and come back at the new rate."""
+        before, self.rate = self._capacity, rate
+        for bucket in self._buckets.values():
+            bucket.level = max(0, bucket.level + self._capacity - before)
+
+    def has_token(self, key: str, now_s: float) -> bool:
+        """Return whether a token may be taken."""
+        return self.wait_s(key, now_s) == 0
+
+    def wait_s(self, key: str, now_s: float, tokens: int = 1) -> float:
+        """Return the time until the bucket has so many tokens; 0: it has them. Infinite: it never will."""
+        bucket = self._buckets.get(key)
+        level = self._capacity if bucket is None else self._refill(bucket, now_s).level
+        missing = tokens * _TOKEN - level
+        if missing <= 0 or not self.rate.is_limited:
+            return 0.0
+        return -(-missing // self._refill_rate) / _NANO if self._refill_rate else float("inf")
+
+    def take(self, key: str, now_s: float) -> bool:
+        """Take a token if there is one. Return whether it was taken."""
+        is_free = self.has_token(key, now_s)
+        if is_free:
+            self.use(key, now_s)
+        return is_free
+
+    def use(self, key: str, now_s: float) -> None:
+        """Take a token even if there is none: then it is owed, and later ones come later."""
+        if self.rate.is_limited:
+            bucket = self._buckets.get(key) or _TokenBucket(self._capacity, _to_ns(now_s))
+            self._refill(bucket, now_s).level -= _TOKEN
+            self._buckets.put(key, bucket)
+
+    def give_back(self, key: str, taken_s: float, now_s: float) -> None:
+        """Return an unused token that was taken at `taken_s`.
+
+        The bucket never holds more than if it had not been taken.
+        """
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            self._refill(bucket, now_s)
+            # Without this token the bucket may have filled in a time in which it would have been full already.
+            gone = max(0, bucket.at_ns - _to_ns(taken_s)) * self._refill_rate
+            bucket.level = min(self._capacity, bucket.level + max(0, _TOKEN - gone))
+
+    def was_full_since(self, key: str, since_s: float) -> bool:
+        """Return whether the bucket was full at any moment after `since_s`, as far as it was looked at since."""
+        bucket = self._buckets.get(key)
+        return bucket is None or bucket.full_ns > _to_ns(since_s)
+
+    @property
+    def _capacity(self) -> int:
+        return max(1, self.rate.burst) * _TOKEN
+
+    @property
+    def _refill_rate(self) -> int:
+        """Millionths of a token a minute."""
+        return round(self.rate.per_minute * _MICRO)
+
+    def _refill(self, bucket: _TokenBucket, now_s: float) -> _TokenBucket:
+        now_ns = max(bucket.at_ns, _to_ns(now_s))
+        bucket.level += (now_ns - bucket.at_ns) * self._refill_rate
+        bucket.at_ns = now_ns
+        if bucket.level >= self._capacity:
+            bucket.level, bucket.full_ns = self._capacity, now_ns
+        return bucket
+
+
+def _to_ns(at_s: float) -> int:
+    return round(at_s * _NANO)
+
+
+class SlidingWindows:
+    """Times of the last `window_s` seconds by key."""
+
+    def __init__(self, window_s: float = 60.0, max_size: int = MAX_REMEMBERED) -> None:
+        self._window_s = window_s
+        self._times = LruDict[str, deque[float]](max_size)
+
+    def count(self, key: str, now_s: float) -> int:
+        """Return how many there are at this monotonic time."""
+        times = self._times.get(key, deque())
+        while times and times[0] <= now_s - self._window_s:
+            times.popleft()
+        return len(times)
+
+    def add(self, key: str, now_s: float) -> None:
+        """Count one more."""
+        times = self._times.get(key, deque())
+        times.append(now_s)
+        self._times.put(key, times)
+
+    def try_add(self, key: str, now_s: float, most: int) -> bool:
+        """Count one more if there are fewer than `most`. Return whether it was counted."""
+        is_free = self.count(key, now_s) < most
+        if is_free:
+            self.add(key, now_s)
+        return is_free
