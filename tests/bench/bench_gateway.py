@@ -123,6 +123,7 @@ def _p99(taken: Sequence[float]) -> float:
 async def measure(options: argparse.Namespace) -> list[Figure]:
     """All figures, in the order of the table."""
     figures: list[Figure] = []
+    whole = not options.latency
 
     def add(name: str, value: float, unit: str, promise: str = "") -> None:
         figures.append(Figure(name, value, unit, promise))
@@ -132,18 +133,21 @@ async def measure(options: argparse.Namespace) -> list[Figure]:
         async with Wire() as wire, FastModel() as model:
             bench = Bench(base, wire, model)
             await bench.launches(1, remote=True)  # compiles what has changed since the last start
-            for remote, kind in ((False, "scripted"), (True, "openai")):
+            for remote, kind in ((False, "scripted"), (True, "openai")) if whole else ():
                 joined, up = await bench.launches(options.runs, remote=remote)
                 add(f"launch -> JOIN on the wire, {kind}", joined, "s", "<= 1.0")
                 add(f"launch -> link up in the log, {kind}", up, "s", "<= 1.0")
-            add("resident, idle, scripted", await bench.resident(3, remote=False), "MB", "<= 60")
-            add("resident, after a request, openai", await bench.resident(3, remote=True), "MB", "<= 60")
+            if whole:
+                add("resident, idle, scripted", await bench.resident(3, remote=False), "MB", "<= 60")
+                add("resident, after a request, openai", await bench.resident(3, remote=True), "MB", "<= 60")
             requested = await bench.to_request(options.samples)
             add("message -> model request, p50", statistics.median(requested), "ms", "<= 5")
             add("message -> model request, p99", _p99(requested), "ms", "<= 25")
             replied = await bench.to_reply(options.samples)
             add("message -> reply, scripted, p50", statistics.median(replied), "ms")
             add("message -> reply, scripted, p99", _p99(replied), "ms")
+            if not whole:
+                return figures
             rates = [await bench.ingest(options.lines) for _ in range(3)]
             add(f"ingest of {options.lines} room lines", statistics.median(rates), "lines/s", ">= 5000")
             store = base / "big.db"
@@ -161,6 +165,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=500, help="messages of each kind, one at a time")
     parser.add_argument("--lines", type=int, default=20_000)
     parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--latency", action="store_true", help="from a message to the request, and to the reply, only")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     load = os.getloadavg()[0]

@@ -75,21 +75,31 @@ def run_traced(checkout: Path, config: str, result: Path) -> None:
 
     def finish(_: int, __: object) -> None:
         sys.setprofile(None)
-        result.with_suffix(".part").write_text(json.dumps([calls, sent]), encoding="utf-8")
-        result.with_suffix(".part").rename(result)
+        write_result(result, [calls, sent])
 
     signal.signal(signal.SIGUSR1, start)
     signal.signal(signal.SIGUSR2, finish)
+    run_gateway(checkout, config)
+
+
+def run_gateway(checkout: Path, config: str) -> None:
+    """Run the gateway of a checkout in this process."""
     sys.path[0] = str(checkout)
     sys.argv = ["reverie", "run", "--config", config]
     module = "gateway.cli.main" if (checkout / "gateway/cli/main.py").is_file() else "gateway.cli"
     runpy.run_module(module, run_name="__main__")
 
 
-async def trace_hello(checkout: Path) -> tuple[list[tuple[str, str, int]], list[list[tuple[str, str]]]]:
-    """Return the calls that one "hello" makes, in order, and our frames at each request to the model.
+def write_result(path: Path, result: object) -> None:
+    """Write it as JSON, complete as soon as the file exists."""
+    path.with_suffix(".part").write_text(json.dumps(result), encoding="utf-8")
+    path.with_suffix(".part").rename(path)
 
-    A call is a path, a qualified name and a first line.
+
+async def trace_hello(checkout: Path, child: str = __file__, *, messages: int = 2) -> tuple[Any, float, float]:
+    """Return what the child wrote about the last of the messages, with the times of the model request and the answer.
+
+    Times are `time.perf_counter`, which both processes share.
     """
     from tests.bench.gateway_kit import NICK, ROOM, FastModel, Wire, write_config  # noqa: PLC0415 - not in the child
 
@@ -100,7 +110,7 @@ async def trace_hello(checkout: Path) -> tuple[list[tuple[str, str, int]], list[
             write_config(config, irc_port=wire.port, model_url=model.url, store=config / "reverie.db")
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                __file__,
+                child,
                 "--child",
                 str(checkout),
                 str(config),
@@ -109,29 +119,33 @@ async def trace_hello(checkout: Path) -> tuple[list[tuple[str, str, int]], list[
             )
             try:
                 await wire.joined(NICK, ROOM)
-                for number in range(2):
-                    before = len(wire.lines)
-                    if number:
+                asked, answered_s = 0, 0.0
+                for number in range(messages):
+                    before, asked = len(wire.lines), len(model.stamps)
+                    if number == messages - 1:
+                        await asyncio.sleep(SETTLE_S)  # what the message before left behind is done
                         process.send_signal(signal.SIGUSR1)
                         await asyncio.sleep(SETTLE_S)
                     await wire.say(ROOM, f"{NICK}: hello")
-                    await wire.said_s(f"PRIVMSG {ROOM} ", after=before)
+                    answered_s = await wire.said_s(f"PRIVMSG {ROOM} ", after=before)
                     await asyncio.sleep(SETTLE_S)
                 process.send_signal(signal.SIGUSR2)
                 while not result.exists():
                     await asyncio.sleep(0.1)
-                calls, sent = json.loads(result.read_text(encoding="utf-8"))
+                trace = json.loads(result.read_text(encoding="utf-8"))
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     process.terminate()
                 await process.wait()
-        return calls, sent
+        return trace, model.stamps[asked], answered_s
 
 
 def main() -> None:
     """Print the figures, and the files in the order in which they are entered first."""
     checkout = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
-    calls, sent = asyncio.run(trace_hello(checkout))
+    traced, _, _ = asyncio.run(trace_hello(checkout))
+    calls: list[tuple[str, str, int]] = traced[0]
+    sent: list[list[tuple[str, str]]] = traced[1]
     files = collections.Counter(path for path, _, _ in calls)
     functions = {tuple(call) for call in calls if not call[1].endswith(COMPREHENSIONS)}
     moves = [(before[0], now[0]) for before, now in itertools.pairwise(calls) if before[0] != now[0]]
