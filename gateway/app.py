@@ -32,7 +32,7 @@ from gateway.core.control_messages import (
 )
 from gateway.core.control_socket import serve_control
 from gateway.core.events import Address, Alarm, ChannelName, Notification, PresenceLevel, Sender
-from gateway.core.facts import OPERATOR_CHANNEL, RoleAssigned
+from gateway.core.facts import OPERATOR_CHANNEL, AttentionRuleSet, AttentionThresholdSet, RoleAssigned, TurnRecord
 from gateway.core.format import format_time
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.logging import set_title_lookup
@@ -49,7 +49,7 @@ from gateway.runtime.agent import GatewayServices
 from gateway.runtime.agents import Agents, load_chosen_models, load_dmn_states
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.turn_input import BLOCKED_REASON, are_blocked
-from gateway.store import AppendResult, NewEntry, PendingReminder, Store, StoreClosed, StoreOutage
+from gateway.store import LogEntry, PendingReminder, Store, StoreClosed, StoreOutage
 from gateway.stream import policies
 from gateway.stream.access_service import AccessService
 from gateway.stream.attention import AttentionOverrideStore
@@ -199,7 +199,7 @@ class _Gateway:
         self.people = self._build_people(live)
         access_policy = self.people.policy
         self.overrides = AttentionOverrideStore(store)
-        store.add_listener(self.overrides.on_appended)
+        store.subscribe(self.overrides.on_appended, AttentionRuleSet, AttentionThresholdSet)
         self.attention_policy = replace(policies.build_attention_policy(settings), overrides=self.overrides.current)
         live.add_listener(DerivedSettingsListener(policies.build_attention_policy, self.attention_policy.update))
         bindings = policies.build_bindings(settings)
@@ -217,7 +217,7 @@ class _Gateway:
         self.room_locks = ConversationLocks()
         self.tool_registry = self._build_tool_registry(access_policy, bindings, files)
         self.agents = Agents(self._build_services(access_policy, bindings), model_services, states, chosen)
-        store.add_listener(self._on_roles_assigned)
+        store.subscribe(self._on_roles_assigned, RoleAssigned)
         self.pairing_admin = PairingAdmin(store, clock, redact)
         self.operator_actions = OperatorActions(
             store,
@@ -239,7 +239,7 @@ class _Gateway:
             tell=self.people.owner_notifier.notify,
             title=lambda at: self.titles.label(at.conversation),
         )
-        store.add_listener(self.outages.on_appended)
+        store.subscribe(self.outages.on_appended, TurnRecord)
         self.ops_service = self._build_ops_service(settings)
         live.add_reload_listener(self._on_reloaded)
         self.channel_supervisor = ChannelSupervisor(
@@ -255,9 +255,8 @@ class _Gateway:
         if make is not None:
             live.add_listener(self._build_channel_reconciler(settings, make))
 
-    def _on_roles_assigned(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        facts = [entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new]
-        if any(isinstance(fact, RoleAssigned) and fact.role == "blocked" for fact in facts):
+    def _on_roles_assigned(self, entries: Sequence[LogEntry]) -> None:
+        if any(isinstance(entry.fact, RoleAssigned) and entry.fact.role == "blocked" for entry in entries):
             self._end_blocked_work()
 
     def _end_blocked_work(self) -> None:
@@ -468,7 +467,7 @@ class _Gateway:
             rewinds=self.agents.rewinder,
             titles=self.titles,
             greet=self.people.greeter.greet,
-            limit=self.people.limits.check,
+            limits=self.people.limits,
             notify_owners=self.people.owner_notifier.notify,
             level=lambda: self.background_services.presence.level,
             attention_policy=self.attention_policy,

@@ -34,7 +34,7 @@ from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key, role_of
 from gateway.core.lru import MAX_REMEMBERED, LruDict
 from gateway.core.metrics import LimitStats
 from gateway.core.ratelimit import Rate, TokenBuckets
-from gateway.store import AppendResult, NewEntry, StoreReader
+from gateway.store import AppendResult, LogEntry, NewEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.store.projections import NANO_PER_USD, spending_shares
 
@@ -250,16 +250,20 @@ class UsageLimiter:
             nano = _assumed_nano_usd(share.usage) if unpriced else round(share.cost_usd * NANO_PER_USD)
             self._add_cost(day, agent, Address.parse(place), SenderId(sender), nano)
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Process appended entries: add costs of turns, record notices, give tokens of repeated messages back."""
-        for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, TurnRecord) and done.is_new:
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Add the costs of turns, record notices, and keep the tokens of messages that are in the log now."""
+        for entry in entries:
+            if isinstance(entry.fact, TurnRecord):
                 self._record_turn_costs(entry, entry.fact)
-            elif isinstance(entry.fact, LimitReached) and done.is_new:
-                posted = any(isinstance(one.fact, PostQueued) and one.cause is entry.cause for one in entries)
+            elif isinstance(entry.fact, LimitReached):
+                posted = any(isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries)
                 self._on_limit_reached(entry, entry.fact, with_notice=posted)
             elif isinstance(entry.fact, Message) and entry.key is not None:
-                self._settle_tokens(entry.key, back=not done.is_new)
+                self._settle_tokens(entry.key, back=False)
+
+    def give_back(self, message: Message) -> None:
+        """Give back the tokens of a message that the log had already. Call it after it was appended in vain."""
+        self._settle_tokens(dedup_key(message), back=True)
 
     def check(self, message: Message, judged: Judgement, agent: str) -> LimitDecision:
         """Decide whether this message may start a turn of that agent. A message that would not start one passes.
@@ -447,7 +451,7 @@ class UsageLimiter:
         post = _build_limit_post(message, hit) if with_notice else None
         return LimitDecision(judged, post, CommandEffect(answer="", facts=(EffectFact(fact),), settle=settle))
 
-    def _on_limit_reached(self, entry: NewEntry, fact: LimitReached, *, with_notice: bool) -> None:
+    def _on_limit_reached(self, entry: LogEntry, fact: LimitReached, *, with_notice: bool) -> None:
         """Record that a limit was reached."""
         hit, day = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule), entry.at.date().isoformat()
         place = entry.conversation or ConversationId("")
@@ -462,7 +466,7 @@ class UsageLimiter:
         """Return whether the limit was free in between. Money spent on a day stays spent."""
         return hit.limit == "rate" and self._rates[hit.scope].was_full_since(hit.subject, since_s)
 
-    def _record_turn_costs(self, entry: NewEntry, turn: TurnRecord) -> None:
+    def _record_turn_costs(self, entry: LogEntry, turn: TurnRecord) -> None:
         if entry.conversation is None:
             return
         at, day = Address.parse(entry.conversation), entry.at.date().isoformat()

@@ -17,7 +17,7 @@ from gateway.core.events import Address, ChannelName, Command, Message, Post, Po
 from gateway.core.facts import OPERATOR_CHANNEL, Fact, IdentityLinked, PostQueued, RoleAssigned
 from gateway.core.identity import AccessPolicy, identify
 from gateway.core.lru import LruDict
-from gateway.store import AppendResult, NewEntry, OutboxPost, Store
+from gateway.store import LogEntry, NewEntry, OutboxPost, Store
 
 logger = logging.getLogger("reverie.owners")
 
@@ -48,7 +48,7 @@ class _OwnerChat(NamedTuple):
 
 
 class OwnerNotifier:
-    """Posts notices to the gateway's owners. `on_appended` must get all entries that the store appends."""
+    """Posts notices to the gateway's owners. Its `on_appended` subscribes to messages and commands."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class OwnerNotifier:
         if self._configured_address() is None:
             self._owner_chat = await self._find_newest_chat()
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Move notices to the direct chat in which an owner writes.
 
         To the operator's own channel only while no other chat is known: nobody may be looking there.
         """
-        for entry, done in zip(entries, written, strict=True):
-            chat = _parse_direct_chat(entry.fact) if done.is_new else None
+        for entry in entries:
+            chat = _parse_direct_chat(entry.fact)
             if (
                 chat is not None
                 and self._is_owner(chat)
@@ -225,10 +225,9 @@ class CommandMenuPublisher:
         """Publish again: a channel was added, or the configuration of people changed."""
         self._changed.set()
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Publish again if roles or links changed."""
-        news = (entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new)
-        if any(isinstance(fact, RoleAssigned | IdentityLinked) for fact in news):
+        if any(isinstance(entry.fact, RoleAssigned | IdentityLinked) for entry in entries):
             self._changed.set()
 
     def list_people(self, channel: ChannelName) -> list[PersonWithRole]:

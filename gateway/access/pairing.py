@@ -15,7 +15,7 @@ from gateway.core.events import Address, DeliveryReport, Post, PostKey
 from gateway.core.facts import CodeEnded, CodeIssued, PostQueued, RoleAssigned, RoomAccessChanged
 from gateway.core.identity import AccessPolicy
 from gateway.core.ratelimit import SlidingWindows
-from gateway.store import AppendResult, NewEntry, OutboxPost
+from gateway.store import LogEntry, OutboxPost
 from gateway.store.effects import EffectFact
 
 
@@ -184,8 +184,8 @@ _MAX_ROOMS_LEAVING: Final = 1_000
 class AccessNotifier:
     """Follow-up of durable access decisions, whoever made them: posts notices, joins and leaves rooms.
 
-    A listener for `Store.add_listener`. A notice that was not delivered before the process ended is delivered by the
-    next one.
+    Subscribes to `PostQueued`, `CodeEnded`, `RoomAccessChanged` and `DeliveryReport`. A notice that was not delivered
+    before the process ended is delivered by the next one.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class AccessNotifier:
     ) -> None:
         """Each callable is called on the event loop, and returns at once. `join`, `leave`: of rooms on any channel.
 
-        `policy` must already reflect the appended facts: add the roster's listener before this one.
+        `policy` must already reflect the appended facts: subscribe the roster before this one.
         """
         self._policy = policy
         self._post = post
@@ -206,28 +206,27 @@ class AccessNotifier:
         self._leaving: dict[PostKey, Address] = {}
         """Rooms to leave once this post was delivered there."""
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Post the notices, and join or leave the rooms, of these entries."""
-        fresh = [(entry, one) for entry, one in zip(entries, written, strict=True) if one.is_new]
         ended = {
-            _notice_key(entry.key) for entry, _ in fresh if entry.key is not None and isinstance(entry.fact, CodeEnded)
+            _notice_key(entry.key) for entry in entries if entry.key is not None and isinstance(entry.fact, CodeEnded)
         }
-        for entry, one in fresh:
+        for entry in entries:
             match entry.fact:
                 case PostQueued(post=post) if post.key in ended:
-                    self._post(OutboxPost(seq=one.seq, at=entry.at, post=post, parts=()))
+                    self._post(OutboxPost(seq=entry.seq, at=entry.at, post=post, parts=()))
                 case RoomAccessChanged(open=True, room=room):
                     self._join(room)
                 case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):
-                    self._leave_after_notice(room, fresh)
+                    self._leave_after_notice(room, entries)
                 case DeliveryReport(post=key) if key in self._leaving:
                     self._leave(self._leaving.pop(key))
                 case _:
                     pass
 
-    def _leave_after_notice(self, room: Address, fresh: Sequence[tuple[NewEntry, AppendResult]]) -> None:
+    def _leave_after_notice(self, room: Address, entries: Sequence[LogEntry]) -> None:
         """Leave the room at once, or once the notice that was appended with the change has been delivered."""
-        posts = [entry.fact.post for entry, _ in fresh if isinstance(entry.fact, PostQueued)]
+        posts = [entry.fact.post for entry in entries if isinstance(entry.fact, PostQueued)]
         last = next(
             (post for post in reversed(posts) if (post.to.channel, post.to.room) == (room.channel, room.room)), None
         )

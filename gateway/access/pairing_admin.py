@@ -1,7 +1,7 @@
 """Pairing from the command line, whether the gateway runs or not.
 
 Each function reads the current state from the log first, so it needs nothing else. A running gateway is notified of
-each appended entry (`Store.add_listener`) and delivers the notices; else the next start delivers them.
+each appended entry (`Store.subscribe`) and delivers the notices; else the next start delivers them.
 
 `PairingAdmin` carries out the requests of the command line, each with an audit record.
 """

@@ -36,7 +36,16 @@ from gateway.access.texts import (
 )
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, Command, ConversationId, Message, MessageId, Sender
-from gateway.core.facts import MESSAGE_KINDS, CodeIssued, Fact, IdentityLinked, RoleAssigned, RoomAccessChanged, Seq
+from gateway.core.facts import (
+    MESSAGE_KINDS,
+    CodeEnded,
+    CodeIssued,
+    Fact,
+    IdentityLinked,
+    RoleAssigned,
+    RoomAccessChanged,
+    Seq,
+)
 from gateway.core.identity import (
     ADMIN_ROLES,
     ROLE_ORDER,
@@ -49,10 +58,11 @@ from gateway.core.identity import (
 )
 from gateway.core.lru import LruDict
 from gateway.core.text_safety import NameWarning, check_name
-from gateway.store import AppendResult, LogEntry, NewEntry, StoreError, StoreReader
+from gateway.store import AppendResult, LogEntry, StoreError, StoreReader
 from gateway.store.projections import current_fact_key
 
 ROSTER_KINDS: Final = ("role_given", "room_opened", "identity_linked", "code_given")
+ROSTER_FACTS: Final = (RoleAssigned, RoomAccessChanged, IdentityLinked, CodeIssued, CodeEnded)
 RequestKind = Literal["pair", "room", "link", "confirm"]
 
 
@@ -95,9 +105,9 @@ class Roster:
             raise StoreError("who may do what was not read from the log")
         return self._known
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Apply appended facts. A listener for `Store.add_listener`."""
-        facts = [entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new]
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Apply appended facts. Subscribes to `ROSTER_FACTS`."""
+        facts = [entry.fact for entry in entries]
         if self._known is None:
             self._buffered += [fact for fact in facts if current_fact_key(fact) is not None]
         elif {self._apply(fact) for fact in facts} - {"", "code_given"}:

@@ -32,6 +32,7 @@ from gateway.context.reminders import ReminderService, ReminderTools
 from gateway.context.search import RecallSearch
 from gateway.core.clock import Clock
 from gateway.core.events import Alarm, ChannelName, ConversationId, PresenceLevel
+from gateway.core.facts import AudienceReported
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.private_files import agent_directory
 from gateway.core.redaction import Redact
@@ -93,7 +94,7 @@ class BackgroundServices:
             space_of=make_space_lookup(channels),
             titles=titles,
         )
-        store.add_listener(self.places.on_appended)
+        store.subscribe(self.places.on_appended, AudienceReported)
         self.presence = PresenceTracker(
             policies.build_presence_policy(settings), clock, access_policy, callbacks.on_presence
         )

@@ -15,7 +15,7 @@ from channels.aio import run_to_completion
 from channels.base import CanPage, Channel, HasNick
 from gateway.access.channel_lookup import ChannelLookup
 from gateway.access.greeting import PairingNotice
-from gateway.access.limits import LimitDecision
+from gateway.access.limits import UsageLimiter
 from gateway.access.policy import AccessDecision, decide
 from gateway.access.texts import format_person, format_room
 from gateway.commands.context import CommandContext, CommandHandler
@@ -56,7 +56,7 @@ from gateway.core.logging import log_context
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redact
 from gateway.runtime.rewind import Rewinder
-from gateway.store import AppendResult, NewEntry, OutboxPost, Store, StoreError, StoreReader
+from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store, StoreError, StoreReader
 from gateway.stream import attention, policies
 from gateway.stream.attention import (
     EXCHANGE_LOOK_BACK,
@@ -79,8 +79,6 @@ logger = logging.getLogger("reverie.judging")
 LOOP_TEXT = "You answer me faster than a person can read. I say nothing more here for {} seconds."
 GreetStranger = Callable[[Notification, AccessDecision], PairingNotice | None]
 """Returns the notice to a refused sender who may ask for access; None: none."""
-LimitCheck = Callable[[Message, Judgement, str], LimitDecision]
-"""Decides whether a message may start a turn of the agent with that id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +92,7 @@ class IntakeRules:
     max_bot_exchanges: Callable[[], int]
     """Returns `access.max_bot_exchanges`."""
     greet: GreetStranger
-    limit: LimitCheck
+    limits: UsageLimiter | None
     level: Callable[[], PresenceLevel]
     """Returns the current presence of people."""
     loop_guard: BotLoopGuard = field(default_factory=BotLoopGuard)
@@ -145,6 +143,11 @@ class IntakePolicy:
         """Return the sender's role in the place of the message."""
         return role_of(self._rules.access, message.at, message.sender)
 
+    def forget_repeated(self, event: Notification) -> None:
+        """Give back what the limits took for an event that the log had already."""
+        if isinstance(event, Message) and self._rules.limits is not None:
+            self._rules.limits.give_back(event)
+
     def judge_name(self, event: PlaceRenamed) -> Judgement | None:
         """Return the judgement of a place's new name. None: it is not shown as a line."""
         judged = self._judge(event)
@@ -179,7 +182,9 @@ class IntakePolicy:
 
     def _check_limit(self, message: Message, judged: Judgement) -> CommandResult:
         """Apply the limits to a message."""
-        verdict = self._rules.limit(message, judged, self._rules.bindings.find(message.at).agent)
+        if self._rules.limits is None:
+            return CommandResult(judgement=judged)
+        verdict = self._rules.limits.check(message, judged, self._rules.bindings.find(message.at).agent)
         return CommandResult(judgement=verdict.judged, post=verdict.post, effect=verdict.change)
 
     def _add_greeting(self, event: Notification, handled: CommandResult) -> CommandResult:
@@ -366,6 +371,9 @@ class Intake:
                 if one.handled.effect is not None:
                     one.handled.effect.settle(written.get(id(one.entries[0])))
         fresh = [one for one in decided if written[id(one.entries[0])].is_new]
+        for one in decided:
+            if not written[id(one.entries[0])].is_new:
+                self._policy.forget_repeated(one.event)
         for entry in name_entries:
             if isinstance(entry.fact, PlaceRenamed):
                 self._titles.learn(entry.fact)
@@ -457,7 +465,8 @@ class IntakeServices:
     """Titles of places. None: those that channels report."""
     greet: GreetStranger = lambda _event, _decision: None
     notify_owners: Callable[[str, str], None] = lambda _key, _text: None
-    limit: LimitCheck = lambda _message, judged, _agent: LimitDecision(judged)
+    limits: UsageLimiter | None = None
+    """Limits on messages that start turns. None: there are none."""
     level: Callable[[], PresenceLevel] = lambda: "present"
     """Returns the current presence of people."""
     attention_policy: attention.AttentionPolicy | None = None
@@ -522,16 +531,16 @@ def _build_rules(services: IntakeServices) -> IntakeRules:
     )
     loops = BotLoopGuard()
 
-    def record_own_posts(entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        for entry, one in zip(entries, written, strict=True):
-            if not one.is_new or entry.conversation is None:
+    def record_own_posts(entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if entry.conversation is None:
                 continue
             if isinstance(entry.fact, PostQueued):
                 loops.record_post(entry.conversation, entry.fact.post.text)
             elif isinstance(entry.fact, PartSendStarted) and not entry.fact.part:
                 loops.record_sending(entry.conversation, services.clock.monotonic())
 
-    services.store.add_listener(record_own_posts)
+    services.store.subscribe(record_own_posts, PostQueued, PartSendStarted)
     return IntakeRules(
         access=services.access_policy,
         attention=services.attention_policy or policies.build_attention_policy(live.settings),
@@ -539,7 +548,7 @@ def _build_rules(services: IntakeServices) -> IntakeRules:
         dispatcher=dispatcher,
         max_bot_exchanges=lambda: live.settings.access.max_bot_exchanges,
         greet=services.greet,
-        limit=services.limit,
+        limits=services.limits,
         level=services.level,
         loop_guard=loops,
         notify_owners=services.notify_owners,

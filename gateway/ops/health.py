@@ -36,7 +36,7 @@ from gateway.core.format import (
     format_time,
 )
 from gateway.core.metrics import SNAPSHOT, GatewaySnapshot, GatewayStats
-from gateway.store import AppendResult, ConnectionState, NewEntry, Store, StoreError
+from gateway.store import ConnectionState, LogEntry, Store, StoreError
 
 HEARTBEAT_INTERVAL_S = 5.0
 BLOCK_BYTES = 4096
@@ -289,10 +289,10 @@ class OutageMonitor:
             if what not in refused:
                 self._stats.clear_problem(what)
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Update the state of the models from the turns that ended. A listener of the store."""
-        for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, TurnRecord) and done.is_new:
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Update the state of the models from the turns that ended. Subscribes to `TurnRecord`."""
+        for entry in entries:
+            if isinstance(entry.fact, TurnRecord):
                 self._on_turn_ended(entry.fact)
 
     def _on_turn_ended(self, turn: TurnRecord) -> None:

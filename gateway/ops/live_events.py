@@ -16,7 +16,7 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -40,7 +40,7 @@ from gateway.ops.api_schemas import (
     render_fact_text,
 )
 from gateway.ops.api_views import token_fields
-from gateway.store import AppendResult, NewEntry, StoreError
+from gateway.store import LogEntry, StoreError
 from gateway.store.format import hide_codes
 from gateway.store.overview import NotificationRow, TurnRow
 
@@ -200,31 +200,28 @@ PositionedEvents = tuple[Seq, Sequence[ApiEvent]]
 """Events of the entries up to a position of the log."""
 
 
-def build_append_events(entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> list[PositionedEvents]:
+def build_append_events(entries: Sequence[LogEntry]) -> list[PositionedEvents]:
     """Return the events of one append to the log."""
-    seqs = {id(entry): done.seq for entry, done in zip(entries, written, strict=True)}
-    found = list[PositionedEvents]()
-    for entry, done in zip(entries, written, strict=True):
-        if done.is_new and (events := list(_build_entry_events(entry, done.seq, seqs))):
-            found.append((done.seq, events))
-    return found
+    by_seq = {entry.seq: entry for entry in entries}
+    return [(entry.seq, events) for entry in entries if (events := list(_build_entry_events(entry, by_seq)))]
 
 
-def _build_entry_events(entry: NewEntry, seq: Seq, seqs: dict[int, Seq]) -> Iterator[ApiEvent]:
-    if isinstance(entry.fact, Judgement) and isinstance(entry.cause, NewEntry):
+def _build_entry_events(entry: LogEntry, by_seq: Mapping[Seq, LogEntry]) -> Iterator[ApiEvent]:
+    event = by_seq.get(entry.cause or Seq(0))
+    if isinstance(entry.fact, Judgement) and event is not None:
         yield from _notification_events(
             NotificationRow(
-                seq=seqs[id(entry.cause)],
-                at=entry.cause.at,
-                fact=entry.cause.fact,
-                conversation=entry.cause.conversation,
+                seq=event.seq,
+                at=event.at,
+                fact=event.fact,
+                conversation=event.conversation,
                 judged=entry.fact,
                 place=entry.conversation,
                 unread=entry.fact.urgency,
             )
         )
     else:
-        yield from build_fact_events(entry.fact, seq, entry.at, entry.conversation or "")
+        yield from build_fact_events(entry.fact, entry.seq, entry.at, entry.conversation or "")
 
 
 def build_notification_events(event: NotificationRow) -> list[ApiEvent]:
@@ -319,8 +316,7 @@ def build_live_turn_event(running: RunningTurn, at: datetime, state: Literal["st
 class LogAppended:
     """Entries were appended to the log."""
 
-    entries: Sequence[NewEntry]
-    written: Sequence[AppendResult]
+    entries: Sequence[LogEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,16 +434,12 @@ class SseEncoder:
             if isinstance(one, LogAppended):
                 if rest := list(self._build_closing_events(one)):
                     frames.append(self._encode_frame(rest))
-                for seq, events in build_append_events(one.entries, one.written):
+                for seq, events in build_append_events(one.entries):
                     frames.append(self._encode_frame(events, seq))
-                for entry, done in zip(one.entries, one.written, strict=True):
+                for entry in one.entries:
                     fact = entry.fact
-                    if (
-                        done.is_new
-                        and isinstance(fact, TurnRecord | UnreadDismissed)
-                        and entry.conversation is not None
-                    ):
-                        ended.append((done.seq, entry.conversation, fact))
+                    if isinstance(fact, TurnRecord | UnreadDismissed) and entry.conversation is not None:
+                        ended.append((entry.seq, entry.conversation, fact))
                         self._recorded.add(fact.turn)
             elif events := list(self._build_events(one)):
                 frames.append(self._encode_frame(events))
@@ -721,10 +713,10 @@ class EventBroadcaster:
         self._flushing: asyncio.Task[None] | None = None
         self._log_handler = WarningLogHandler(self.on_warning)
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Queue appended entries. A listener of the store."""
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Queue appended entries. Subscribes to all facts."""
         if self._subscribers:
-            self._enqueue(LogAppended(entries, written))
+            self._enqueue(LogAppended(entries))
 
     def turn_changed(self, running: RunningTurn, state: Literal["started", "ended"]) -> None:
         self._growing.pop(running.turn, None)

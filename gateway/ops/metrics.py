@@ -12,7 +12,7 @@ from gateway.core.control_messages import DmnStatus
 from gateway.core.events import Address, ConnectionChanged, RequestUsage, Usage
 from gateway.core.facts import INNER_CHANNEL, Fact, Judgement, TurnRecord
 from gateway.core.metrics import Histogram, MetricFamily, MetricSample
-from gateway.store import AppendResult, NewEntry
+from gateway.store import LogEntry
 
 COMPACTION_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = (
     "ok",
@@ -227,13 +227,12 @@ class AgentStats:
         """Count a new notification by the decision about it (`Judgement.fate`)."""
         self._notifications[channel, kind, fate] += 1
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Count the turns and judgements among the appended entries."""
-        for entry, done in zip(entries, written, strict=True):
-            if not done.is_new:
-                continue
-            if isinstance(entry.fact, Judgement) and isinstance(entry.cause, NewEntry):
-                event = entry.cause.fact
+        facts = {entry.seq: entry.fact for entry in entries}
+        for entry in entries:
+            if isinstance(entry.fact, Judgement) and entry.cause in facts:
+                event = facts[entry.cause]
                 self.count_notification(_find_channel(event), event.kind, entry.fact.fate)
             # a turn within another one is counted with it
             elif isinstance(entry.fact, TurnRecord) and entry.fact.within is None:

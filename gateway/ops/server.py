@@ -16,13 +16,15 @@ from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import h11
 
 from gateway.context.observer import TurnTracker
 from gateway.core import metrics
 from gateway.core.clock import Clock, SystemClock
+from gateway.core.events import Notification
+from gateway.core.facts import ApprovalEnded, Judgement, ToolRefused, TurnRecord
 from gateway.core.format import describe_problem
 from gateway.core.metrics import ChannelStats, GatewayStats, LimitStats
 from gateway.core.redaction import Redact, Redactor
@@ -508,8 +510,11 @@ class OpsService:
         self._server = OpsServer(host, port, self._site)
         self._status_changed = asyncio.Event()
         stats.on_change = self._on_status_changed
-        for hear in (self.stream.on_appended, *(source.on_appended for source in (minds, tools) if source is not None)):
-            store.add_listener(hear)
+        store.subscribe(self.stream.on_appended)
+        if minds is not None:
+            store.subscribe(minds.on_appended, Judgement, TurnRecord, *get_args(Notification))
+        if tools is not None:
+            store.subscribe(tools.on_appended, ToolRefused, ApprovalEnded)
 
     async def run(self) -> None:
         """Run until cancelled. A port in use is logged as a warning only."""

@@ -21,7 +21,7 @@ import aiosqlite
 
 from channels.aio import run_to_completion, with_timeout
 from gateway.core.clock import Clock
-from gateway.core.facts import FACT, Seq
+from gateway.core.facts import FACT, Fact, Seq
 from gateway.store.files import finish_moves
 from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
 from gateway.store.reader import StoreReader, connect_reader
@@ -34,12 +34,12 @@ from gateway.store.schema import (
     sqlite_uri,
     unreadable_error,
 )
-from gateway.store.types import AppendFailed, AppendResult, NewEntry, StoreClosed, transient_reason
+from gateway.store.types import AppendFailed, AppendResult, LogEntry, NewEntry, StoreClosed, transient_reason
 
 logger = logging.getLogger("reverie.store")
 
 Params = tuple[SqlValue, ...]
-AppendListener = Callable[[Sequence[NewEntry], Sequence[AppendResult]], None]
+Subscriber = Callable[[Sequence[LogEntry]], None]
 
 MAX_BATCH_ENTRIES = 2_000
 """Entries in one transaction at most (one append of more is one transaction all the same)."""
@@ -155,6 +155,24 @@ def _place_draft(
     return seq
 
 
+def list_written(entries: Sequence[NewEntry], results: Sequence[AppendResult]) -> list[LogEntry]:
+    """Return the entries of one append that are new in the log, as it holds them."""
+    seqs = {id(entry): result.seq for entry, result in zip(entries, results, strict=True)}
+    return [
+        LogEntry(
+            seq=result.seq,
+            at=entry.at.astimezone(UTC),
+            kind=entry.fact.kind,
+            conversation=entry.conversation,
+            key=entry.key,
+            cause=seqs[id(entry.cause)] if isinstance(entry.cause, NewEntry) else entry.cause,
+            fact=entry.fact,
+        )
+        for entry, result in zip(entries, results, strict=True)
+        if result.is_new
+    ]
+
+
 def _append_statements(plan: AppendPlan) -> Iterator[tuple[str, list[Params]]]:
     """Yield the SQL of a transaction, in order, each with its rows."""
     yield from _chunk_inserts(_INSERT_LOG, list(plan.rows))
@@ -180,7 +198,6 @@ def _chunk_inserts(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list
 
 @dataclass(slots=True)
 class _PendingAppend:
-    entries: Sequence[NewEntry]
     drafts: tuple[EntryDraft, ...]
     done: asyncio.Future[tuple[AppendResult, ...]]
 
@@ -217,8 +234,8 @@ class LogWriter:
         self._closing = False
         self.commits = 0
         """Transactions committed so far."""
-        self.listeners = list[AppendListener]()
-        """See `Store.add_listener`."""
+        self.subscriptions = list[tuple[Subscriber, tuple[type[Fact], ...]]]()
+        """See `Store.subscribe`."""
         self._task = asyncio.create_task(self._run(), name="store writer")
 
     async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
@@ -228,7 +245,7 @@ class LogWriter:
         drafts = draft_entries(entries)
         if not drafts:
             return ()
-        call = _PendingAppend(entries, drafts, asyncio.get_running_loop().create_future())
+        call = _PendingAppend(drafts, asyncio.get_running_loop().create_future())
         self._queue.append(call)
         self._wake.set()
         return await call.done
@@ -291,9 +308,9 @@ class LogWriter:
                 return
             self._mark_working()
             for call, answer in zip(batch, answers, strict=True):
-                self._notify(call.entries, answer)
                 if not call.done.done():
-                    call.done.set_result(answer)
+                    call.done.set_result(answer)  # its waiter goes on only after this task has paused
+                self._publish([draft.entry for draft in call.drafts], answer)
             return
 
     async def _probe(self, clock: Clock) -> None:
@@ -350,12 +367,17 @@ class LogWriter:
             if not call.done.done():
                 call.done.set_exception(error)
 
-    def _notify(self, entries: Sequence[NewEntry], answer: tuple[AppendResult, ...]) -> None:
-        for listener in self.listeners:
+    def _publish(self, entries: Sequence[NewEntry], results: Sequence[AppendResult]) -> None:
+        """Call the subscribers with the new entries of one append."""
+        written = list_written(entries, results)
+        for subscriber, fact_types in self.subscriptions:
+            wanted = [one for one in written if isinstance(one.fact, fact_types)] if fact_types else written
+            if not wanted:
+                continue
             try:
-                listener(entries, answer)
+                subscriber(wanted)
             except Exception:  # a bug: the entries are written, and their caller must get the result
-                logger.exception("what was written could not be told")
+                logger.exception("a subscriber of the log failed")
 
     async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> list[tuple[AppendResult, ...]]:
         if self._is_last_unknown:
@@ -500,13 +522,14 @@ class Store(StoreReader):
         """True after `give_up`."""
         return self._writer.given_up.is_set()
 
-    def add_listener(self, listener: AppendListener) -> None:
-        """Call this from now on with the entries of each append and their results.
+    def subscribe(self, subscriber: Subscriber, *fact_types: type[Fact]) -> None:
+        """Call this from now on with the new entries of each append whose facts are of these types; none given: of all.
 
-        It is called on the event loop as soon as they are on the disk, in the order of the log, before the caller of
-        `append` continues, and also if that caller was cancelled. It must return at once.
+        It is called on the event loop once the append has succeeded, in the order of the log, before the caller of
+        `append` continues, and also if that caller was cancelled. It must return at once. Subscribers are called in the
+        order of their subscriptions; an exception is logged, and keeps nothing from the others or the append's caller.
         """
-        self._writer.listeners.append(listener)
+        self._writer.subscriptions.append((subscriber, fact_types))
 
     async def close(self) -> None:
         """Write the queue, then release the file and the lock. Idempotent."""

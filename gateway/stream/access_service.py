@@ -14,15 +14,24 @@ from gateway.access.limits import UsageLimiter
 from gateway.access.linking import AccountLinker
 from gateway.access.owners import CommandMenuPublisher, OwnerNotifier
 from gateway.access.pairing import AccessNotifier
-from gateway.access.roster import ChannelStyle, Roster
+from gateway.access.roster import ROSTER_FACTS, ChannelStyle, Roster
 from gateway.access.texts import render_request_for_owners
 from gateway.config.reload import DerivedSettingsListener, LiveSettings
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName
-from gateway.core.facts import CodeIssued
+from gateway.core.events import Address, ChannelName, Command, DeliveryReport, Message
+from gateway.core.facts import (
+    CodeEnded,
+    CodeIssued,
+    IdentityLinked,
+    LimitReached,
+    PostQueued,
+    RoleAssigned,
+    RoomAccessChanged,
+    TurnRecord,
+)
 from gateway.core.identity import AccessPolicy
 from gateway.core.metrics import LimitStats
-from gateway.store import AppendResult, NewEntry, OutboxPost, Store
+from gateway.store import LogEntry, OutboxPost, Store
 from gateway.stream import policies
 from gateway.stream.routing import CommandPrefixes, make_private_address_lookup, make_space_lookup
 
@@ -87,15 +96,13 @@ class AccessService:
             stats=self.stats,
         )
         self.command_menus = CommandMenuPublisher(self.policy, channels)
-        for component in (
-            self.roster,
-            self.command_menus,
-            self.owner_notifier,
-            self.limits,
-            AccessNotifier(self.policy, post, join, leave),
-        ):
-            store.add_listener(component.on_appended)
-        store.add_listener(self._on_appended)
+        store.subscribe(self.roster.on_appended, *ROSTER_FACTS)
+        store.subscribe(self.command_menus.on_appended, RoleAssigned, IdentityLinked)
+        store.subscribe(self.owner_notifier.on_appended, Message, Command)
+        store.subscribe(self.limits.on_appended, TurnRecord, LimitReached, PostQueued, Message)
+        access_notifier = AccessNotifier(self.policy, post, join, leave)
+        store.subscribe(access_notifier.on_appended, PostQueued, CodeEnded, RoomAccessChanged, DeliveryReport)
+        store.subscribe(self._on_code_issued, CodeIssued)
         live.add_listener(DerivedSettingsListener(policies.build_access_policy, self._update_policy))
         live.add_listener(DerivedSettingsListener(policies.build_limit_settings, self.limits.update))
 
@@ -109,10 +116,10 @@ class AccessService:
         await self.owner_notifier.load()
         await self.limits.load(self._store)
 
-    def _on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+    def _on_code_issued(self, entries: Sequence[LogEntry]) -> None:
         """Notify owners of each new request."""
-        for entry, one in zip(entries, written, strict=True):
-            if one.is_new and isinstance(entry.fact, CodeIssued) and entry.fact.what in ("pair", "room"):
+        for entry in entries:
+            if isinstance(entry.fact, CodeIssued) and entry.fact.what in ("pair", "room"):
                 self._notify_owners(entry.fact)
 
     def _notify_owners(self, request: CodeIssued) -> None:

@@ -53,7 +53,7 @@ from gateway.core.facts import (
 )
 from gateway.core.fields import GuardedRegex, RegexOutcome
 from gateway.core.identity import ROLE_ORDER, Role
-from gateway.store import AppendResult, NewEntry, StoreReader
+from gateway.store import LogEntry, StoreReader
 
 REGEX_TIMED_OUT: Final = "; too slow: the regex of "
 """Separator in a reason, before each rule whose regex took too long, with its name from `iter_named_rules`."""
@@ -575,7 +575,7 @@ _RULE_LOOK_BACK: Final = 2 * MAX_RULES + 1
 
 
 class AttentionOverrideStore:
-    """Overrides of a store. Add `on_appended` as a listener, then call `load`, before the first use."""
+    """Overrides of a store. Subscribe `on_appended`, then call `load`, before the first use."""
 
     def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
@@ -599,13 +599,9 @@ class AttentionOverrideStore:
             self._apply(fact)
         self._overrides = build_overrides(self._rules.values(), self._thresholds)
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Apply appended facts."""
-        news = [
-            entry.fact
-            for entry, one in zip(entries, written, strict=True)
-            if one.is_new and isinstance(entry.fact, AttentionRuleSet | AttentionThresholdSet)
-        ]
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Apply appended facts. Subscribes to `AttentionRuleSet` and `AttentionThresholdSet`."""
+        news = [entry.fact for entry in entries if isinstance(entry.fact, AttentionRuleSet | AttentionThresholdSet)]
         if self._buffered is not None:
             self._buffered += news
             return

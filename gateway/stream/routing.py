@@ -23,7 +23,7 @@ from gateway.config.reload import LiveSettings
 from gateway.core.events import Address, ChannelName, ConversationId, Message, PlaceNames, RoomId, Sender
 from gateway.core.facts import MESSAGE_KINDS, AudienceReported, NoteWritten, Seq, is_inner
 from gateway.core.scopes import PUBLIC, Visibility, is_shared_scope, is_trusted, space_scope
-from gateway.store import AppendResult, NewEntry, StoreReader
+from gateway.store import LogEntry, StoreReader
 from gateway.stream.attention import ListenMode
 from gateway.stream.operator import OperatorChannel
 from gateway.stream.place_names import PlaceTitles
@@ -112,7 +112,7 @@ class _KnownScope(NamedTuple):
 class PrivacyCache:
     """Knows who can read a place, and which places are direct chats.
 
-    Call `load` before the first use; `on_appended` gets all appended entries.
+    Call `load` before the first use; its `on_appended` subscribes to `AudienceReported`.
     """
 
     def __init__(
@@ -145,12 +145,11 @@ class PrivacyCache:
                     stored.fact.scope, Seq(stored.cause or stored.seq)
                 )
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Update the scopes from appended entries."""
-        seqs = {id(entry): done.seq for entry, done in zip(entries, written, strict=True)}
-        for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, AudienceReported) and done.is_new:
-                since, place = seqs.get(id(entry.cause), done.seq), entry.fact.at.conversation
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Update the scopes. Subscribes to `AudienceReported`."""
+        for entry in entries:
+            if isinstance(entry.fact, AudienceReported):
+                since, place = entry.cause or entry.seq, entry.fact.at.conversation
                 before = self._known_scopes.get(place)
                 if before is None or before.scope != entry.fact.scope:  # two messages at once may both bring it
                     self._known_scopes[place] = _KnownScope(entry.fact.scope, since)

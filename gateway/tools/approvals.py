@@ -54,7 +54,7 @@ from gateway.core.facts import (
 )
 from gateway.core.format import format_duration
 from gateway.core.identity import AccessPolicy, has_role_holder, role_of
-from gateway.store import AppendResult, NewEntry, OutboxPost, Store, StoreReader
+from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.routing import PrivacyCache
 from gateway.tools import grants
@@ -290,13 +290,13 @@ class ApprovalQueue:
         """Waiting calls that can be decided, oldest first."""
         return [one for one, _ in self._pending.values() if one.fact is not None and one.verdict is None]
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Listener of the store: records deliveries of notices.
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Record deliveries of notices. Subscribes to `DeliveryReport`.
 
         A call whose notice was not shown whole cannot be approved.
         """
-        for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, DeliveryReport) and done.is_new:
+        for entry in entries:
+            if isinstance(entry.fact, DeliveryReport):
                 for one, _ in self._pending.values():
                     if one.post == entry.fact.post:
                         one.set_delivered(whole=entry.fact.state == "sent")

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from gateway.core.facts import ApprovalEnded, ToolRefused
 from gateway.core.metrics import Histogram, MetricFamily, MetricSample
-from gateway.store import AppendResult, NewEntry
+from gateway.store import LogEntry
 
 ToolOutcome = Literal["ok", "error", "refused", "timeout", "unknown"]
 """ok: done; error: failed; refused: not carried out; timeout: took too long; unknown: there is no such tool."""
@@ -35,12 +35,12 @@ class ToolStats:
         if outcome not in ("refused", "unknown"):
             self._durations.setdefault(name, Histogram(DURATION_BUCKETS_S)).observe(took_s)
 
-    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """Count refusals and verdicts; listens to the store."""
-        for entry, done in zip(entries, written, strict=True):
-            if done.is_new and isinstance(entry.fact, ToolRefused):
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Count refusals and verdicts. Subscribes to `ToolRefused` and `ApprovalEnded`."""
+        for entry in entries:
+            if isinstance(entry.fact, ToolRefused):
                 self._refusals[self._find_label(entry.fact.tool)] += 1
-            elif done.is_new and isinstance(entry.fact, ApprovalEnded):
+            elif isinstance(entry.fact, ApprovalEnded):
                 self._verdicts[self._find_label(entry.fact.tool), entry.fact.verdict] += 1
 
     def families(self) -> list[MetricFamily]:

@@ -17,7 +17,7 @@ from gateway.config.reload import DerivedSettingsListener, LiveSettings
 from gateway.config.tools import ToolsConfig
 from gateway.context.services import BackgroundServices
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import Address, ChannelName, ConversationId, EventId, TaskFinished, ToolImage
+from gateway.core.events import Address, ChannelName, ConversationId, DeliveryReport, EventId, TaskFinished, ToolImage
 from gateway.core.identity import ROLE_ORDER, AccessPolicy
 from gateway.core.permissions import ToolPermit, apply_rules
 from gateway.core.private_files import agent_directory
@@ -101,7 +101,7 @@ class ToolRegistry:
             who=services.access_policy,
             prefix=services.command_prefixes,
         )
-        store.add_listener(self.approvals.on_appended)
+        store.subscribe(self.approvals.on_appended, DeliveryReport)
         self.stats = ToolStats(lambda: len(self.approvals.pending))
         self._definitions = ToolDefinitionReview(store, clock, services.spawn, services.notify_owners)
         self.decisions = ApprovalDecisions(self.approvals, self._definitions, store, clock, services.command_prefixes)

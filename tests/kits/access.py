@@ -109,8 +109,8 @@ class Town:
         )
         self.handlers = PeopleCommands(persons).handlers
         letters = AccessNotifier(self.policy, self.posted.append, self.joined.append, self.left.append)
-        store.add_listener(self.roster.on_appended)
-        store.add_listener(letters.on_appended)
+        store.subscribe(self.roster.on_appended)
+        store.subscribe(letters.on_appended)
         self._ids = itertools.count(1)
         self.world = CommandContext(
             reader=store,

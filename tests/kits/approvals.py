@@ -111,7 +111,7 @@ class House:
         definitions = ToolDefinitionReview(store, clock, self._spawn, lambda _key, _text: None)
         self.deciding = ApprovalDecisions(self.approvals, definitions, store, clock, prefix)
         self.who: identity.AccessPolicy = who
-        store.add_listener(self.approvals.on_appended)
+        store.subscribe(self.approvals.on_appended)
         self._gate = PermissionGate(settings.tools, store, clock, self.approvals, who=who)
         parts = IntakeServices(
             live=LiveSettings(settings),

@@ -71,7 +71,7 @@ class House:
         self.clock = clock
         self.told: list[tuple[str, str]] = []
         self.limits = UsageLimiter(allowed, clock, policy(known), tell=lambda key, text: self.told.append((key, text)))
-        store.add_listener(self.limits.on_appended)
+        store.subscribe(self.limits.on_appended)
 
     async def take(self, message: Message, role: str = "guest") -> LimitDecision:
         verdict = self.limits.check(message, judged(message, role), AGENT)
@@ -82,6 +82,8 @@ class House:
         finally:
             if verdict.change is not None:
                 verdict.change.settle(written[0] if written else None)
+        if not written[0].is_new:
+            self.limits.give_back(message)
         return verdict
 
     async def answered(self, *messages: Message) -> int:

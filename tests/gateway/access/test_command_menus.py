@@ -38,7 +38,7 @@ async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
         policy = AccessPolicy(dm_policy="open", roles=ROLES, open_rooms={}, roster_state=lambda: roster.known)
         offers = CommandMenuPublisher(policy, {HERE: menus})
         for source in (roster, offers):
-            store.add_listener(source.on_appended)
+            store.subscribe(source.on_appended)
         await roster.load()
         running = asyncio.create_task(offers.run())
 

@@ -18,6 +18,7 @@ from gateway.core.events import Message
 from gateway.core.facts import LimitReached, Seq
 from gateway.core.ratelimit import Rate
 from gateway.store import AppendResult, NewEntry
+from gateway.store.store import list_written
 from tests.gateway.access.limits_kit import AGENT, NOON, entries, judged, policy, said
 from tests.kits.examples import examples
 from tests.kits.store import account, spent
@@ -112,7 +113,7 @@ class Whole(RuleBasedStateMachine):
     def is_paid_for(self, who: str, room: str, usd: float) -> None:
         at = said(who, room).at.conversation
         turn = spent(at, account(cost=usd), senders=[who], at=self.clock.now())
-        self.limits.on_appended([turn], [AppendResult(Seq(1), is_new=True)])
+        self.limits.on_appended(list_written([turn], [AppendResult(Seq(1), is_new=True)]))
         for whose in (f"irc.test:{who}", at) if who != "root" else ():  # what owners cost is in no budget
             self.spent[whose, self.day] += usd
 
@@ -126,7 +127,9 @@ class Whole(RuleBasedStateMachine):
         fresh = first.key not in self.known
         if written:
             seq = self.known.setdefault(first.key, Seq(len(self.known) + 1))
-            self.limits.on_appended(made, [AppendResult(seq, is_new=fresh) for _ in made])
+            self.limits.on_appended(list_written(made, [AppendResult(seq, is_new=fresh) for _ in made]))
+            if not fresh:
+                self.limits.give_back(message)
         if verdict.change is not None:
             verdict.change.settle(AppendResult(self.known[first.key], is_new=fresh) if written else None)
         if written and fresh:

@@ -47,7 +47,7 @@ class Told:
             operator_channel=OPERATOR_CHANNEL,
         )
         self.owners = OwnerNotifier(store, clock, who, to=lambda: to, post=self.posted.append, spawn=tasks.create_task)
-        store.add_listener(self.owners.on_appended)
+        store.subscribe(self.owners.on_appended)
 
     async def hears(self, fact: Any) -> None:
         await self.store.append(

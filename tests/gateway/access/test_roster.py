@@ -64,7 +64,7 @@ def test_the_log_gives_the_same_picture_as_what_was_written(batches: list[list[F
             async with await Store.open(Path(folder) / "reverie.db", ManualClock()) as store:
                 lived, read = Roster(store, ManualClock()), Roster(store, ManualClock())
                 await lived.load()
-                store.add_listener(lived.on_appended)
+                store.subscribe(lived.on_appended)
                 for batch in batches:
                     await store.append([NewEntry(fact=fact, at=NOW) for fact in batch])
                 await read.load()
@@ -121,7 +121,7 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
                 return read
 
         late = Roster(Slow(), it.clock)
-        it.store.add_listener(late.on_appended)
+        it.store.subscribe(late.on_appended)
         await late.load()
         assert late.known == it.roster.known
         assert list(late.known.grants) == ["telegram.main:668"]

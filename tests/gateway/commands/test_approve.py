@@ -44,7 +44,7 @@ async def test_the_verdict_is_durable_with_the_command_and_its_answer(tmp_path: 
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
         together = list[list[str]]()
-        it.store.add_listener(lambda entries, _: together.append([one.fact.kind for one in entries]))
+        it.store.subscribe(lambda entries: together.append([one.fact.kind for one in entries]))
         await emit(it, command("approve", asked.approval))
         assert ["command", "judged", "approval_ended", "audited", "post"] in together
         (ended,) = await it.store.entries(kinds=["approval_ended"])

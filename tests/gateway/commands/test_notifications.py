@@ -70,7 +70,7 @@ async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
     async with await Store.open(tmp_path / "s.db", clock) as store:
         overrides = AttentionOverrideStore(store)
         await overrides.load()
-        store.add_listener(overrides.on_appended)
+        store.subscribe(overrides.on_appended)
         rule = AttentionRule(type="irc", urgency=1, keyword="tea")
         policy = AttentionPolicy(rules=(rule,), thresholds={"irc.libera": 1}, overrides=overrides.current)
         yield Kit(store, clock, overrides, policy)

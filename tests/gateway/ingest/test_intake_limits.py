@@ -40,7 +40,7 @@ class House:
         made = settings(tmp, **more)
         who = policies.build_access_policy(made)
         self.limits = UsageLimiter(policies.build_limit_settings(made), clock, who)
-        store.add_listener(self.limits.on_appended)
+        store.subscribe(self.limits.on_appended)
         parts = IntakeServices(
             live=LiveSettings(made),
             store=store,
@@ -52,7 +52,7 @@ class House:
             model=lambda: "",
             mode=lambda: "",
             rewinds=rewinds(store, clock, Views()),
-            limit=self.limits.check,
+            limits=self.limits,
         )
         doors = IntakeCallbacks(
             on_ready=self.arrived.append, on_link=lambda _, __: None, post=self.posted.append, join=lambda _: None

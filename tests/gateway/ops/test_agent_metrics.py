@@ -131,7 +131,7 @@ def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            store.add_listener(stats.on_appended)
+            store.subscribe(stats.on_appended)
             for _ in range(2):  # the second time it is known
                 message = said(1, kind="mention")
                 await store.append([message, judged(message, 3, "due")])

@@ -28,7 +28,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[tuple[Store, AttentionOverride
     """Load them as a start does."""
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
         overrides = AttentionOverrideStore(store)
-        store.add_listener(overrides.on_appended)
+        store.subscribe(overrides.on_appended)
         await overrides.load()
         yield store, overrides
 
@@ -136,7 +136,7 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
         await write(store, bar("irc", 3), bar("x", 1), rule("r1"), rule("r2"))
         for steps in range(40):
             overrides = AttentionOverrideStore(store)
-            store.add_listener(overrides.on_appended)
+            store.subscribe(overrides.on_appended)
             reading = asyncio.create_task(overrides.load())
             for _ in range(steps):
                 await asyncio.sleep(0)

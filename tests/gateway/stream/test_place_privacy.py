@@ -48,7 +48,7 @@ def test_a_platform_opens_and_closes_a_room(tmp_path: Path) -> None:
     async def look() -> None:
         async with await opened(tmp_path / "s.db") as store:
             places = PrivacyCache(store, ANY, platform_scope=told.get)
-            store.add_listener(places.on_appended)
+            store.subscribe(places.on_appended)
             (before,) = await store.append([said(1, room="#room")])
             told[ROOM] = PUBLIC
             first, _ = await store.append(known(2))
@@ -96,7 +96,7 @@ def test_what_is_to_be_written_down_of_an_audience_is_what_is_new(tmp_path: Path
         async with await opened(tmp_path / "s.db") as store:
             told = {ROOM: PUBLIC}
             places = PrivacyCache(store, ANY, platform_scope=told.get)
-            store.add_listener(places.on_appended)
+            store.subscribe(places.on_appended)
             message, direct = said(1, room="#room").fact, said(2, room="#room", kind="direct").fact
             assert isinstance(message, Message)
             assert isinstance(direct, Message)

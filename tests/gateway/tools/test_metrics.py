@@ -76,7 +76,7 @@ def test_refusals_and_verdicts_are_counted_as_they_are_written_down(tmp_path: Pa
 
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            store.add_listener(stats.on_appended)
+            store.subscribe(stats.on_appended)
             for _ in range(2):  # the second time the verdict is known
                 await store.append([NewEntry(fact=ENDED, at=NOW, key="approval:k7qd:ended")])
             await store.append([NewEntry(fact=refused, at=NOW), NewEntry(fact=refused, at=NOW)])

@@ -34,7 +34,7 @@ from gateway.core.facts import (
 from gateway.core.metrics import GatewayStats
 from gateway.ingest.factory import make_channel
 from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
-from gateway.store import AppendResult, NewEntry, Store
+from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream import policies
 from gateway.stream.access_service import AccessService
 from gateway.stream.routing import PrivacyCache
@@ -249,7 +249,7 @@ class House:
             leave=lambda _: None,
             spawn=self._spawn,
         )
-        store.add_listener(self._wrote)
+        store.subscribe(self._wrote)
         self.intakes = self._intakes(made)
 
     def _intakes(self, made: Settings) -> ChannelIntakes:
@@ -277,7 +277,7 @@ class House:
             mode=lambda: "",
             rewinds=rewinds(self.store, self.clock, Views()),
             greet=people_.greeter.greet,
-            limit=people_.limits.check,
+            limits=people_.limits,
             handlers=answers,
         )
         doors = IntakeCallbacks(
@@ -291,8 +291,8 @@ class House:
     def _joined(self, _: object) -> None:
         self.seen.joined += 1
 
-    def _wrote(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        self.seen.facts += [entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new]
+    def _wrote(self, entries: Sequence[LogEntry]) -> None:
+        self.seen.facts += [entry.fact for entry in entries]
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
