@@ -13,7 +13,7 @@ from typing import Literal
 
 from agent.brief import ChannelCard, PromptBinding, PromptInput, PromptLine, PromptTurn
 from agent.models.base import ModelMessage, ModelRequest, SystemBlock
-from gateway.core.text_safety import describe_name_warning, reveal_hidden
+from gateway.core.text_safety import describe_name_warning, escape_frame, reveal_hidden
 from gateway.core.tool_spec import ToolSpec
 
 MAX_LINE_CHARS = 8_000
@@ -184,7 +184,7 @@ def _render_event_part(form: Literal["own", "name", "quoted"], words: str) -> st
 
 def _safe_name(name: str) -> str:
     # Brackets and colons are syntax of the line: a name must not be able to end it.
-    return "".join(c if c.isprintable() and c not in "[]():" else "_" for c in name) or "_"
+    return escape_frame(name) or "_"
 
 
 def _render_reply_to(reply_to: tuple[str, str] | None) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from agent.models.base import ModelBusy, ModelError, ModelUnusable, PromptTooLong, RequestRefused, StreamEnd
+from gateway.core.text_safety import one_line
 
 if TYPE_CHECKING:
     import httpx
@@ -202,8 +203,7 @@ def sanitize_reason(text: str, secret: str) -> str:
     text = text.encode("utf-8", "replace").decode()
     if secret:
         text = text.replace(secret, "***")
-    line = " ".join(text.split())
-    return line if len(line) <= _REASON_CHARS else line[: _REASON_CHARS - 1] + "…"
+    return one_line(text, _REASON_CHARS)
 
 
 def _parse_error_body(body: bytes) -> _ErrorBody:

@@ -14,6 +14,7 @@ from typing import Final, Literal
 from gateway.core.events import Address, ChannelName, SenderId
 from gateway.core.facts import ApprovalRequested, ApprovalVerdict
 from gateway.core.identity import ROLE_ORDER, Role
+from gateway.core.text_safety import shorten
 from gateway.core.tool import Requester
 
 APPROVAL_ID_ALPHABET: Final = "23456789bcfghjkmnpqrstvwxyz"
@@ -122,7 +123,7 @@ def _split_into_code_lines(shown: str) -> str:
 def inline_code(text: str, max_chars: int = NAME_CHARS) -> str:
     """Return untrusted text as code."""
     escaped = escape_invisible(text.strip())
-    return f"`{escaped if len(escaped) <= max_chars else f'{escaped[: max_chars - 1]}…'}`" if escaped else "`?`"
+    return f"`{shorten(escaped, max_chars)}`" if escaped else "`?`"
 
 
 def render_approval_request(

@@ -27,6 +27,7 @@ from gateway.core.format import format_duration, format_time
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redact
+from gateway.core.text_safety import one_line
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import attention
 from gateway.stream.attention import ListenMode
@@ -273,14 +274,14 @@ class CommandAudit:
         fact = AuditRecord(
             what=row.name,
             by=person_key(command.at.channel, command.sender.id),
-            name=_clip_line(command.sender.name, _MAX_NAME_CHARS),
+            name=one_line(command.sender.name, _MAX_NAME_CHARS),
             evidence=describe_evidence(command),
             role=who.role,
             rule=who.rule,
             at=command.at,
-            args=_clip_line(self._redact(mask_secrets(row, command.args)), MAX_LINE_CHARS),
+            args=one_line(self._redact(mask_secrets(row, command.args)), MAX_LINE_CHARS),
             ok=ok,
-            result=_clip_line(self._redact(_first_line(result)), MAX_LINE_CHARS),
+            result=one_line(self._redact(_first_line(result)), MAX_LINE_CHARS),
         )
         return EffectFact(fact, key=f"audited:{dedup_key(command)}")
 
@@ -291,15 +292,9 @@ def describe_evidence(command: Command) -> str:
     who = f"account {sender.account}" if sender.account else f"id {sender.id}"
     vouched = "vouched for by the platform" if sender.verified else "which nobody vouches for"
     how = "by the platform's own command" if command.origin == "native" else "in writing"
-    return _clip_line(f"{who}, {vouched}; {'a bot; ' if sender.is_bot else ''}{how}", MAX_LINE_CHARS)
+    return one_line(f"{who}, {vouched}; {'a bot; ' if sender.is_bot else ''}{how}", MAX_LINE_CHARS)
 
 
 def _first_line(text: str) -> str:
     """Return the first line with text, not one that only opens code."""
     return next((line for line in text.splitlines() if line.strip("` ")), "")
-
-
-def _clip_line(text: str, chars: int) -> str:
-    """Return the text as one line of at most so many characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= chars else f"{line[: chars - 1]}…"

@@ -31,6 +31,7 @@ from gateway.core.format import describe_channel, format_duration, format_time
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER
 from gateway.core.redaction import Redact
 from gateway.core.scopes import PUBLIC
+from gateway.core.text_safety import shorten
 from gateway.runtime.rewind import MOST_EXCHANGES, TURN_RUNNING, RewindAction, RewindRequest, parse_count
 from gateway.store import LogEntry, SpendingSum, StoreReader, ledger
 from gateway.store.effects import CommandEffect
@@ -431,8 +432,7 @@ class LogCommands:
         return CommandReply(text="\n".join(lines) or "Nothing has happened yet.")
 
     def _format_entry(self, entry: LogEntry) -> str:
-        line = format_entry(entry, self._redact).strip()
-        return line if len(line) <= MAX_LOG_ENTRY_CHARS else f"{line[: MAX_LOG_ENTRY_CHARS - 1]}…"
+        return shorten(format_entry(entry, self._redact).strip(), MAX_LOG_ENTRY_CHARS)
 
 
 def find_entry_places(entry: LogEntry) -> list[ConversationId]:

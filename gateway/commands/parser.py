@@ -16,6 +16,7 @@ from typing import Final
 from channels.base import CommandArg
 from gateway.commands.table import CommandDefinition, SubcommandDefinition
 from gateway.core.events import Command, EventId, Message
+from gateway.core.text_safety import one_line
 from gateway.store.format import HIDDEN_VALUE, is_request_id
 
 MAX_QUOTED_CHARS: Final = 40
@@ -121,8 +122,7 @@ def escape_code(text: str) -> str:
 
 def quote_code(text: str, most: int = MAX_QUOTED_CHARS) -> str:
     """Return a text to put between backticks: it cannot end them, and is one short line."""
-    line = escape_code(" ".join(text.split()))
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return one_line(escape_code(text), most)
 
 
 def _split_words(text: str) -> Iterator[tuple[str, int]]:

@@ -312,6 +312,21 @@ def _confusables() -> dict[int, str]:
         return {ord(line[0]): line[1:].rstrip("\n") for line in lines}
 
 
+def shorten(text: str, chars: int) -> str:
+    """Return the text in at most `chars` characters, with `…` at its end if it was cut."""
+    return text if len(text) <= chars else f"{text[: chars - 1].rstrip()}…"
+
+
+def one_line(text: str, chars: int) -> str:
+    """Return the text on one line of at most `chars` characters, with one space between words."""
+    return shorten(" ".join(text.split()), chars)
+
+
+def escape_frame(name: str, marks: str = "[]():") -> str:
+    """Replace characters of an untrusted name that are not visible, or that could end the frame around it, by `_`."""
+    return "".join(char if char.isprintable() and char not in marks else "_" for char in name)
+
+
 def _is_printable(char: str) -> bool:
     return char in _PRINTABLE_JOINERS or unicodedata.category(char) not in _UNPRINTABLE_CATEGORIES
 

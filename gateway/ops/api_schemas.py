@@ -35,6 +35,7 @@ from gateway.core.events import (
 from gateway.core.facts import Fact, PostQueued, Seq, is_inner
 from gateway.core.metrics import ChannelState, GatewayStats
 from gateway.core.redaction import Redact
+from gateway.core.text_safety import shorten
 from gateway.store import Store
 from gateway.store.format import describe_fact, hide_codes, without_code
 from gateway.store.overview import NotificationRow, OverviewReader
@@ -602,7 +603,6 @@ MAX_TEXT_CHARS: Final = 16_000
 """Longest text of an answer, except prompts."""
 MAX_PROMPT_CHARS: Final = 2_000_000
 """Longest text of a prompt block: more than any context window."""
-ELLIPSIS: Final = "…"
 _CONVERSATION_KEYS: Final = ("conversation", "to", "place")
 """Keys whose value is a conversation."""
 
@@ -635,14 +635,9 @@ def add_titles(tree: object, title: Callable[[str], str]) -> None:
 def redact_tree(tree: object, redact: Redact, chars: int = MAX_TEXT_CHARS) -> object:
     """Return the tree with its texts redacted and cut. Keys of mappings are not changed."""
     if isinstance(tree, str):
-        return clip_text(redact(tree), chars) if tree else tree
+        return shorten(redact(tree), chars) if tree else tree
     if isinstance(tree, dict):
         return {key: redact_tree(value, redact, chars) for key, value in tree.items()}
     if isinstance(tree, list):
         return [redact_tree(value, redact, chars) for value in tree]
     return tree
-
-
-def clip_text(text: str, chars: int = MAX_TEXT_CHARS) -> str:
-    """Return the text, cut to at most `chars` characters."""
-    return text if len(text) <= chars else f"{text[: chars - len(ELLIPSIS)]}{ELLIPSIS}"

@@ -16,6 +16,7 @@ from agent.models.base import MessagePart, ModelRequest, TextPart
 from gateway.core.clock import id_created_at
 from gateway.core.events import Address, CacheTtl, ChannelName, ConversationId, DeliveryReport, Usage
 from gateway.core.facts import AuditRecord, PostQueued, is_inner
+from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
 from gateway.ops.api_schemas import (
     ApiBackend,
@@ -55,7 +56,6 @@ from gateway.ops.api_schemas import (
     UsageBucket,
     UsageTotal,
     UsageTotals,
-    clip_text,
     find_actor,
     find_outcome,
     render_fact_text,
@@ -259,7 +259,7 @@ def _build_summary(backend: ApiBackend, one: ConversationRow, running: set[Conve
         platform=backend.services.list_platforms().get(ChannelName(place.channel), ""),
         last_at=last.at if last is not None else one.at,
         last_seq=last.seq if last is not None else one.seq,
-        last_text=clip_text(redact(render_fact_text(last.fact)), MAX_LAST_TEXT_CHARS) if last is not None else "",
+        last_text=shorten(redact(render_fact_text(last.fact)), MAX_LAST_TEXT_CHARS) if last is not None else "",
         last_who=find_actor(last.fact) if last is not None else "",
         unread=one.unread,
         running=one.conversation in running,

@@ -28,7 +28,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import OPERATOR_CHANNEL, is_inner
 from gateway.core.redaction import Redact, Redactor
-from gateway.core.text_safety import strip_hidden
+from gateway.core.text_safety import shorten, strip_hidden
 from gateway.store import StoreReader
 from gateway.stream.operator import OPERATOR_NAME
 
@@ -280,7 +280,7 @@ class PlaceTitles:
         flat = self._redact(single_line(printable, len(printable)))
         if _LABELLED.search(flat):  # or a title could be taken for the label of another place
             flat = flat.replace("(", "[").replace(")", "]")
-        return flat if len(flat) <= max_chars else f"{flat[: max_chars - 1].rstrip()}…"
+        return shorten(flat, max_chars)
 
 
 def _put_bounded(kept: OrderedDict[ConversationId, T], key: ConversationId, value: T) -> None:

@@ -20,6 +20,7 @@ from channels.aio import with_timeout
 from gateway.core.clock import Clock
 from gateway.core.events import Message, PresenceLevel
 from gateway.core.identity import AccessPolicy, Role, has_administrator, role_of
+from gateway.core.text_safety import escape_frame
 from gateway.store import StoreReader
 from gateway.store.types import PendingCounts
 
@@ -212,7 +213,7 @@ def _format_absence(gap: timedelta) -> str:
 
 def _clean_place_name(name: str) -> str:
     # The note has the operator's authority, and anybody can name a room.
-    return "".join(char if char.isprintable() and char not in "[]():," else "_" for char in name[:MAX_PLACE_NAME_CHARS])
+    return escape_frame(name[:MAX_PLACE_NAME_CHARS], "[]():,")
 
 
 ADDRESSED_KINDS: Final = ("direct", "mention", "reply")

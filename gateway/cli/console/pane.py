@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from rich.cells import get_character_cell_size
 
-from gateway.core.text_safety import escape_unprintable
+from gateway.core.text_safety import escape_unprintable, shorten
 
 TAB_CELLS: Final = 4
 MAX_LINE_CHARS: Final = 2_000
@@ -53,7 +53,7 @@ def safe_lines(text: str) -> list[str]:
 def one_line(text: str, chars: int = MAX_LINE_CHARS) -> str:
     """Return the text as one safe line of at most `chars` characters, with `…` at the end if it was cut."""
     whole = " ".join(part for part in (" ".join(safe_lines(text[: chars * 2]))).split(" ") if part)
-    return whole if len(whole) <= chars else f"{whole[: chars - 1]}…"
+    return shorten(whole, chars)
 
 
 def _escape_line(line: str) -> str:

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from gateway.core.redaction import REDACTED, Redactor
-from gateway.core.text_safety import escape_unprintable
+from gateway.core.text_safety import escape_unprintable, shorten
 
 Severity = Literal["ok", "warning", "bad"]
 """`warning`: it works, but will surprise somebody; `bad`: it does not work."""
@@ -73,8 +73,7 @@ class FindingCollector:
         line = self._redact(" ".join(str(text).split()))
         for secret in self._short_secrets:  # secrets too short for the redactor: a server may quote them
             line = line.replace(secret, REDACTED)
-        line = escape_unprintable(line)
-        return line if len(line) <= _MAX_SENTENCE_CHARS else line[: _MAX_SENTENCE_CHARS - 1] + "…"
+        return shorten(escape_unprintable(line), _MAX_SENTENCE_CHARS)
 
     def _add(self, code: str, level: Severity, what: str, fix: str) -> None:
         finding = Finding(code=code, level=level, what=self.clean(what), fix=self.clean(fix), where=self._where)

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from agent.workspace.character_card import normalize_text
 from gateway.core.media_types import identify_image
+from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import ToolSpec, canonical_json
 
 MAX_SERVER_TOOLS: Final = 64
@@ -353,5 +354,7 @@ class McpSecretFilter:
 def sanitize_text(text: str, max_chars: int) -> str:
     """Normalise the text, remove invisible and bidirectional control characters, and cut it at `max_chars`."""
     lines = normalize_text(text[: 4 * max_chars])
-    visible = normalize_text("".join(char for char in lines if char in "\n\t" or unicodedata.category(char)[0] != "C"))
-    return visible if len(visible) <= max_chars else f"{visible[: max_chars - 1].rstrip()}…"
+    return shorten(
+        normalize_text("".join(char for char in lines if char in "\n\t" or unicodedata.category(char)[0] != "C")),
+        max_chars,
+    )
