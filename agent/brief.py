@@ -11,7 +11,7 @@ from typing import Literal
 from agent.models.base import FailureCause, MessagePart, Model, ModelMessage, StreamEnd, TextPart
 from agent.steps import arrived_texts, render_steps
 from agent.tokens.calibration import count_prompt_tokens
-from agent.tools.surface import ToolSurface
+from agent.tools import ToolSurface
 from gateway.core.events import RequestUsage, TurnStep, Usage
 from gateway.core.text_safety import NameWarning
 from gateway.core.tool_spec import Image

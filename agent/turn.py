@@ -27,8 +27,15 @@ from agent.models.base import (
 from agent.prompt import SHARED_BLOCKS
 from agent.prompts import load_prompt
 from agent.steps import build_called, join_surrogates, make_call_ids_unique
-from agent.tools.specs import ENDING_TOOLS, STAY_SILENT, YIELD_TO_USER
-from agent.tools.surface import CALL_CAPABILITY, CAPABILITY_USAGE, unwrap_call, wrap_calls
+from agent.tools import (
+    CALL_CAPABILITY,
+    CAPABILITY_USAGE,
+    ENDING_TOOLS,
+    STAY_SILENT,
+    YIELD_TO_USER,
+    unwrap_call,
+    wrap_calls,
+)
 from agent.turn_context import (
     NO_SIZE_HINTS,
     REPEATED_CALL,

@@ -26,8 +26,7 @@ from agent.steps import (
     render_steps,
 )
 from agent.tokens.counter import PromptSize, count_heuristically, measure_prompt
-from agent.tools.specs import ENDING_TOOLS
-from agent.tools.surface import render_catalogue, specs_on_wire, unwrap_call
+from agent.tools import ENDING_TOOLS, render_catalogue, specs_on_wire, unwrap_call
 from agent.view import BYTES_PER_TOKEN, SLACK_SHARE, answer_tokens, estimate_tokens
 from agent.view_forms import find_safe_cut
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep

@@ -27,7 +27,7 @@ from agent.models.leak_formats import (
     Scan,
     TextScanner,
 )
-from agent.tools.surface import unwrap_call
+from agent.tools import unwrap_call
 from agent.turn_context import format_call
 from gateway.core.tool_spec import ToolCall, ToolSpec
 

@@ -12,9 +12,9 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from agent.models.config import ModelConfig, ProviderConfig, check_models
-from agent.tools.specs import TOOL_NAMES
 from gateway.config.models import AgentConfig, Settings
 from gateway.config.source import Keys, Tree, format_key, value_at
+from gateway.config.tools import TOOL_NAMES
 from gateway.core.events import Address
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX

@@ -1,7 +1,7 @@
 """Configuration section `tools`: the tools of agents, their limits and permissions."""
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
@@ -9,6 +9,13 @@ from gateway.core.addresses import AllowedHosts
 from gateway.core.fields import ConfigSection, Duration
 from gateway.core.permissions import ApprovalMode, ToolRole, ToolRule
 
+TOOL_NAMES: Final = (
+    *("bash", "cancel_reminder", "delete_own", "edit_file", "edit_own", "fetch_evidence", "forget", "glob", "go_quiet"),
+    *("grep", "job_kill", "job_output", "jobs", "journal", "list_reminders", "load_skill", "mark_handled", "react"),
+    *("read_file", "read_room", "recall", "remember", "remind", "rest_until", "send_file", "send_message"),
+    *("set_topic", "view_image", "web_fetch", "web_search", "who", "write_file"),
+)
+"""Names of the built-in tools, sorted; those that end a turn cannot be switched off, so they are not listed."""
 _SERVER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,22}[a-z0-9])?")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

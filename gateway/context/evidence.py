@@ -22,7 +22,6 @@ from typing import Final, Protocol
 from agent.journal import to_single_line
 from agent.models.base import ToolResult
 from agent.steps import MAX_SOURCE_CHARS
-from agent.tools.specs import FETCH_EVIDENCE, FetchEvidenceArgs
 from agent.view_forms import result_source
 from gateway.config.models import ContextOptimizationConfig
 from gateway.context.history import label_of_turn
@@ -132,27 +131,27 @@ class EvidenceStore:
         same = previous is not None and (previous.conversation, previous.fact) == (conversation, fact)
         return written.seq if same else None
 
-    async def fetch(self, args: FetchEvidenceArgs, context: ToolContext) -> ToolOutput:
-        """Carry out `fetch_evidence`: return a header line and the exact text.
+    async def fetch(self, handle: str, offset: int, limit: int, context: ToolContext) -> ToolOutput:
+        """Return a header line and the exact text: `limit` characters from `offset` on.
 
         Raises ToolCallRefused and StoreError.
         """
-        content = await self.find(args.handle, context)
+        content = await self.find(handle, context)
         label = await self._label_of(content.source.handle, context)
-        source, end = content.source, min(args.offset + args.limit, content.source.chars)
-        if args.offset >= source.chars > 0:
+        source, end = content.source, min(offset + limit, content.source.chars)
+        if offset >= source.chars > 0:
             raise ToolCallRefused(f"{source.handle} has {source.chars} characters: offset must be less.")
         more = f"; go on at offset {end}" if end < source.chars else "; that is its end"
         origin = f", from {to_single_line(source.origin, MAX_SOURCE_CHARS)}" if source.origin else ""
         head = (
-            f"[{source.handle}: {to_single_line(source.kind)}{origin}; characters {args.offset} to {end} of "
+            f"[{source.handle}: {to_single_line(source.kind)}{origin}; characters {offset} to {end} of "
             f"{source.chars}{more}; sha256 {source.sha256[:12]}]\n"
         )
         return ToolOutput(
-            text=head + content.text[args.offset : end],
+            text=head + content.text[offset:end],
             kind=source.kind,
             origin=source.origin,
-            excerpt=ResultExcerpt(source=source, offset=args.offset - len(head)),
+            excerpt=ResultExcerpt(source=source, offset=offset - len(head)),
             is_untrusted=True,
             is_foreign=bool(label.foreign),
             role=label.role,
@@ -170,7 +169,7 @@ class EvidenceStore:
         return (
             await label_of_turn(self._store, fact)
             if isinstance(fact, TurnRecord)
-            else TrustLabel(ANYBODY_ROLE, FETCH_EVIDENCE.name)
+            else TrustLabel(ANYBODY_ROLE, "fetch_evidence")
         )
 
     async def find(self, handle: str, context: ToolContext) -> HandleContent:

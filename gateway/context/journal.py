@@ -28,7 +28,6 @@ from agent.journal import (
     remove_note,
     to_single_line,
 )
-from agent.tools.specs import FORGET, ForgetArgs
 from agent.view import estimate_tokens
 from agent.workspace.character_card import normalize_text
 from channels.aio import run_to_completion
@@ -50,7 +49,7 @@ from gateway.core.private_files import (
     replace_private,
 )
 from gateway.core.scopes import is_trusted, scope_of_new_note
-from gateway.core.tool import Tool, ToolContext, ToolOutput
+from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream.place_names import PlaceTitles
@@ -320,31 +319,26 @@ class NoteForgetter:
         self._hits = HitBuilder(store, places)
         self._lock = asyncio.Lock()
 
-    @property
-    def tool(self) -> Tool:
-        """The `forget` tool."""
-        return Tool.create(FORGET, ForgetArgs, self.forget, FORGET_PERMIT)
-
     async def recover(self, agents: Iterable[str]) -> None:
         """Remove from the files what the last run could not remove. Raises StoreError; disk errors are logged."""
         for agent in agents:
             await self.apply_to_files(agent)
 
-    async def forget(self, args: ForgetArgs, context: ToolContext) -> str | ToolOutput:
+    async def forget(self, what: str, context: ToolContext) -> str | ToolOutput:
         """Forget the note that is meant, or list the candidates. Raises ToolCallRefused and StoreError.
 
         On return it is durable. On cancellation it is forgotten all the same, or not at all.
         """
         is_allowed = await self._allowed_scopes(context)
-        seq = parse_note_handle(args.what)
-        found = await (self.find_note(seq, context) if seq is not None else self._find_by_words(args.what, context))
+        seq = parse_note_handle(what)
+        found = await (self.find_note(seq, context) if seq is not None else self._find_by_words(what, context))
         if not found:
             raise ToolCallRefused(NO_MATCH)
         deletable = [(one, hit) for one, hit in found if is_allowed(hit.scope)]
         if not deletable:
             raise ToolCallRefused(NOT_ALLOWED)
         if len(deletable) > 1:
-            words = split_words(args.what)
+            words = split_words(what)
             lines = [f"{hit.handle} {hit.render(words)}" for _, hit in deletable[:MAX_MATCHES]]
             more = " There are more: give more words." if len(deletable) > MAX_MATCHES else ""
             head = f"Several are like that. Nothing is forgotten yet: name one by its handle.{more}"

@@ -1,8 +1,7 @@
 """Reminders: set, listed, cancelled, and fired when they are due.
 
 The log holds them (`ReminderSet`, then an `Alarm` each time), so they survive restarts. All times that passed while the
-gateway was down become one alarm, which says how many there were. `ReminderTools` carries out the model's tools: in a
-conversation for that place, in the inner conversation for the agent itself.
+gateway was down become one alarm, which says how many there were.
 """
 
 import asyncio
@@ -13,19 +12,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from agent.tools.specs import CancelReminderArgs, ListRemindersArgs, RemindArgs
 from channels.aio import with_timeout
 from channels.text import clean_name, single_line
 from gateway.context.history import find_write_of_cut_off_turn
-from gateway.context.requesters import find_least_role
 from gateway.context.schedule import (
     CronSchedule,
     OnceSchedule,
     ScheduleError,
     SpokenTime,
     collapse_due_times,
-    describe_schedule_text,
-    format_duration,
     format_schedule,
     parse_schedule,
     parse_spoken_time,
@@ -33,9 +28,8 @@ from gateway.context.schedule import (
 )
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, Alarm, ConversationId, EventId, SenderId
-from gateway.core.facts import NoteWritten, ReminderEnded, ReminderSet, TurnId, inner_conversation, is_inner
-from gateway.core.permissions import lowest_role, proven_role
-from gateway.core.tool import ToolContext, ToolOutput
+from gateway.core.facts import NoteWritten, ReminderEnded, ReminderSet, TurnId, inner_conversation
+from gateway.core.permissions import lowest_role
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.core.trust import ANYBODY_ROLE
 from gateway.store import NewEntry, PendingReminder, Store, StoreError
@@ -296,73 +290,6 @@ class ReminderService:
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
 
 
-class ReminderTools:
-    """Tool handlers. Each returns a text for the model, or raises ToolCallRefused."""
-
-    def __init__(self, reminders: ReminderService, clock: Clock) -> None:
-        self._reminders = reminders
-        self._clock = clock
-
-    async def remind(self, args: RemindArgs, context: ToolContext) -> str:
-        """Set a reminder for the requester with the least role; of several, for the last one."""
-        roles = [proven_role(one.role, verified=one.verified) for one in context.requesters]
-        least_role = lowest_role(roles) if roles else ""
-        requester = next(
-            (one for one, role in zip(context.requesters[::-1], roles[::-1], strict=True) if role == least_role), None
-        )
-        reminder = await self._reminders.set(
-            agent=context.agent,
-            at=_place_of(context),
-            by=requester.id if requester is not None else SenderId(""),
-            asked_by=requester.name if requester is not None else "",
-            text=args.text,
-            spoken=SpokenTime(at=args.at, every=args.every, cron=args.cron, timezone=args.timezone),
-            turn=context.turn,
-            role=find_least_role(context),
-            requester_role=least_role,
-        )
-        ahead = format_duration(round((reminder.due - self._clock.now()) / timedelta(seconds=1)))
-        then = (
-            ""
-            if isinstance(parse_schedule(reminder.schedule), OnceSchedule)
-            else f", then {describe_schedule_text(reminder.schedule)}"
-        )
-        return f"Reminder {reminder.id} is set for {format_due(reminder, self._reminders.timezone)}, in {ahead}{then}."
-
-    async def list_reminders(self, _: ListRemindersArgs, context: ToolContext) -> str | ToolOutput:
-        """List the reminders of this place."""
-        place = _place_of(context)
-        found = await self._reminders.list(context.agent, place.conversation if place is not None else None)
-        lines = [self._format_line(one) for one in found[:MAX_LISTED]]
-        if len(found) > MAX_LISTED:
-            lines.append(f"(and {len(found) - MAX_LISTED} later ones)")
-        if not lines:
-            return "There are no reminders here."
-        role = await self._reminders.least_role(found[:MAX_LISTED])
-        text = "\n".join(lines)
-        return ToolOutput(text=text, kind="reminders", origin="what people asked for", is_untrusted=True, role=role)
-
-    async def cancel_reminder(self, args: CancelReminderArgs, context: ToolContext) -> str:
-        """Cancel a reminder of this place."""
-        place = _place_of(context)
-        done = await self._reminders.cancel(
-            args.id,
-            agent=context.agent,
-            place=place.conversation if place is not None else None,
-            reason=f"cancelled for {context.requesters[-1].name}" if context.requesters else "cancelled by the agent",
-        )
-        if not done:
-            raise ToolCallRefused("There is no such reminder here; list_reminders names them.")
-        return "It is cancelled."
-
-    def _format_line(self, reminder: PendingReminder) -> str:
-        requester_note = f", asked for by {reminder.asked_by}" if reminder.asked_by else ""
-        return (
-            f"{reminder.id}: {format_due(reminder, self._reminders.timezone)}, "
-            f"{describe_schedule_text(reminder.schedule)}{requester_note}: {reminder.text}"
-        )
-
-
 def normalize_reminder_id(id: str) -> str:  # noqa: A002 - it is what it is
     """Return the id that a person may have meant."""
     return id.strip().upper().translate(_LOOKALIKES)
@@ -399,7 +326,3 @@ def _to_row(fact: ReminderSet) -> PendingReminder:
         sender=fact.by,
         asked_by=fact.asked_by,
     )
-
-
-def _place_of(context: ToolContext) -> Address | None:
-    return None if is_inner(context.at.conversation) else context.at

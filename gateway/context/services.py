@@ -4,22 +4,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.tools.specs import (
-    CANCEL_REMINDER,
-    FETCH_EVIDENCE,
-    JOURNAL,
-    LIST_REMINDERS,
-    RECALL,
-    REMEMBER,
-    REMIND,
-    CancelReminderArgs,
-    FetchEvidenceArgs,
-    JournalArgs,
-    ListRemindersArgs,
-    RecallArgs,
-    RememberArgs,
-    RemindArgs,
-)
 from channels.base import Channel
 from gateway.config.models import Settings
 from gateway.config.reload import DerivedSettingsListener, LiveSettings
@@ -28,7 +12,7 @@ from gateway.context.evidence import EvidenceStore
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
 from gateway.context.recall import AmbientRecall, PrefetchCommand
-from gateway.context.reminders import ReminderService, ReminderTools
+from gateway.context.reminders import ReminderService
 from gateway.context.search import RecallSearch
 from gateway.core.clock import Clock
 from gateway.core.events import Alarm, ChannelName, ConversationId, PresenceLevel
@@ -36,7 +20,6 @@ from gateway.core.facts import AudienceReported
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.private_files import agent_directory
 from gateway.core.redaction import Redact
-from gateway.core.tool import Tool, ToolContext, ToolOutput
 from gateway.store import Store
 from gateway.stream import attention, policies
 from gateway.stream.inbox import ReadyConversation
@@ -113,9 +96,8 @@ class BackgroundServices:
         live.add_listener(DerivedSettingsListener(lambda new: new, self._apply_settings))
         self.evidence = EvidenceStore(store, clock, self.places)
         sources = (self.places, self.memory.read, self.journal_store.read_handwritten)
-        self._recall_search = RecallSearch(store, *sources)
+        self.recall_search = RecallSearch(store, *sources)
         self.ambient_recall = AmbientRecall(store, *sources, clock, _build_prefetch_command(settings), redact)
-        self._reminder_tools = ReminderTools(self.reminders, clock)
 
     def _apply_settings(self, new: Settings) -> None:
         self.reminders.timezone, self.reminders.max_count = new.dmn.timezone, new.dmn.max_reminders
@@ -124,31 +106,6 @@ class BackgroundServices:
     def agent_directory(self, agent: str) -> Path:
         """Return the directory of an agent's own files."""
         return agent_directory(self._live.agent_config(agent).workspace, self._store.path, agent)
-
-    @property
-    def tools(self) -> Sequence[Tool]:
-        """Tools for journal, memory, recall, evidence and reminders."""
-
-        async def journal(args: JournalArgs, context: ToolContext) -> str:
-            return await self.journal_store.write_entry(context, args.title, args.text)
-
-        async def remember(args: RememberArgs, context: ToolContext) -> str:
-            return await self.journal_store.remember(context, args.text)
-
-        async def recall(args: RecallArgs, context: ToolContext) -> ToolOutput:
-            found = await self._recall_search(context, args.query)
-            return ToolOutput(text=found, kind="messages", is_untrusted=True, is_foreign=True)
-
-        return (
-            Tool.create(JOURNAL, JournalArgs, journal),
-            Tool.create(REMEMBER, RememberArgs, remember),
-            Tool.create(RECALL, RecallArgs, recall),
-            self.forgetter.tool,
-            Tool.create(FETCH_EVIDENCE, FetchEvidenceArgs, self.evidence.fetch),
-            Tool.create(REMIND, RemindArgs, self._reminder_tools.remind),
-            Tool.create(LIST_REMINDERS, ListRemindersArgs, self._reminder_tools.list_reminders),
-            Tool.create(CANCEL_REMINDER, CancelReminderArgs, self._reminder_tools.cancel_reminder),
-        )
 
     async def start(self) -> None:
         """Recover what an earlier process left. Call once, before the first turn."""

@@ -3,17 +3,23 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Self, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import signature
+from typing import Any, Final, TypeVar
+
+from pydantic import create_model
 
 from gateway.core.events import Address, SenderId, ToolImage
 from gateway.core.facts import TurnId
 from gateway.core.permissions import ALLOW_ANYBODY, ToolPermit, lowest_role, proven_role
 from gateway.core.scopes import Visibility
-from gateway.core.tool_spec import ArgumentsT, Image, ResultExcerpt, ToolArguments, ToolCall, ToolSpec, parse_arguments
+from gateway.core.tool_spec import Image, ResultExcerpt, ToolArguments, ToolCall, ToolSpec, define_tool, parse_arguments
 from gateway.core.trust import TrustLabel
 
 ThreadResult = TypeVar("ThreadResult")
+DEFAULT_TIMEOUT_S: Final = 30.0
+_DECLARATION: Final = "declared_tool"
 THREAD_STOP_S: Final = 5.0
 """How long cancelled work is waited for: a disk that does not answer must not keep the gateway from ending."""
 
@@ -109,9 +115,13 @@ class ToolOutput:
     """True to show the result as a failure."""
 
 
-ToolHandler = Callable[[Any, ToolContext], Awaitable[str | ToolOutput]]
-ToolCost = Literal["free", "cheap", "dear"]
-"""Cost of a call: negligible; time or traffic; money, or much time or traffic."""
+ToolHandler = Callable[..., Awaitable[str | ToolOutput]]
+"""Called with the `ToolContext` and the arguments by name. Returns the result for the model, of any length.
+
+Raises ToolCallRefused if the call is not allowed or not possible. It is cancelled at its time limit or when its turn is
+cancelled, and then leaves nothing running.
+"""
+HandlerT = TypeVar("HandlerT", bound=ToolHandler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,48 +129,102 @@ class Tool:
     """One tool: its description for the model, its arguments and its handler."""
 
     spec: ToolSpec
-    arguments_type: type[ToolArguments] | None
-    """None: the handler gets the arguments as the model wrote them (JSON text, perhaps malformed)."""
+    arguments: type[ToolArguments] | None
+    """None: the handler gets one argument, `arguments`: JSON text as the model wrote it, perhaps malformed."""
     handler: ToolHandler
-    """Returns the result for the model, of any length. Raises ToolCallRefused if the call is not allowed or not
-    possible.
-
-    It is cancelled at its time limit or when its turn is cancelled, and then leaves nothing running.
-    """
     permit: ToolPermit = ALLOW_ANYBODY
-    timeout_s: float = 30.0
-    """Time limit of one call; then it is cancelled. Waiting for an approval does not count."""
-    cost: ToolCost = "free"
-    assess_risk: Callable[[Any, ToolContext], Awaitable[str]] | None = None
-    """Return the reason why an admin has to approve a call with these arguments, for people. Empty: no such reason.
-    None: there never is one.
+    timeout_s: Callable[[], float] = lambda: DEFAULT_TIMEOUT_S
+    """Returns the time limit of one call; then it is cancelled. Waiting for an approval does not count."""
+    risk: Callable[..., Awaitable[str]] | None = None
+    """Called as the handler. Returns the reason why an admin has to approve this call, for people; empty: none.
 
     Raises StoreError.
     """
 
-    async def find_risk(self, call: ToolCall, context: ToolContext) -> str:
-        """Run `assess_risk` on a call as the model wrote it. Raises StoreError, ToolCallRefused for bad arguments."""
-        if self.assess_risk is None:
-            return ""
-        return await self.assess_risk(
-            call.arguments if self.arguments_type is None else parse_arguments(self.arguments_type, call.arguments),
-            context,
-        )
+    def parse(self, call: ToolCall) -> dict[str, Any]:
+        """Return the arguments of a call by name. Raises ToolCallRefused if they are not valid."""
+        if self.arguments is None:
+            return {"arguments": call.arguments}
+        return dict(parse_arguments(self.arguments, call.arguments))
 
-    @classmethod
-    def create(
-        cls,
-        spec: ToolSpec,
-        takes: type[ArgumentsT],
-        does: Callable[[ArgumentsT, ToolContext], Awaitable[str | ToolOutput]],
-        permit: ToolPermit = ALLOW_ANYBODY,
-        *,
-        time_s: float = 30.0,
-        cost: ToolCost = "free",
-        risks: Callable[[ArgumentsT, ToolContext], Awaitable[str]] | None = None,
-    ) -> Self:
-        """Make a tool whose handler takes the given arguments type, checked by the type checker."""
-        return cls(spec, takes, does, permit, time_s, cost, risks)
+    async def find_risk(self, call: ToolCall, context: ToolContext) -> str:
+        """Run `risk` on a call as the model wrote it. Raises StoreError, ToolCallRefused for bad arguments."""
+        return await self.risk(context, **self.parse(call)) if self.risk is not None else ""
+
+
+def build_tool(
+    handler: ToolHandler,
+    description: str,
+    permit: ToolPermit = ALLOW_ANYBODY,
+    *,
+    name: str = "",
+    task: bool = False,
+    ephemeral: bool = False,
+    parallel: bool = False,
+    polls: bool = False,
+) -> Tool:
+    """Build a tool from a function: its keyword-only parameters are the arguments that the model gives.
+
+    `name`: empty for the function's own. The other options are those of `ToolSpec`.
+    """
+    fields: dict[str, Any] = {
+        one.name: (one.annotation, ... if one.default is one.empty else one.default)
+        for one in signature(handler).parameters.values()
+        if one.kind is one.KEYWORD_ONLY
+    }
+    name = name or handler.__name__
+    arguments = create_model(name, __base__=ToolArguments, **fields)
+    spec = define_tool(name, description, arguments, task=task, ephemeral=ephemeral, parallel=parallel, polls=polls)
+    return Tool(spec, arguments, handler, permit)
+
+
+def tool(
+    description: str,
+    permit: ToolPermit = ALLOW_ANYBODY,
+    *,
+    timeout_s: Callable[[Any], float] = lambda _: DEFAULT_TIMEOUT_S,
+    risk: Callable[..., Awaitable[str]] | None = None,
+    task: bool = False,
+    ephemeral: bool = False,
+    parallel: bool = False,
+    polls: bool = False,
+) -> Callable[[HandlerT], HandlerT]:
+    """Declare a method as the tool of its name; `tools_of` binds it to its object.
+
+    `timeout_s` and `risk`: as in `Tool`, called with the object first. The others: as in `build_tool`.
+    """
+
+    def declare(method: HandlerT) -> HandlerT:
+        built = build_tool(method, description, permit, task=task, ephemeral=ephemeral, parallel=parallel, polls=polls)
+        method.__dict__[_DECLARATION] = (built, timeout_s, risk)
+        return method
+
+    return declare
+
+
+def tools_of(*owners: object) -> list[Tool]:
+    """Return the tools declared by the classes of these objects, bound to them."""
+    return [
+        replace(
+            built,
+            handler=partial(built.handler, owner),
+            timeout_s=partial(timeout_s, owner),
+            risk=partial(risk, owner) if risk is not None else None,
+        )
+        for owner in owners
+        for built, timeout_s, risk in _declared_tools(type(owner))
+    ]
+
+
+def specs_of(*owners: type) -> list[ToolSpec]:
+    """Return the specifications of the tools declared by these classes."""
+    return [built.spec for owner in owners for built, _, _ in _declared_tools(owner)]
+
+
+def _declared_tools(
+    owner: type,
+) -> list[tuple[Tool, Callable[[Any], float], Callable[..., Awaitable[str]] | None]]:
+    return [one.__dict__[_DECLARATION] for one in vars(owner).values() if _DECLARATION in getattr(one, "__dict__", ())]
 
 
 async def run_in_thread(work: Callable[[Callable[[], bool]], ThreadResult]) -> ThreadResult:

@@ -19,17 +19,6 @@ from agent.brief import PromptInput
 from agent.cache.plan import PlannedRequest
 from agent.models.base import Model, ModelError, ModelRequest
 from agent.signals import Directive, DmnState, LeftOff
-from agent.tools.specs import (
-    GO_QUIET,
-    LOAD_SKILL,
-    MARK_HANDLED,
-    REST_UNTIL,
-    SEND_MESSAGE,
-    GoQuietArgs,
-    MarkHandledArgs,
-    RestUntilArgs,
-    SendMessageArgs,
-)
 from agent.turn import build_prefix_request
 from agent.workspace import default_workspace
 from agent.workspace.persona import PersonaBundle, PersonaScope
@@ -48,7 +37,7 @@ from gateway.core.events import Address, ChannelName, ConversationId, RequestUsa
 from gateway.core.facts import TurnRecord, is_inner
 from gateway.core.identity import AccessPolicy
 from gateway.core.redaction import Redact, Redactor
-from gateway.core.tool import Tool
+from gateway.core.tool import Tool, tools_of
 from gateway.runtime.dream_turn import DreamTurnRunner
 from gateway.runtime.lane import TurnHandle
 from gateway.runtime.loop import AgentLoop
@@ -270,7 +259,7 @@ class AgentRuntime:
 
     async def _skill_catalogue(self) -> str:
         """Return the catalogue of the agent's skills, if it can load one."""
-        can_load = any(spec.name == LOAD_SKILL.name for spec in self.tools.specs)
+        can_load = any(spec.name == "load_skill" for spec in self.tools.specs)
         return await self._parts.skills.render_catalogue() if can_load and self.model.takes_tools else ""
 
     async def _describe_tools(self, conversation: ConversationId, roles: Sequence[str]) -> str:
@@ -529,7 +518,7 @@ def build_platform_actions(
 
 def build_own_tools(
     services: GatewayServices, agent: str, platform_actions: MessagingTools, send: Callable[[Directive], None]
-) -> tuple[Tool, ...]:
+) -> list[Tool]:
     """Build the tools that act on the agent itself. `send`: send a directive to its DMN."""
     rest_tools = RestTools(
         agent=agent,
@@ -538,12 +527,7 @@ def build_own_tools(
         timezone=lambda: services.live.settings.dmn.timezone,
         send=send,
     )
-    return (
-        Tool.create(SEND_MESSAGE, SendMessageArgs, platform_actions.send_message, risks=platform_actions.risk),
-        Tool.create(MARK_HANDLED, MarkHandledArgs, platform_actions.mark_handled),
-        Tool.create(REST_UNTIL, RestUntilArgs, rest_tools.rest_until),
-        Tool.create(GO_QUIET, GoQuietArgs, rest_tools.go_quiet),
-    )
+    return tools_of(platform_actions, rest_tools)
 
 
 def turn_settings_key(settings: Settings) -> object:

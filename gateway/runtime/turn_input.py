@@ -18,8 +18,7 @@ from agent.cache.prices import ASSUMED_PRICE
 from agent.models.base import Model, ModelRequest, PromptTooLong, RequestRefused, ToolResult
 from agent.prompts import load_prompt
 from agent.signals import DmnMode, DmnState
-from agent.tools.specs import RECALL
-from agent.tools.surface import ToolSurface
+from agent.tools import ToolSurface
 from agent.turn import Toolset, take_turn
 from agent.turn_context import SizeHints, build_first_request
 from gateway.access.limits import LimitHit, UsageLimiter
@@ -537,7 +536,7 @@ class UnreadInput:
             memory_in_prompt=memory_in_prompt,
         )
         if recalled.is_foreign:
-            tool_context.trust.add(TrustLabel(ANYBODY_ROLE, RECALL.name))
+            tool_context.trust.add(TrustLabel(ANYBODY_ROLE, "recall"))
         return recalled
 
     def mark_read(self, unread: UnreadEntries, rendered: RenderedInput) -> None:

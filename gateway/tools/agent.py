@@ -2,22 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from agent.journal import to_single_line
 from agent.signals import Directive
-from agent.tools.specs import LOAD_SKILL, MAX_SKILL_PATH_CHARS, GoQuietArgs, LoadSkillArgs, RestUntilArgs
 from agent.workspace.skills import MAX_NAME_CHARS, SKILL_FILE, SkillCatalogue, SkillFileNotFound, SkillLibrary
 from gateway.context.schedule import ScheduleError, SpokenTime, parse_spoken_time
 from gateway.core.clock import Clock
 from gateway.core.events import Address
 from gateway.core.facts import DmnDirective, is_inner
 from gateway.core.identity import ADMIN_ROLES
-from gateway.core.permissions import ALLOW_ANYBODY
-from gateway.core.tool import Tool, ToolContext, ToolOutput, run_in_thread
+from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry, Store
 
@@ -39,20 +39,38 @@ class RestTools:
         self._timezone = timezone
         self._send_directive = send
 
-    async def rest_until(self, args: RestUntilArgs, context: ToolContext) -> str:
+    @tool("Begin nothing by yourself until then. Who speaks to you is still answered.")
+    async def rest_until(
+        self,
+        context: ToolContext,
+        *,
+        time: Annotated[
+            str | None, Field(description="ISO 8601, or like `in 2h` or `18:30`. Left out: until something comes.")
+        ] = None,
+        events: Annotated[
+            tuple[str, ...],
+            Field(max_length=10, description="Types of notifications that wake you earlier, e.g. `irc.libera.room`."),
+        ] = (),
+    ) -> str:
         """Let the agent begin nothing unasked until then. Raises ToolCallRefused."""
         _require_trusted(context)
-        until = self._parse_time(args.time) if args.time is not None else None
+        until = self._parse_time(time) if time is not None else None
         await self._record_directive("store", until, context)
-        self._send_directive(Directive(at=self._clock.now(), order="store", until=until, on=args.events))
+        self._send_directive(Directive(at=self._clock.now(), order="store", until=until, on=events))
         woken = [f"at {until:%Y-%m-%d %H:%M} UTC"] if until is not None else []
-        woken += [f"by {kind}" for kind in args.events]
+        woken += [f"by {kind}" for kind in events]
         return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
 
-    async def go_quiet(self, args: GoQuietArgs, context: ToolContext) -> str:
+    @tool("Let nothing below urgent disturb anybody until then.")
+    async def go_quiet(
+        self,
+        context: ToolContext,
+        *,
+        time: Annotated[str, Field(description="Until when: ISO 8601, or like `in 2h` or `18:30`. At most a day.")],
+    ) -> str:
         """Let nothing below urgent start a turn until then. Raises ToolCallRefused."""
         _require_trusted(context)
-        until = self._parse_time(args.time)
+        until = self._parse_time(time)
         if until - self._clock.now() > MAX_QUIET:
             raise ToolCallRefused("At most a day: for longer, an operator has to say so.")
         await self._record_directive("quiet", until, context)
@@ -79,6 +97,9 @@ def _require_trusted(context: ToolContext) -> None:
         )
 
 
+MAX_SKILL_PATH_CHARS: Final = 400
+
+
 class SkillTools:
     """Skills of one agent. They are the operator's text, and the model receives them as such."""
 
@@ -94,7 +115,6 @@ class SkillTools:
         self._scripts_path = scripts
         self._lock = asyncio.Lock()
         self._logged_notes: tuple[str, ...] = ()
-        self.tools: Sequence[Tool] = (Tool.create(LOAD_SKILL, LoadSkillArgs, self._load, ALLOW_ANYBODY),)
 
     async def render_catalogue(self) -> str:
         """Render the prompt's block `skills`: the same bytes in every place until a skill comes, goes or changes.
@@ -111,13 +131,25 @@ class SkillTools:
         async with self._lock:
             return await asyncio.to_thread(self._skills.paths)
 
-    async def _load(self, args: LoadSkillArgs, context: ToolContext) -> ToolOutput:
-        file = args.file.strip() or SKILL_FILE
+    @tool("Read a skill: the instructions for a task, or another of its files.", parallel=True)
+    async def load_skill(
+        self,
+        context: ToolContext,
+        *,
+        name: Annotated[str, Field(min_length=1, max_length=64, description="As the catalogue of skills names it.")],
+        file: Annotated[
+            str,
+            Field(
+                max_length=MAX_SKILL_PATH_CHARS, description="Another file or folder of the skill, e.g. examples/a.md."
+            ),
+        ] = "",
+    ) -> ToolOutput:
+        file = file.strip() or SKILL_FILE
         allowed = self._allowed_names(context.at)
         async with self._lock:
-            known, text = await run_in_thread(lambda _: self._read(args.name, file, allowed))
+            known, text = await run_in_thread(lambda _: self._read(name, file, allowed))
         self._log_notes(known)
-        return ToolOutput(text=text, kind="skill", origin=f"skills/{args.name}/{file}")
+        return ToolOutput(text=text, kind="skill", origin=f"skills/{name}/{file}")
 
     def _read(self, name: str, file: str, allowed: Collection[str] | None) -> tuple[SkillCatalogue, str]:
         """Read a file of a skill. Raises ToolCallRefused."""

@@ -41,7 +41,7 @@ from gateway.core.permissions import (
 )
 from gateway.core.redaction import Redact, Redactor
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput
-from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec, parse_arguments
+from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
 from gateway.core.trust import TrustLabel
 from gateway.store import NewEntry, Store, StoreError
 
@@ -393,12 +393,10 @@ class ToolDispatcher:
             name = to_single_line(call.name[: 2 * MAX_TOOL_NAME_CHARS], MAX_TOOL_NAME_CHARS)
             return ToolResult(id=call.id, text=f"There is no tool named {name!r}.", is_error=True)
         try:
-            arguments: object = (
-                call.arguments if tool.arguments_type is None else parse_arguments(tool.arguments_type, call.arguments)
-            )
+            arguments = tool.parse(call)
             refusal = await self._gate.authorize(tool, call, context)
         except ToolCallRefused as refused:
-            arguments, refusal = None, str(refused)
+            arguments, refusal = {}, str(refused)
         if refusal:
             self._count_call(call.name, "refused", 0.0)
             return ToolResult(id=call.id, text=refusal, is_error=True)
@@ -409,20 +407,20 @@ class ToolDispatcher:
         return self._build_result(call, output, context, error=outcome != "ok" or output.is_error)
 
     async def _run(
-        self, tool: Tool, arguments: object, context: ToolContext
+        self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext
     ) -> tuple[str | ToolOutput, Literal["ok", "error", "refused", "timeout"]]:
-        name = tool.spec.name
+        name, limit_s = tool.spec.name, tool.timeout_s()
         try:
-            async with asyncio.timeout(tool.timeout_s):
-                return await tool.handler(arguments, context), "ok"
+            async with asyncio.timeout(limit_s):
+                return await tool.handler(context, **arguments), "ok"
         except ToolCallRefused as refused:
             logger.info("%s: %s is refused: %s", context.turn, name, refused)
             return str(refused), "refused"
         except StoreError:
             raise  # the gateway cannot go on without its log
         except TimeoutError:
-            logger.warning("%s: %s took longer than %g s", context.turn, name, tool.timeout_s)
-            took = f"It took longer than {tool.timeout_s:g} s and was ended. It may have had an effect all the same."
+            logger.warning("%s: %s took longer than %g s", context.turn, name, limit_s)
+            took = f"It took longer than {limit_s:g} s and was ended. It may have had an effect all the same."
             return took, "timeout"
         except Exception as error:  # a bug in that tool: the model goes on without it
             logger.exception("%s: %s broke", context.turn, name)

@@ -13,30 +13,18 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Annotated, Any, Final, NamedTuple, Protocol
+
+from pydantic import Field
 
 from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE
-from agent.tools.specs import (
-    EDIT_FILE,
-    GLOB,
-    GREP,
-    READ_FILE,
-    VIEW_IMAGE,
-    WRITE_FILE,
-    EditFileArgs,
-    GlobArgs,
-    GrepArgs,
-    ReadFileArgs,
-    ViewImageArgs,
-    WriteFileArgs,
-)
 from gateway.core.clock import Clock
 from gateway.core.events import Attachment, ToolImage
 from gateway.core.facts import FileWritten
 from gateway.core.fields import compile_regex
 from gateway.core.media_types import ImageInfo, describe_attachment, identify_image, sound_suffix
 from gateway.core.permissions import ALLOW_MEMBERS, ToolPermit
-from gateway.core.tool import Tool, ToolContext, ToolOutput, run_in_thread
+from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import Image, ToolCallRefused
 from gateway.core.trust import role_rank
 from gateway.store import NewEntry, Store
@@ -47,7 +35,7 @@ from gateway.tools.workspace_fs import (
     SearchLimits,
     WorkspaceRoot,
     display_path,
-    glob,
+    list_paths,
     parse_file_path,
     parse_path,
     walk,
@@ -66,6 +54,14 @@ class ImageStore(Protocol):
 WRITE_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
 MAX_CONCURRENT_SEARCHES: Final = 2
 """Searches of an agent at once: threads are few, and others (host names, images) need them, too."""
+DEFAULT_LINES: Final = 2_000
+"""Lines read at once without a `limit`."""
+MAX_LINES: Final = 10_000
+MAX_CONTEXT_LINES: Final = 20
+"""Limit of lines on each side of a match."""
+MAX_PATTERN_CHARS: Final = 500
+
+_Path = Annotated[str, Field(description="From the top of your files, e.g. notes/today.md.")]
 
 
 class FileTools:
@@ -81,43 +77,62 @@ class FileTools:
         self._authored = authored
         self._search_slots = asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
 
-    @property
-    def tools(self) -> Sequence[Tool]:
-        return (
-            Tool.create(READ_FILE, ReadFileArgs, self._read, ALLOW_MEMBERS),
-            Tool.create(WRITE_FILE, WriteFileArgs, self._write, WRITE_PERMIT),
-            Tool.create(EDIT_FILE, EditFileArgs, self._edit, WRITE_PERMIT),
-            Tool.create(GLOB, GlobArgs, self._glob, ALLOW_MEMBERS, cost="cheap"),
-            Tool.create(GREP, GrepArgs, self._grep, ALLOW_MEMBERS, cost="cheap"),
-            Tool.create(VIEW_IMAGE, ViewImageArgs, self._view, ALLOW_MEMBERS),
-        )
-
-    async def _read(self, args: ReadFileArgs, context: ToolContext) -> ToolOutput:
-        name = display_path(parse_file_path(args.path))
+    @tool(
+        "Read a text file, with its lines numbered (the number and the tab are not in the file). "
+        "Says where to go on if there is more of it.",
+        ALLOW_MEMBERS,
+        task=True,
+        parallel=True,
+    )
+    async def read_file(
+        self,
+        context: ToolContext,
+        *,
+        path: _Path,
+        offset: Annotated[int, Field(ge=1, description="First line to read.")] = 1,
+        limit: Annotated[int, Field(ge=1, le=MAX_LINES, description="Lines to read at most.")] = DEFAULT_LINES,
+    ) -> ToolOutput:
+        name = display_path(parse_file_path(path))
 
         def read() -> tuple[bytes, str, int]:
-            data = self._root.read_bytes(args.path)
+            data = self._root.read_bytes(path)
             if what := describe_binary(data):
                 raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
-            return data, *render_lines(name, decode_text(data), args.offset, args.limit)
+            return data, *render_lines(name, decode_text(data), offset, limit)
 
         data, text, last = await run_in_thread(lambda _: read())
-        origin = f"{name}, lines {args.offset}-{last}" if last else name
+        origin = f"{name}, lines {offset}-{last}" if last else name
         return ToolOutput(text=text, origin=origin, is_untrusted=True, is_foreign=not await self._is_own(data, context))
 
-    async def _write(self, args: WriteFileArgs, context: ToolContext) -> str:
-        data = encode_text(args.text)
-        done = await run_in_thread(lambda _: self._root.write(args.path, data))
+    @tool(
+        "Make a file, or replace all of one. Directories above it are made. To change a part, use edit_file.",
+        WRITE_PERMIT,
+        task=True,
+    )
+    async def write_file(
+        self, context: ToolContext, *, path: _Path, text: Annotated[str, Field(description="All of the file.")]
+    ) -> str:
+        data = encode_text(text)
+        done = await run_in_thread(lambda _: self._root.write(path, data))
         if self._authored is not None:
             await self._authored.record(data, context)
         what = "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
         return (
-            f"{what} {display_path(parse_file_path(args.path))}: {done.size_bytes:,} bytes, "
-            f"{args.text.count(chr(10)):,} line ends."
+            f"{what} {display_path(parse_file_path(path))}: {done.size_bytes:,} bytes, "
+            f"{text.count(chr(10)):,} line ends."
         )
 
-    async def _edit(self, args: EditFileArgs, context: ToolContext) -> ToolOutput:
-        name = display_path(parse_file_path(args.path))
+    @tool("Replace a piece of text in a file with another, and show the lines that changed.", WRITE_PERMIT, task=True)
+    async def edit_file(
+        self,
+        context: ToolContext,
+        *,
+        path: _Path,
+        old: Annotated[str, Field(min_length=1, description="Exactly as it stands in the file, without line numbers.")],
+        new: Annotated[str, Field(description="What stands there instead.")],
+        all: Annotated[bool, Field(description="Replace it everywhere; else it must stand there once.")] = False,  # noqa: A002 - the model's word
+    ) -> ToolOutput:
+        name = display_path(parse_file_path(path))
         edits, before = list[TextEdit](), list[bytes]()
 
         def change(data: bytes) -> bytes:
@@ -125,11 +140,11 @@ class FileTools:
                 raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
             max_bytes = self._root.max_bytes
             before.append(data)
-            edits.append(replace_text(name, data, args.old, args.new, everywhere=args.all, max_bytes=max_bytes))
+            edits.append(replace_text(name, data, old, new, everywhere=all, max_bytes=max_bytes))
             return edits[0].data
 
         def edit() -> str:
-            self._root.edit(args.path, change)
+            self._root.edit(path, change)
             return render_edit(name, edits[0])
 
         text = await run_in_thread(lambda _: edit())
@@ -141,34 +156,61 @@ class FileTools:
     async def _is_own(self, data: bytes, context: ToolContext) -> bool:
         return self._authored is not None and await self._authored.is_known(data, context)
 
-    async def _glob(self, args: GlobArgs, context: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
+    @tool(
+        "List files and directories by pattern; `*` stays in one directory, `**` goes through all.",
+        ALLOW_MEMBERS,
+        task=True,
+        parallel=True,
+    )
+    async def glob(
+        self,
+        _: ToolContext,
+        *,
+        pattern: Annotated[
+            str, Field(max_length=MAX_PATTERN_CHARS, description="E.g. `*`, `notes/*.md` or `**/*.{py,toml}`.")
+        ],
+    ) -> ToolOutput:
         async with self._search_slots:
-            text = await run_in_thread(lambda stopped: glob(self._root, args.pattern, SearchLimits(stopped)))
+            text = await run_in_thread(lambda stopped: list_paths(self._root, pattern, SearchLimits(stopped)))
         return ToolOutput(
-            text=text, origin=f"names of files, {display_path(args.pattern)}", is_untrusted=True, is_foreign=True
+            text=text, origin=f"names of files, {display_path(pattern)}", is_untrusted=True, is_foreign=True
         )
 
-    async def _grep(self, args: GrepArgs, context: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
+    @tool("Search your text files for a regular expression.", ALLOW_MEMBERS, task=True, parallel=True)
+    async def grep(
+        self,
+        _: ToolContext,
+        *,
+        pattern: Annotated[
+            str,
+            Field(min_length=1, max_length=MAX_PATTERN_CHARS, description="Regular expression, matched line by line."),
+        ],
+        path: Annotated[str, Field(description="File or directory; left out: all files.")] = "",
+        glob: Annotated[str, Field(max_length=MAX_PATTERN_CHARS, description="Only these files, e.g. `*.md`.")] = "",
+        ignore_case: bool = False,
+        context: Annotated[int, Field(ge=0, le=MAX_CONTEXT_LINES, description="Lines to show around each match.")] = 0,
+    ) -> ToolOutput:
         def search(stopped: Callable[[], bool]) -> str:
-            return grep(
+            return search_text(
                 self._root,
-                args.pattern,
+                pattern,
                 SearchLimits(stopped),
-                path=args.path,
-                files=args.glob,
-                ignore_case=args.ignore_case,
-                context_lines=args.context,
+                path=path,
+                files=glob,
+                ignore_case=ignore_case,
+                context_lines=context,
             )
 
         async with self._search_slots:
             text = await run_in_thread(search)
         return ToolOutput(
-            text=text, origin=f"lines of files, {display_path(args.pattern)}", is_untrusted=True, is_foreign=True
+            text=text, origin=f"lines of files, {display_path(pattern)}", is_untrusted=True, is_foreign=True
         )
 
-    async def _view(self, args: ViewImageArgs, context: ToolContext) -> ToolOutput:
-        data = await run_in_thread(lambda _: self._root.read_bytes(args.path))
-        name = display_path(parse_file_path(args.path))
+    @tool("Look at a PNG, JPEG, GIF or WebP file.", ALLOW_MEMBERS, task=True, parallel=True)
+    async def view_image(self, context: ToolContext, *, path: _Path) -> ToolOutput:
+        data = await run_in_thread(lambda _: self._root.read_bytes(path))
+        name = display_path(parse_file_path(path))
         image, is_own = await prepare_image(self._images, data, name), await self._is_own(data, context)
         text = f"{image[0].about} is shown below."
         return ToolOutput(text=text, origin=name, is_untrusted=True, is_foreign=not is_own, images=(image,))
@@ -496,7 +538,7 @@ _BEFORE_CHARS: Final = 100
 """Characters before the match, in a long line."""
 
 
-def grep(
+def search_text(
     root: WorkspaceRoot,
     pattern: str,
     bounds: SearchLimits,

@@ -11,30 +11,14 @@ import logging
 import mimetypes
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePosixPath
-from typing import Final, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
+from pydantic import Field
+
 from agent.journal import to_single_line
-from agent.tools.specs import (
-    DELETE_OWN,
-    EDIT_OWN,
-    MAX_TOPIC_CHARS,
-    REACT,
-    READ_ROOM,
-    SEND_FILE,
-    SET_TOPIC,
-    WHO,
-    DeleteOwnArgs,
-    EditOwnArgs,
-    MarkHandledArgs,
-    ReactArgs,
-    ReadRoomArgs,
-    SendFileArgs,
-    SendMessageArgs,
-    SetTopicArgs,
-    WhoArgs,
-)
 from channels.aio import run_to_completion
 from channels.base import CanDelete, CanEdit, CanReact, CanSetTopic, Channel, RateLimited, SendError, Uncertain
 from gateway.access.policy import decide, is_room_allowed
@@ -44,19 +28,21 @@ from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, Post, PostFile, PostKey, Usage
 from gateway.core.facts import PlatformAction, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed, is_inner
 from gateway.core.identity import ANY_ROOM, AccessPolicy, role_of
-from gateway.core.permissions import ALLOW_ANYBODY, ALLOW_MEMBERS, ToolPermit
-from gateway.core.tool import Tool, ToolContext
+from gateway.core.permissions import ALLOW_MEMBERS, ToolPermit
+from gateway.core.tool import Tool, ToolContext, tool, tools_of
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.core.trust import role_rank
 from gateway.store import NewEntry, OutboxPost, Store
 from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.routing import Bindings, PrivacyCache
-from gateway.tools.read_room import AttachmentDescriber, MessageFinder, MessageTarget, RoomReader
+from gateway.tools.read_room import MAX_ADDRESS_CHARS, AttachmentDescriber, MessageFinder, MessageTarget, RoomReader
 
 logger = logging.getLogger("reverie.tools")
 
 MAX_PLACES = 20
 """Places that are listed by name."""
+MAX_POST_CHARS: Final = 8_000
+_PendingPlace = Annotated[str, Field(description="Where, as it is written above what is pending there.")]
 
 
 class ConversationLocks:
@@ -109,11 +95,34 @@ class MessagingTools:
         self._post = post
         self._forget_view = forget
 
-    async def send_message(self, args: SendMessageArgs, context: ToolContext) -> str:
+    async def _risk(self, context: ToolContext, *, address: str, **_: object) -> str:
+        """Return the reason why an admin must approve a message there, for people. Empty: no approval is needed.
+
+        The agent itself may answer where the digest showed pending messages. An admin must approve messages elsewhere
+        that others' words may have caused, or that may contain private ones.
+        """
+        try:
+            to = await self.resolve_reachable(address, context, approved=True)
+        except ToolCallRefused:  # the tool itself reports it then
+            return ""
+        return self._foreign_influence(to.conversation, context)
+
+    @tool(
+        "Post something in another place that you live in. What is pending there is dealt with by it.",
+        risk=_risk,
+        task=True,
+    )
+    async def send_message(
+        self,
+        context: ToolContext,
+        *,
+        address: _PendingPlace,
+        text: Annotated[str, Field(min_length=1, max_length=MAX_POST_CHARS, description="What to post, in Markdown.")],
+    ) -> str:
         """Post a message there. Raises ToolCallRefused."""
-        if not args.text.strip():
+        if not text.strip():
             raise ToolCallRefused("A message needs text.")
-        to = await self.resolve_reachable(args.address, context, approved=True)
+        to = await self.resolve_reachable(address, context, approved=True)
         place = to.conversation
         lock = self._locks.lock_for(place)
         if lock.locked():
@@ -122,7 +131,7 @@ class MessagingTools:
             )
         async with lock:
             digest = self._digests.room_digests.pop(place, None) if is_inner(context.at.conversation) else None
-            await self._post_turn(to, args.text, digest, context)
+            await self._post_turn(to, text, digest, context)
         return "It is posted."
 
     async def _post_turn(self, to: Address, text: str, digest: RoomDigest | None, context: ToolContext) -> None:
@@ -161,12 +170,13 @@ class MessagingTools:
         self._forget_view(to.conversation)
         self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
 
-    async def mark_handled(self, args: MarkHandledArgs, context: ToolContext) -> str:
+    @tool("Put away what is pending in a place: nothing is to be done about it.")
+    async def mark_handled(self, context: ToolContext, *, address: _PendingPlace) -> str:
         """Dismiss the messages of a place that the newest digest showed. Raises ToolCallRefused."""
         if not is_inner(context.at.conversation):
             raise ToolCallRefused("Only what you are shown when you are by yourself can be put away.")
         digests = self._digests.room_digests
-        found = [at.conversation for at in self._privacy.titles.find_places(args.address) if at.conversation in digests]
+        found = [at.conversation for at in self._privacy.titles.find_places(address) if at.conversation in digests]
         if len(found) != 1:
             named = ", ".join(map(self._privacy.titles.label, digests))
             raise ToolCallRefused(f"Nothing is pending there. You were shown: {named or 'no place'}.")
@@ -179,18 +189,6 @@ class MessagingTools:
             await self._store.append([NewEntry(fact=handled, at=self._clock.now(), conversation=place)])
         return "It is put away."
 
-    async def risk(self, args: SendMessageArgs, context: ToolContext) -> str:
-        """Return the reason why an admin must approve a message there, for people. Empty: no approval is needed.
-
-        The agent itself may answer where the digest showed pending messages. An admin must approve messages elsewhere
-        that others' words may have caused, or that may contain private ones.
-        """
-        try:
-            to = await self.resolve_reachable(args.address, context, approved=True)
-        except ToolCallRefused:  # the tool itself reports it then
-            return ""
-        return self._foreign_influence(to.conversation, context)
-
     def _foreign_influence(self, place: ConversationId, context: ToolContext) -> str:
         label = context.trust.label
         trusted = not label.foreign and role_rank(label.role) >= role_rank("admin")
@@ -202,7 +200,7 @@ class MessagingTools:
     async def resolve_reachable(self, address: str, context: ToolContext, *, approved: bool = False) -> Address:
         """Return another place where the agent may act from here. Raises ToolCallRefused.
 
-        `approved`: `risk` was checked.
+        `approved`: the risk was assessed before.
         """
         if not is_inner(context.at.conversation) and not context.visibility.sees_everything:
             raise ToolCallRefused(
@@ -260,6 +258,10 @@ class MessagingTools:
 
 
 MAX_FILE_NAME_CHARS: Final = 100
+MAX_CAPTION_CHARS: Final = 1_000
+"""Limit of the text with a file. Telegram allows 1,024 (https://core.telegram.org/bots/api#senddocument)."""
+MAX_PATH_CHARS: Final = 1_000
+SEND_FILE_PERMIT: Final = ToolPermit(role="member", approval="untrusted")
 _RECENT_POSTS: Final = 20
 
 
@@ -290,24 +292,31 @@ class FileSender:
         self._outfiles = outfiles
         self._post = post
 
-    async def send_file(self, args: SendFileArgs, context: ToolContext) -> str:
+    @tool("Post one of your files here.", SEND_FILE_PERMIT, task=True)
+    async def send_file(
+        self,
+        context: ToolContext,
+        *,
+        path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS, description="Of one of your files.")],
+        text: Annotated[str, Field(max_length=MAX_CAPTION_CHARS, description="Posted with it, in Markdown.")] = "",
+    ) -> str:
         """Post a file. Raises ToolCallRefused and StoreError. When cancelled, the log says whether it was posted."""
         max_bytes = self._max_file_bytes(context.at)
-        data = await asyncio.to_thread(self._files.read_bytes, args.path)
+        data = await asyncio.to_thread(self._files.read_bytes, path)
         if not data:
             raise ToolCallRefused("That file is empty: there is nothing to send.")
         if len(data) > max_bytes:
             raise ToolCallRefused(
                 f"That file has {len(data):,} bytes; {max_bytes:,} is the most that can be sent here."
             )
-        name = to_single_line(PurePosixPath(args.path).name.replace("\\", "_"), MAX_FILE_NAME_CHARS) or "file"
+        name = to_single_line(PurePosixPath(path).name.replace("\\", "_"), MAX_FILE_NAME_CHARS) or "file"
         file = PostFile(
             name=name,
             content_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
             sha256=hashlib.sha256(data).hexdigest(),
             size_bytes=len(data),
         )
-        text = args.text if args.text.strip() else name
+        text = text if text.strip() else name
         if await self._was_posted_before(file, text, context):
             return "It was posted before you were interrupted: it is not posted again."
         # Not cancelled with the turn: what is durable must also be sent now.
@@ -359,10 +368,27 @@ class FileSender:
 
 
 MAX_REASON_CHARS: Final = 300
-SEND_FILE_PERMIT: Final = ToolPermit(role="member", approval="untrusted")
+MAX_REACTION_CHARS: Final = 64
+MAX_EDIT_CHARS: Final = 8_000
+MAX_TOPIC_CHARS: Final = 400
 SET_TOPIC_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
 
 PlatformActionKind = Literal["react", "unreact", "edit", "delete", "topic"]
+_Message = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_ADDRESS_CHARS,
+        description="`last`: the one that you answer. `mine`: your newest post here. Or a handle like m12, which "
+        "read_room and recall show.",
+    ),
+]
+_OwnMessage = Annotated[
+    str,
+    Field(
+        min_length=1, max_length=MAX_ADDRESS_CHARS, description="`mine`: your newest post here. Or a handle like m12."
+    ),
+]
 ResolveReachable = Callable[[str, ToolContext], Awaitable[Address]]
 """Returns another place where the agent may act from here: `MessagingTools.resolve_reachable`. Raises ToolCallRefused.
 """
@@ -407,68 +433,75 @@ class PlatformTools:
         )
 
     @property
-    def tools(self) -> tuple[Tool, ...]:
+    def tools(self) -> list[Tool]:
         """All platform tools."""
-        return (
-            Tool.create(REACT, ReactArgs, self.react, ALLOW_ANYBODY),
-            Tool.create(EDIT_OWN, EditOwnArgs, self.edit_own, ALLOW_MEMBERS),
-            Tool.create(DELETE_OWN, DeleteOwnArgs, self.delete_own, ALLOW_MEMBERS),
-            Tool.create(READ_ROOM, ReadRoomArgs, self._room_reader.read_room, ALLOW_ANYBODY),
-            Tool.create(WHO, WhoArgs, self._room_reader.list_people, ALLOW_ANYBODY),
-            Tool.create(SET_TOPIC, SetTopicArgs, self.set_topic, SET_TOPIC_PERMIT),
-            Tool.create(SEND_FILE, SendFileArgs, self._file_sender.send_file, SEND_FILE_PERMIT),
-        )
+        return tools_of(self, self._room_reader, self._file_sender)
 
-    async def react(self, args: ReactArgs, context: ToolContext) -> str:
+    @tool("Put a reaction on a message of this conversation.")
+    async def react(
+        self,
+        context: ToolContext,
+        *,
+        message: _Message,
+        reaction: Annotated[str, Field(min_length=1, max_length=MAX_REACTION_CHARS, description="An emoji.")],
+        remove: Annotated[bool, Field(description="Take it off again.")] = False,
+    ) -> str:
         """Add a reaction to a message, or remove it. Raises ToolCallRefused."""
-        reaction, add = to_single_line(args.reaction), not args.remove
+        reaction, add = to_single_line(reaction), not remove
         if not reaction:
             raise ToolCallRefused("A reaction is an emoji.")
-        message = await self._find_reachable(args.message, context)
-        channel: object = self._channels.get(message.at.channel)
+        found = await self._find_reachable(message, context)
+        channel: object = self._channels.get(found.at.channel)
         if not isinstance(channel, CanReact):
-            raise ToolCallRefused(f"{self._platform_name(message.at)} has no reactions: answer in words.")
-        target = _require_ids(message)[0]
-        fact = _build_action("react" if add else "unreact", message.at, target, reaction, context)
-        await self._perform(fact, lambda: channel.react(message.at, target, reaction, add=add))
+            raise ToolCallRefused(f"{self._platform_name(found.at)} has no reactions: answer in words.")
+        target = _require_ids(found)[0]
+        fact = _build_action("react" if add else "unreact", found.at, target, reaction, context)
+        await self._perform(fact, lambda: channel.react(found.at, target, reaction, add=add))
         return "It is there." if add else "It is taken off."
 
-    async def edit_own(self, args: EditOwnArgs, context: ToolContext) -> str:
+    @tool("Let a message that you posted read differently.", ALLOW_MEMBERS, task=True)
+    async def edit_own(
+        self,
+        context: ToolContext,
+        *,
+        message: _OwnMessage,
+        text: Annotated[str, Field(min_length=1, max_length=MAX_EDIT_CHARS, description="All that it is to say.")],
+    ) -> str:
         """Edit a message of this agent. Raises ToolCallRefused."""
-        if not args.text.strip():
+        if not text.strip():
             raise ToolCallRefused("A message needs text; delete_own takes one back.")
-        message = await self._find_own(args.message, context)
-        channel: object = self._channels.get(message.at.channel)
+        found = await self._find_own(message, context)
+        channel: object = self._channels.get(found.at.channel)
         if not isinstance(channel, CanEdit):
-            raise ToolCallRefused(f"{self._platform_name(message.at)} lets nobody edit: post what is to be corrected.")
-        target, *more = _require_ids(message)
+            raise ToolCallRefused(f"{self._platform_name(found.at)} lets nobody edit: post what is to be corrected.")
+        target, *more = _require_ids(found)
         if more:
             raise ToolCallRefused(
                 f"That answer was posted in {len(more) + 1} pieces, which cannot be edited as one: "
                 "post what is to be corrected."
             )
-        fact = _build_action("edit", message.at, target, args.text, context)
-        await self._perform(fact, lambda: channel.edit(message.at, target, args.text))
+        fact = _build_action("edit", found.at, target, text, context)
+        await self._perform(fact, lambda: channel.edit(found.at, target, text))
         return "It reads like that now. What you are shown of this conversation still has the old words."
 
-    async def delete_own(self, args: DeleteOwnArgs, context: ToolContext) -> str:
+    @tool("Take back a message that you posted.", ALLOW_MEMBERS, task=True)
+    async def delete_own(self, context: ToolContext, *, message: _OwnMessage) -> str:
         """Delete a message of this agent, all parts of it. Raises ToolCallRefused."""
-        message = await self._find_own(args.message, context)
-        channel: object = self._channels.get(message.at.channel)
+        found = await self._find_own(message, context)
+        channel: object = self._channels.get(found.at.channel)
         if not isinstance(channel, CanDelete):
-            raise ToolCallRefused(f"{self._platform_name(message.at)} lets nobody delete: what was said stays.")
-        for target in reversed(_require_ids(message)):  # last part first: if that breaks off, the beginning is left
-            fact = _build_action("delete", message.at, target, "", context)
-            await self._perform(fact, self._delete_call(channel, message.at, target))
+            raise ToolCallRefused(f"{self._platform_name(found.at)} lets nobody delete: what was said stays.")
+        for target in reversed(_require_ids(found)):  # last part first: if that breaks off, the beginning is left
+            fact = _build_action("delete", found.at, target, "", context)
+            await self._perform(fact, partial(channel.delete, found.at, target))
         return "It is gone there. What you are shown of this conversation still has it."
 
-    @staticmethod
-    def _delete_call(channel: CanDelete, at: Address, target: MessageId) -> Callable[[], Awaitable[None]]:
-        return lambda: channel.delete(at, target)
-
-    async def set_topic(self, args: SetTopicArgs, context: ToolContext) -> str:
+    @tool("Change the topic of the room that you are in.", SET_TOPIC_PERMIT, task=True)
+    async def set_topic(
+        self, context: ToolContext, *, topic: Annotated[str, Field(max_length=MAX_TOPIC_CHARS, description="One line.")]
+    ) -> str:
         """Change the topic of the turn's room. Raises ToolCallRefused."""
-        at, topic = context.at, to_single_line(args.topic, MAX_TOPIC_CHARS)
+        at, topic = context.at, to_single_line(topic, MAX_TOPIC_CHARS)
         if is_inner(at.conversation) or await self._privacy.is_direct(at.conversation) is not False:
             raise ToolCallRefused("Only a room has a topic, and only the one that you are in can be given another.")
         channel: object = self._channels.get(at.channel)

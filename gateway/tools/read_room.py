@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
+
+from pydantic import Field
 
 from agent.brief import PromptLine
 from agent.journal import to_single_line
 from agent.prompt import render_line
-from agent.tools.specs import ReadRoomArgs, WhoArgs
 from channels.base import CanListMembers, Channel, RoomMembers, SendError
 from gateway.context.conversation import NOBODY, ConversationReader, CurrentMessage, find_reply_to
 from gateway.context.search import sanitize_name
@@ -32,7 +33,7 @@ from gateway.core.events import (
 from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PlatformAction, PostQueued, Seq, TurnRecord, is_inner
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, role_of
 from gateway.core.media_types import describe_attachment
-from gateway.core.tool import ToolContext, ToolOutput
+from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel
 from gateway.store import LogEntry, StoreReader
@@ -225,6 +226,14 @@ UNKNOWN_PLACE: Final = (
     "There is no place with that address that may be told of here. An address is written like irc.libera/#python; "
     "left out, it is this place."
 )
+DEFAULT_MESSAGES: Final = 20
+MAX_MESSAGES: Final = 50
+"""Limit of messages read at once."""
+MAX_ADDRESS_CHARS: Final = 500
+"""Limit of a handle or an address."""
+_OtherPlace = Annotated[
+    str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Of another place, as it is written. Left out: here.")
+]
 BAD_BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
 MAX_PEOPLE: Final = 50
 _UNTRUSTED_LABEL: Final = TrustLabel(ANYBODY_ROLE)
@@ -274,23 +283,39 @@ class RoomReader:
         self._conversation = conversation
         self._message_finder = message_finder
 
-    async def read_room(self, args: ReadRoomArgs, context: ToolContext) -> ToolOutput:
+    @tool(
+        "Read what was said here before, or in another place that may be told of here, as it reads now. "
+        "Each message has a handle.",
+        parallel=True,
+        polls=True,
+    )
+    async def read_room(
+        self,
+        context: ToolContext,
+        *,
+        address: _OtherPlace = None,
+        before: Annotated[
+            str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Only what was said before this handle.")
+        ] = None,
+        count: Annotated[int, Field(ge=1, le=MAX_MESSAGES, description="How many messages.")] = DEFAULT_MESSAGES,
+    ) -> ToolOutput:
         """Return messages of a room. Raises ToolCallRefused and StoreError."""
-        at = await self._resolve_place(args.address, context)
-        lines, more, label = await self._collect_lines(at, _parse_before(args.before), args.count, context)
+        at = await self._resolve_place(address, context)
+        lines, more, label = await self._collect_lines(at, _parse_before(before), count, context)
         await self._privacy.titles.load([at.conversation])
         place = self._privacy.titles.label(at.conversation)
         if lines:
             head = f"{place}, {len(lines)} messages, the newest last."
             head += f" What was said before them: before={_format_handle(lines[0][0])}" if more else ""
         else:
-            head = f"{place}: nothing was said there that you were told{' before that' if args.before else ''}."
+            head = f"{place}: nothing was said there that you were told{' before that' if before else ''}."
         rendered = [f"{_format_handle(seq)} {line}" for seq, line in lines]
         return self._build_output("\n".join([head, *rendered]), "messages", at, context, label)
 
-    async def list_people(self, args: WhoArgs, context: ToolContext) -> ToolOutput:
+    @tool("Who is here, or in another place that may be told of here.", parallel=True, polls=True)
+    async def who(self, context: ToolContext, *, address: _OtherPlace = None) -> ToolOutput:
         """Return the people of a room. Raises ToolCallRefused and StoreError."""
-        at = await self._resolve_place(args.address, context)
+        at = await self._resolve_place(address, context)
         await self._privacy.titles.load([at.conversation])
         note = ""
         channel: object = self._channels.get(at.channel)

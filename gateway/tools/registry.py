@@ -8,7 +8,6 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from agent.models.base import Model
-from agent.tools.specs import BASH
 from agent.workspace import default_workspace
 from agent.workspace.skills import SKILLS_FOLDER
 from channels.base import Channel
@@ -22,13 +21,13 @@ from gateway.core.identity import ROLE_ORDER, AccessPolicy
 from gateway.core.permissions import ToolPermit, apply_rules
 from gateway.core.private_files import agent_directory
 from gateway.core.redaction import Redact, Redactor
-from gateway.core.tool import Tool
-from gateway.core.tool_spec import Image, ToolCallRefused
+from gateway.core.tool import Tool, specs_of, tools_of
+from gateway.core.tool_spec import Image, ToolCallRefused, ToolSpec
 from gateway.store import OutboxPost, Store
 from gateway.stream.media import MediaStore
 from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.routing import Bindings
-from gateway.tools.agent import SkillTools
+from gateway.tools.agent import RestTools, SkillTools
 from gateway.tools.approvals import ApprovalDecisions, ApprovalQueue
 from gateway.tools.dispatch import (
     MAX_WINDOW_SHARE,
@@ -44,8 +43,10 @@ from gateway.tools.dispatch import (
 from gateway.tools.files import AuthoredFiles, FileTools, prepare_image
 from gateway.tools.mcp.client import McpServers, McpServerState
 from gateway.tools.mcp.review import ToolDefinitionReview
+from gateway.tools.memory import MemoryTools, ReminderTools
 from gateway.tools.metrics import ToolStats
-from gateway.tools.platform import PlatformTools, ResolveReachable
+from gateway.tools.platform import FileSender, MessagingTools, PlatformTools, ResolveReachable
+from gateway.tools.read_room import RoomReader
 from gateway.tools.sandbox import SKILLS_PATH
 from gateway.tools.shell import BackgroundJob, ShellTools
 from gateway.tools.web import WebTools
@@ -110,10 +111,15 @@ class ToolRegistry:
         self._mcp = McpServers(
             config.mcp, clock, services.spawn, lambda *_: None, keep=self._keep_image, definitions=self._definitions
         )
+        life = services.life
+        self._memory = (
+            MemoryTools(life.journal_store, life.recall_search, life.forgetter, life.evidence),
+            ReminderTools(life.reminders, clock),
+        )
         self._shells: dict[str, ShellTools] = {}
         self._family_by_tool: dict[str, str] = {}
         """Family of each tool, by name. Tools of MCP servers have none."""
-        self._families_by_agent: dict[str, Mapping[str, Callable[[], Sequence[Tool]]]] = {}
+        self._families_by_agent: dict[str, dict[str, list[Tool]]] = {}
         """Tools of each agent by family. Built once: its shell goes on when the agent changes its model."""
         self._roots: list[WorkspaceRoot] = []
         self.running = RunningCalls()
@@ -154,7 +160,7 @@ class ToolRegistry:
         if agent.id not in self._families_by_agent:
             self._families_by_agent[agent.id] = self._build_families(agent, own, reach, skills)
         config = self._services.live.settings.tools
-        families = {family: list(some()) for family, some in self._families_by_agent[agent.id].items()}
+        families = self._families_by_agent[agent.id]
         if model.takes_tools:
             families = fit_families(agent.id, families, model.context_tokens, config.off)
         self._family_by_tool |= {tool.spec.name: family for family, some in families.items() for tool in some}
@@ -173,7 +179,7 @@ class ToolRegistry:
 
     def _build_families(
         self, agent: AgentConfig, own: Sequence[Tool], reach: ResolveReachable, skills: SkillTools
-    ) -> Mapping[str, Callable[[], Sequence[Tool]]]:
+    ) -> dict[str, list[Tool]]:
         services, config = self._services, self._services.live.settings.tools
         path = self.files_directory(agent)
         root = WorkspaceRoot(path, config.files.max_bytes)
@@ -201,11 +207,11 @@ class ToolRegistry:
         )
         files = FileTools(root, services.media, AuthoredFiles(services.store, services.clock))
         return {
-            "itself": lambda: [*own, *services.life.tools, *skills.tools],
-            "rooms": lambda: rooms.tools,
-            "files": lambda: files.tools,
-            "shell": lambda: shell.tools,
-            "web": lambda: self._web.tools,
+            "itself": [*own, *tools_of(*self._memory, skills)],
+            "rooms": rooms.tools,
+            "files": tools_of(files),
+            "shell": tools_of(shell),
+            "web": tools_of(self._web),
         }
 
     def _hidden_directories(self) -> list[Path]:
@@ -241,7 +247,7 @@ class ToolRegistry:
         The shell's is shown only if one of these roles may use it.
         """
         permits, config = dispatcher.permits(), self._services.live.settings.tools
-        required_role = apply_rules(BASH.name, permits[BASH.name], config.rules).role if BASH.name in permits else None
+        required_role = apply_rules("bash", permits["bash"], config.rules).role if "bash" in permits else None
         reached = required_role is not None and any(
             ROLE_ORDER.index(role) >= ROLE_ORDER.index(required_role) for role in roles
         )
@@ -304,6 +310,14 @@ class ToolRegistry:
         now = self._services.clock.now()
         event = TaskFinished(id=EventId(new_id(now)), what="job", ok=ok, text=text, sent=now, agent=agent, at=at)
         await self._services.life.internal_intake.submit(event)
+
+
+def built_in_specs() -> list[ToolSpec]:
+    """Return the specifications of all tools that are no MCP server's."""
+    return specs_of(
+        *(RestTools, MessagingTools, SkillTools, MemoryTools, ReminderTools),
+        *(PlatformTools, RoomReader, FileSender, FileTools, ShellTools, WebTools),
+    )
 
 
 def _describe_server(server: McpServerState) -> str:

@@ -22,27 +22,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from agent.journal import to_single_line
-from agent.tools.specs import (
-    BASH,
-    JOB_KILL,
-    JOB_OUTPUT,
-    JOBS,
-    MAX_COMMAND_BYTES,
-    BashArgs,
-    JobKillArgs,
-    JobOutputArgs,
-    JobsArgs,
-)
 from channels.text import clean_text
 from gateway.config.tools import BashConfig
 from gateway.core.clock import Clock
 from gateway.core.events import Address
 from gateway.core.permissions import ALLOW_ADMINS, ToolPermit
 from gateway.core.process import KILL_WAIT_S, READ_BYTES, ChildProcess, ProgramNotStarted, start_process
-from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput
+from gateway.core.tool import Requester, ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.tools import warden
 from gateway.tools.sandbox import (
@@ -395,6 +386,9 @@ def _is_visible(job: BackgroundJob, context: ToolContext) -> bool:
     return context.visibility.sees_everything or job.at.conversation == context.at.conversation
 
 
+MAX_COMMAND_BYTES: Final = 100_000
+"""Limit of a command. Linux allows arguments of 131,072 bytes (MAX_ARG_STRLEN, execve(2))."""
+MAX_TAIL_LINES: Final = 10_000
 SHELL_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
 END_GRACE_S: Final = 30.0
 """Seconds of a call beyond its command's time, until everything has ended."""
@@ -404,6 +398,9 @@ SANDBOX_FIX: Final = (
     "the operator can install bubblewrap 0.7 or newer, allow user namespaces (sysctl user.max_user_namespaces, "
     "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or set tools.bash.sandbox to off"
 )
+
+
+_Job = Annotated[str, Field(max_length=20, description="As `bash` named it, e.g. j1.")]
 
 
 class ShellTools:
@@ -432,17 +429,6 @@ class ShellTools:
         self._sandbox_error = ""
         """Reason why none works; empty: one does, or none was tried yet."""
         self._probe_lock = asyncio.Lock()
-
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """All tools, by the current configuration."""
-        time_s = self._config.max_timeout + END_GRACE_S
-        return (
-            Tool.create(BASH, BashArgs, self._bash, SHELL_PERMIT, time_s=time_s, cost="cheap"),
-            Tool.create(JOBS, JobsArgs, self._list_jobs, ALLOW_ADMINS),
-            Tool.create(JOB_OUTPUT, JobOutputArgs, self._job_output, ALLOW_ADMINS),
-            Tool.create(JOB_KILL, JobKillArgs, self._kill_job, ALLOW_ADMINS),
-        )
 
     def reconfigure(self, config: BashConfig) -> None:
         """Use this configuration for new commands; running ones go on as they began. Does not block."""
@@ -478,45 +464,81 @@ class ShellTools:
         """Kill all jobs. Commands of turns end with their turns."""
         await self._jobs.aclose()
 
-    async def _bash(self, args: BashArgs, context: ToolContext) -> str | ToolOutput:
-        if len(args.command.encode()) > MAX_COMMAND_BYTES or "\0" in args.command:
+    def _max_call_s(self) -> float:
+        return self._config.max_timeout + END_GRACE_S
+
+    @tool(
+        "Run a command in your files, and read its output and exit status. It has no input and no terminal; each "
+        "command begins anew, and whatever it leaves running is ended with it.",
+        SHELL_PERMIT,
+        timeout_s=_max_call_s,
+        task=True,
+        polls=True,
+    )
+    async def bash(
+        self,
+        context: ToolContext,
+        *,
+        command: Annotated[str, Field(min_length=1, max_length=MAX_COMMAND_BYTES, description="For `bash -c`.")],
+        timeout: Annotated[  # noqa: ASYNC109 - the model's word
+            float | None,
+            Field(gt=0, description="Seconds, if the usual time will not do; long work belongs in the back."),
+        ] = None,
+        background: Annotated[
+            bool, Field(description="Answer at once and let it run; you are told when it has ended.")
+        ] = False,
+    ) -> str | ToolOutput:
+        if len(command.encode()) > MAX_COMMAND_BYTES or "\0" in command:
             raise ToolCallRefused("The command is too long, or holds a NUL: write it into a file and run that.")
         config = self._config
-        command = await self._build_command(args.command, config)
+        ready = await self._build_command(command, config)
         kept = OutputBuffer(config.output_bytes)
-        if args.background:
-            run = _command_runner(command, config, config.max_timeout)
-            job = self._jobs.start(args.command, run, kept, context)
+        if background:
+            run = _command_runner(ready, config, config.max_timeout)
+            job = self._jobs.start(command, run, kept, context)
             most = f"{config.max_timeout:g} s"
             return f"Job {job.name} runs, for {most} at most. You are told when it has ended; job_output reads it."
-        time_s = min(args.timeout or config.timeout, config.max_timeout)
+        time_s = min(timeout or config.timeout, config.max_timeout)
         try:
-            ended = await _command_runner(command, config, time_s)(kept)
+            ended = await _command_runner(ready, config, time_s)(kept)
         except ProgramNotStarted as reason:
             raise ToolCallRefused(f"{reason}.") from None
-        return self._build_output(ended.render(), kept.render(), args.command)
+        return self._build_output(ended.render(), kept.render(), command)
 
     def _build_output(self, state: str, text: str, command: str) -> ToolOutput:
         origin = to_single_line(command[: 4 * MAX_ORIGIN_CHARS], MAX_ORIGIN_CHARS)
         text = f"[{state}]\n{text}" if text else f"[{state}, no output]"
         return ToolOutput(text=text, kind="command", origin=origin, is_untrusted=True, is_foreign=self._config.network)
 
-    async def _list_jobs(self, _: JobsArgs, context: ToolContext) -> str:
+    @tool("List what you run in the background here.", ALLOW_ADMINS, parallel=True, polls=True)
+    async def jobs(self, context: ToolContext) -> str:
         return (
             "\n".join(f"{job.render()} (begun {age:.0f} s ago)" for job, age in self._jobs.list_visible(context))
             or "No jobs."
         )
 
-    async def _job_output(self, args: JobOutputArgs, context: ToolContext) -> ToolOutput:
-        job = self._jobs.find(args.job, context)
-        text = job.output.render()
-        if args.tail is not None:
-            text = "\n".join(text.rstrip("\n").split("\n")[-args.tail :])
-        return self._build_output(job.state, text, job.command)
+    @tool("Read what a background job has written so far.", ALLOW_ADMINS, task=True, parallel=True, polls=True)
+    async def job_output(
+        self,
+        context: ToolContext,
+        *,
+        job: _Job,
+        tail: Annotated[
+            int | None, Field(ge=1, le=MAX_TAIL_LINES, description="Only so many of its last lines; left out: all.")
+        ] = None,
+    ) -> ToolOutput:
+        found = self._jobs.find(job, context)
+        text = found.output.render()
+        if tail is not None:
+            text = "\n".join(text.rstrip("\n").split("\n")[-tail:])
+        return self._build_output(found.state, text, found.command)
 
-    async def _kill_job(self, args: JobKillArgs, context: ToolContext) -> str:
-        job = self._jobs.find(args.job, context)
-        return f"{job.name} is ended." if await self._jobs.kill(job) else f"{job.name} had ended already: {job.state}."
+    @tool("End a background job.", ALLOW_ADMINS, task=True)
+    async def job_kill(self, context: ToolContext, *, job: _Job) -> str:
+        found = self._jobs.find(job, context)
+        if await self._jobs.kill(found):
+            return f"{found.name} is ended."
+        return f"{found.name} had ended already: {found.state}."
 
     async def _build_command(self, command: str, config: BashConfig) -> ShellCommand:
         """Prepare a command. Raises ToolCallRefused."""

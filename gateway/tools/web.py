@@ -26,13 +26,12 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.journal import to_single_line
-from agent.tools.specs import WEB_FETCH, WEB_SEARCH, WebFetchArgs, WebSearchArgs
 from channels.aio import with_timeout
 from gateway.config.tools import SearchConfig, WebConfig
 from gateway.core import addresses
@@ -41,7 +40,7 @@ from gateway.core.clock import Clock
 from gateway.core.permissions import ALLOW_MEMBERS
 from gateway.core.process import ProgramNotStarted, run_program
 from gateway.core.scopes import PUBLIC
-from gateway.core.tool import Tool, ToolContext, ToolOutput
+from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.core.trust import role_rank
 
@@ -414,7 +413,7 @@ def _explain_error(target: FetchTarget, error: Exception) -> str:
 SEARCH_BASE_URLS: Final = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
 SEARCH_PATHS: Final = {"searxng": "/search", "brave": "/res/v1/web/search", "tavily": "/search"}
 MAX_TITLE_CHARS: Final = 200
-MAX_URL_CHARS: Final = 1_000
+MAX_HIT_URL_CHARS: Final = 1_000
 MAX_SNIPPET_CHARS: Final = 600
 _MARKUP = re.compile(r"</?[a-z][^<>]{0,100}>", re.IGNORECASE)
 
@@ -505,7 +504,7 @@ def render_search_results(config: SearchConfig, answer: WebResponse, count: int)
 
 
 def _is_complete_hit(one: _WebSearchHit) -> bool:
-    return one.url is not None and one.url.startswith(("http://", "https://")) and len(one.url) <= MAX_URL_CHARS
+    return one.url is not None and one.url.startswith(("http://", "https://")) and len(one.url) <= MAX_HIT_URL_CHARS
 
 
 def _render_hit(number: int, one: _WebSearchHit) -> str:
@@ -513,7 +512,7 @@ def _render_hit(number: int, one: _WebSearchHit) -> str:
         _strip_markup(one.title, MAX_TITLE_CHARS),
         _strip_markup(one.content or one.description, MAX_SNIPPET_CHARS),
     )
-    url = to_single_line(one.url or "", MAX_URL_CHARS)
+    url = to_single_line(one.url or "", MAX_HIT_URL_CHARS)
     return "\n".join(part for part in (f"{number}. {title or url}", url, snippet) if part)
 
 
@@ -521,6 +520,12 @@ def _strip_markup(text: str | None, most: int) -> str:
     return to_single_line(html.unescape(_MARKUP.sub("", text or "")), most)
 
 
+MAX_URL_CHARS: Final = 4_000
+MAX_QUERY_CHARS: Final = 400
+"""Limit of a query: that of Brave (api-dashboard.search.brave.com, api-reference/web/search)."""
+DEFAULT_RESULTS: Final = 5
+MAX_RESULTS: Final = 20
+"""Limit of results: that of Brave and Tavily."""
 CALL_GRACE_S: Final = 10.0
 """Seconds after a call's own time until it is cancelled as hanging."""
 _SCHEME: Final = re.compile(r"\Ahttps?://", re.IGNORECASE)
@@ -551,24 +556,63 @@ class WebTools:
         self._fetcher.reconfigure(config)
         self._config = config
 
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """Both tools."""
-        time_s = self._config.timeout + CALL_GRACE_S
+    def _max_call_s(self) -> float:
+        return self._config.timeout + CALL_GRACE_S
+
+    async def _exfiltration_risk(self, context: ToolContext, *, url: str) -> str:
+        """Return the reason why this address may carry private text to an outsider; empty: it does not.
+
+        An address is a message to its host. That reveals nothing if nothing private is in the request, or if only
+        people who may use the agent wrote the request or this address.
+        """
+        label = context.trust.label
+        others = f"text from outside, by {label.foreign}, is" if label.foreign else ""
+        if not others and context.visibility.sees_everything and role_rank(label.role) < role_rank("admin"):
+            others = f"words of a {label.role} are"
+        private = context.visibility.sees_everything or context.visibility.scope != PUBLIC
+        if not (others and private) or await context.was_user_written(_SCHEME.sub("", url.strip()).rstrip("/")):
+            return ""
         return (
-            Tool.create(
-                WEB_FETCH, WebFetchArgs, self.fetch, ALLOW_MEMBERS, time_s=time_s, cost="cheap", risks=exfiltration_risk
-            ),
-            Tool.create(WEB_SEARCH, WebSearchArgs, self.search, ALLOW_MEMBERS, time_s=time_s, cost="dear"),
+            f"no member wrote this address here, {others} in view, and private words could leave in it, so web_fetch "
+            "has to be approved"
         )
 
-    async def fetch(self, args: WebFetchArgs, _: ToolContext) -> ToolOutput:
+    @tool(
+        "Read a page on the public web as text, with its links. Runs no scripts, sends no logins.",
+        ALLOW_MEMBERS,
+        timeout_s=_max_call_s,
+        risk=_exfiltration_risk,
+        task=True,
+        parallel=True,
+    )
+    async def web_fetch(
+        self,
+        _: ToolContext,
+        *,
+        url: Annotated[
+            str,
+            Field(min_length=1, max_length=MAX_URL_CHARS, description="The whole address, with http:// or https://."),
+        ],
+    ) -> ToolOutput:
         """Return the text of a page, behind a line with its status and type. Raises ToolCallRefused."""
-        return await self._within_timeout(self._fetch_page(args.url))
+        return await self._within_timeout(self._fetch_page(url))
 
-    async def search(self, args: WebSearchArgs, _: ToolContext) -> ToolOutput:
+    @tool(
+        "Search the web: titles, addresses and short extracts. Read what fits with web_fetch.",
+        ALLOW_MEMBERS,
+        timeout_s=_max_call_s,
+        task=True,
+        parallel=True,
+    )
+    async def web_search(
+        self,
+        _: ToolContext,
+        *,
+        query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A few words.")],
+        count: Annotated[int, Field(ge=1, le=MAX_RESULTS, description="How many results.")] = DEFAULT_RESULTS,
+    ) -> ToolOutput:
         """Return the results of a search service. Raises ToolCallRefused."""
-        return await self._within_timeout(self._search_web(args))
+        return await self._within_timeout(self._search_web(query, count))
 
     async def aclose(self) -> None:
         """Close the fetcher. The caller must cancel calls under way."""
@@ -602,10 +646,10 @@ class WebTools:
             is_foreign=True,
         )
 
-    async def _search_web(self, args: WebSearchArgs) -> ToolOutput:
+    async def _search_web(self, query: str, count: int) -> ToolOutput:
         config = self._config.search
-        answer = await self._fetcher.request(build_search_request(config, args.query, args.count))
-        text = render_search_results(config, answer, args.count)
+        answer = await self._fetcher.request(build_search_request(config, query, count))
+        text = render_search_results(config, answer, count)
         return ToolOutput(text=text, kind="search", origin=config.provider, is_untrusted=True, is_foreign=True)
 
     async def _within_timeout(self, work: Coroutine[Any, Any, WebResultT]) -> WebResultT:
@@ -614,25 +658,6 @@ class WebTools:
             return await with_timeout(self._clock, time_s, work)
         except TimeoutError:
             raise ToolCallRefused(f"It took longer than {time_s:g} s, which is the most for one call.") from None
-
-
-async def exfiltration_risk(args: WebFetchArgs, context: ToolContext) -> str:
-    """Return the reason why this address may carry private text to an outsider; empty: it does not.
-
-    An address is a message to its host. That reveals nothing if nothing private is in the request, or if only people
-    who may use the agent wrote the request or this address.
-    """
-    label = context.trust.label
-    others = f"text from outside, by {label.foreign}, is" if label.foreign else ""
-    if not others and context.visibility.sees_everything and role_rank(label.role) < role_rank("admin"):
-        others = f"words of a {label.role} are"
-    private = context.visibility.sees_everything or context.visibility.scope != PUBLIC
-    if not (others and private) or await context.was_user_written(_SCHEME.sub("", args.url.strip()).rstrip("/")):
-        return ""
-    return (
-        f"no member wrote this address here, {others} in view, and private words could leave in it, so web_fetch "
-        "has to be approved"
-    )
 
 
 def _describe_status(answer: WebResponse) -> str:

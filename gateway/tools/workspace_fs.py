@@ -477,7 +477,7 @@ class SearchLimits:
         return True
 
 
-def glob(root: WorkspaceRoot, pattern: str, bounds: SearchLimits) -> str:
+def list_paths(root: WorkspaceRoot, pattern: str, bounds: SearchLimits) -> str:
     """Return matching paths, one a line; directories end with a slash. Raises ToolCallRefused."""
     parsed = GlobPattern(pattern)
     lines = list[str]()

@@ -7,9 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.journal import MAX_TITLE_CHARS, PUBLIC_SCOPE, JournalEntry, format_entry, parse_journal, to_single_line
-from agent.tools.specs import NOTE_TOOLS
 from agent.workspace.character_card import normalize_text
+from gateway.core.tool import specs_of
+from gateway.tools.memory import MemoryTools
 from tests.kits.strategies import addresses
+
+NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
+"""journal, remember, recall."""
 
 AT = datetime(2026, 11, 21, 19, 40, 12, tzinfo=UTC)
 

@@ -17,7 +17,7 @@ from agent.prompt import (
     render_line,
     render_prompt_lines,
 )
-from agent.tools.specs import ENDING_TOOLS
+from agent.tools import ENDING_TOOLS
 
 WHEN = datetime(2026, 3, 1, 9, 5, tzinfo=UTC)
 LOBBY = ChannelCard(platform="IRC", channel="irc.libera", room="#lobby", kind="room", formatting="Plain lines.")

@@ -13,12 +13,16 @@ from agent.models.base import ModelRequest, RequestRefused, StreamEnd, TextPart,
 from agent.models.llamacpp import LlamaCppModel
 from agent.models.openai import OpenAIModel
 from agent.prompts import load_prompt
-from agent.tools.specs import FORGET, JOB_OUTPUT, LIST_REMINDERS, READ_FILE, RECALL, REMEMBER, REMIND, WEB_FETCH
-from agent.tools.surface import CALL_CAPABILITY, CAPABILITY_USAGE
+from agent.tools import CALL_CAPABILITY, CAPABILITY_USAGE
 from agent.turn import ANSWER_NOW_HINT, CUT_OFF, ENDLESS_CALLS_REASON, take_turn
 from agent.turn_context import REPEATED_CALL
 from gateway.core.events import ToolImage
+from gateway.core.tool import specs_of
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
+from gateway.tools.files import FileTools
+from gateway.tools.memory import MemoryTools, ReminderTools
+from gateway.tools.shell import ShellTools
+from gateway.tools.web import WebTools
 from tests.kits.scripted_turn import NOTHING, Played, Say, brief
 from tests.servers.llama_api import LlamaApi
 from tests.servers.model_api import ModelApi
@@ -129,7 +133,7 @@ def real(*calls: tuple[str, str]) -> list[str]:
     """Which of these calls of our own tools are carried out, each in an answer of its own."""
 
     class Real(Counting):
-        specs = (LIST_REMINDERS, REMIND, RECALL, REMEMBER, FORGET, JOB_OUTPUT, READ_FILE, WEB_FETCH)
+        specs = tuple(specs_of(MemoryTools, ReminderTools, ShellTools, FileTools, WebTools))
 
     tools = Real()
     run(Asks(*[[(f"c{number}", name, arguments)] for number, (name, arguments) in enumerate(calls)]), tools)

@@ -24,7 +24,7 @@ from agent.cache.plan import CachePolicy, CacheProfile
 from agent.models.base import ModelRequest, StreamChunk, StreamEnd
 from agent.models.scripted import ScriptedModel
 from agent.prompt import build_request
-from agent.tools.specs import ENDING_TOOLS
+from agent.tools import ENDING_TOOLS
 from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
 from gateway.config.secrets import load_price_table

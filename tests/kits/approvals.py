@@ -8,8 +8,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, Self
 
-from pydantic import Field
-
 from agent.models.base import ToolResult
 from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
@@ -22,8 +20,8 @@ from gateway.core.facts import ApprovalEnded, ApprovalRequested, Fact, TurnId, i
 from gateway.core.metrics import GatewayStats
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, ToolPermit
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Requester, Tool, ToolContext, TurnTrust
-from gateway.core.tool_spec import ToolArguments, ToolCall, define_tool
+from gateway.core.tool import Requester, ToolContext, TurnTrust, build_tool
+from gateway.core.tool_spec import ToolCall
 from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
 from gateway.store import OutboxPost, Store
 from gateway.stream import policies
@@ -41,12 +39,6 @@ OFFICE = Address(channel=THERE, room=RoomId("office"))
 ROLES = {"owner": ["here:olga"], "admin": ["here:root", "there:root", "here:rick"], "member": ["here:mia"]}
 TIMEOUT_S = 120.0
 DONE = "it ran"
-
-
-class Run(ToolArguments):
-    """What the tool takes."""
-
-    command: str = Field(default="ls", description="What to run.")
 
 
 def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
@@ -168,8 +160,8 @@ class House:
             "permit", ALLOW_ADMINS if askers != (MIA,) else replace(ALLOW_MEMBERS, approval="always")
         )
 
-        async def does(asked: Run, _: ToolContext) -> str:
-            self.ran.append(asked.command)
+        async def does(_: ToolContext, *, command: str = "ls") -> str:
+            self.ran.append(command)
             return DONE
 
         where = ToolContext(
@@ -181,7 +173,7 @@ class House:
             requesters=askers,
             trust=trace,
         )
-        hands = ToolDispatcher([Tool.create(define_tool(tool, "Runs it.", Run), Run, does, permit)], self._gate)
+        hands = ToolDispatcher([build_tool(does, "Runs it.", permit, name=tool)], self._gate)
         call = asyncio.create_task(hands.call(ToolCall(id="c", name=tool, arguments=written), where))
         self._calls.append(call)
         return call

@@ -24,8 +24,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement, TurnRecord, dedup_key
 from gateway.core.redaction import Redactor
-from gateway.core.tool import Tool, ToolContext
-from gateway.core.tool_spec import ToolArguments, define_tool
+from gateway.core.tool import ToolContext, build_tool
 from gateway.runtime.agent import Agent
 from gateway.runtime.agents import Agents
 from gateway.runtime.lane import TurnHandle
@@ -50,13 +49,11 @@ def tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
-class ReadFile(ToolArguments):
-    """`read_file`."""
-
-    path: str
+async def _read_file(_: ToolContext, *, path: str) -> str:
+    raise AssertionError(path)
 
 
-READ_FILE = define_tool("read_file", "Read a file of the project.", ReadFile, task=True)
+READ_FILE = build_tool(_read_file, "Read a file of the project.", name="read_file", task=True)
 
 
 @dataclass
@@ -227,10 +224,10 @@ class Home:
     def _give(self, mind: Agent) -> None:
         """Let the agent have `read_file`, too."""
 
-        async def read_file(asked: ReadFile, _: ToolContext) -> str:
-            return self.files(asked.path)
+        async def read_file(_: ToolContext, *, path: str) -> str:
+            return self.files(path)
 
-        mind.tools._tools[READ_FILE.name] = Tool.create(READ_FILE, ReadFile, read_file)
+        mind.tools._tools[READ_FILE.spec.name] = replace(READ_FILE, handler=read_file)
         mind.tools.pin_specs()
 
     async def end(self) -> None:

@@ -21,7 +21,6 @@ from agent.models.config import (
 )
 from agent.tokens.calibration import TokenMeter
 from agent.tokens.counter import OfflineCounter
-from agent.tools.specs import ALL_TOOLS, LOAD_SKILL
 from agent.turn import build_prefix_request
 from agent.workspace import default_workspace
 from agent.workspace.persona import read_workspace
@@ -33,6 +32,7 @@ from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.core.clock import SystemClock
 from gateway.core.tool_spec import ToolSpec
 from gateway.tools.dispatch import is_off
+from gateway.tools.registry import built_in_specs
 
 TOKEN_UNDERCOUNT: Final = 1.35
 """Newer Claude tokenizers yield about 30 % more tokens than our offline tokenizer
@@ -265,7 +265,7 @@ def _build_prefix_request(
 ) -> ModelRequest:
     root = agent.workspace or default_workspace()
     persona = read_workspace(root, "public", provider.kind).bundle.identity
-    loads_skills = any(one.name == LOAD_SKILL.name for one in tools)
+    loads_skills = any(one.name == "load_skill" for one in tools)
     catalogue = SkillLibrary(root).refresh().text if loads_skills else ""
     brief = PromptInput(
         persona=persona, skills=catalogue, card="", history=(), input_text="", tool_surface=agent.surface
@@ -286,5 +286,7 @@ def _count_tokens(name: str, request: ModelRequest) -> int:
 
 def _list_tools(settings: Settings) -> tuple[ToolSpec, ...]:
     return tuple(
-        spec for spec in sorted(ALL_TOOLS, key=lambda spec: spec.name) if not is_off(spec.name, settings.tools.off)
+        spec
+        for spec in sorted(built_in_specs(), key=lambda spec: spec.name)
+        if not is_off(spec.name, settings.tools.off)
     )

@@ -22,7 +22,6 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from agent.models.config import LocalConfig, ScriptedConfig
-from agent.tools.specs import BASH
 from agent.workspace import default_workspace
 from agent.workspace.persona import read_workspace
 from gateway.cli.doctor.base import DoctorContext, DoctorEnvironment, run_in_thread
@@ -623,7 +622,7 @@ async def check_sandbox(context: DoctorContext) -> Sequence[Finding]:
     tools, env, root = context.settings.tools, context.environment.env, context.environment.root
     search = env.get("PATH", os.defpath)
     sandbox = SandboxObservation(
-        is_wanted=not is_off(BASH.name, tools.off),
+        is_wanted=not is_off("bash", tools.off),
         is_sandboxed=tools.bash.sandbox == "bubblewrap",
         program=shutil.which("bwrap", path=search),
         container=bool(find_container(root, env)),

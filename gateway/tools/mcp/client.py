@@ -268,7 +268,7 @@ CALL_GRACE_S: Final = 4 * DOWN_WAIT_S
 def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, keep: KeepImage | None) -> Tool:
     """Build our tool for a tool of a server. `tool` is the server's own name for it."""
 
-    async def handler(arguments: str, context: ToolContext) -> ToolOutput:  # noqa: ARG001 - the context does not matter
+    async def handler(_: ToolContext, *, arguments: str) -> ToolOutput:
         answer = await server.call(tool, _parse_arguments(arguments))
         origin = f"mcp {server.name} {tool}"
         shown, kept = [], []
@@ -281,7 +281,7 @@ def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, keep: Kee
         return ToolOutput(text=text, kind="mcp", origin=origin, is_untrusted=True, is_foreign=True, images=tuple(kept))
 
     permit = ToolPermit(role=server.config.role, approval=server.config.approval)
-    return Tool(spec, None, handler, permit, server.config.timeout + CALL_GRACE_S, "cheap")
+    return Tool(spec, None, handler, permit, lambda: server.config.timeout + CALL_GRACE_S)
 
 
 def _parse_arguments(written: str) -> dict[str, object]:

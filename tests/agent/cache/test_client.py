@@ -16,7 +16,7 @@ from agent.models.anthropic import AnthropicModel
 from agent.models.base import ModelBusy, ModelMessage, ModelRequest, StreamEnd, SystemBlock, TextPart
 from agent.tokens.calibration import TokenEstimate, TokenMeter
 from agent.tokens.counter import OfflineCounter
-from agent.tools.specs import ENDING_TOOLS
+from agent.tools import ENDING_TOOLS
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage
 from tests.servers.messages_cache import MessagesCache

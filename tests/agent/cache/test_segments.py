@@ -9,7 +9,7 @@ from agent.cache.plan import describe_difference, segment_prompt
 from agent.models.base import ModelRequest
 from agent.prompt import build_request
 from agent.tokens.counter import OfflineCounter, PromptSize, measure_prompt
-from agent.tools.specs import ENDING_TOOLS
+from agent.tools import ENDING_TOOLS
 from gateway.core.tool_spec import Image
 from tests.gateway.stream.test_media import png
 

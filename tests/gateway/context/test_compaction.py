@@ -28,7 +28,7 @@ from agent.models.base import (
 )
 from agent.prompt import build_request
 from agent.summary import NO_CALLS_HINT, build_summary_request
-from agent.tools.specs import ENDING_TOOLS
+from agent.tools import ENDING_TOOLS
 from gateway.config.models import CompactionConfig
 from gateway.context.compaction import OVER_BUDGET, Summarizer, SummaryResult
 from gateway.core.clock import ManualClock

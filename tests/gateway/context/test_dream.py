@@ -13,17 +13,21 @@ from hypothesis import strategies as st
 from agent.brief import PromptBinding, PromptInput, TurnProgress
 from agent.models.base import ModelBusy, ModelMessage, ModelRequest, TextPart, ToolResult
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
-from agent.tools.specs import NOTE_TOOLS
 from agent.turn import take_turn
 from gateway.context.dream import MAX_NOTES_TOKENS, DreamResult, strip_wrapping, truncate_lines
 from gateway.context.memory import MemoryStore, find_newest_dream
 from gateway.core.clock import ManualClock
 from gateway.core.facts import MemoryConsolidated, Seq, inner_conversation
+from gateway.core.tool import specs_of
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from gateway.store import AppendFailed
+from gateway.tools.memory import MemoryTools
 from tests.kits.channels import story
 from tests.kits.journal import ANN, OWNER, ROOM, Papers, at, papers
 from tests.kits.scripted_turn import NoTools
+
+NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
+"""journal, remember, recall."""
 
 BRIEF = PromptInput(
     persona="I am",

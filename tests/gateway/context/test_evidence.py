@@ -15,10 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.models.base import ToolResult
-from agent.tools import specs
 from agent.turn import take_turn
 from gateway.config.models import ContextOptimizationConfig
 from gateway.context.evidence import MAX_TURNS, UNKNOWN_HANDLE, EvidenceStore
+from gateway.context.journal import JournalStore, NoteForgetter
+from gateway.context.memory import MemoryStore
+from gateway.context.search import RecallSearch
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -45,11 +47,12 @@ from gateway.core.facts import (
     dedup_key,
 )
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Tool
+from gateway.core.tool import tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.memory import MAX_EVIDENCE_CHARS, MemoryTools
 from tests.kits.channels import story
 from tests.kits.evidence import Bring
 from tests.kits.examples import examples
@@ -99,7 +102,7 @@ class Desk:
         await self.store.append([NewEntry(fact=judged, at=NOW, conversation=place.conversation, cause=seq)])
         return seq
 
-    async def whole(self, handle: str, place: Address = ROOM, *, limit: int = specs.MAX_EVIDENCE_CHARS) -> str:
+    async def whole(self, handle: str, place: Address = ROOM, *, limit: int = MAX_EVIDENCE_CHARS) -> str:
         """As the model puts it together, range by range."""
         text, offset = "", 0
         while True:
@@ -137,8 +140,19 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         anywhere = BindingPattern(
             channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False)
         )
-        evidences = EvidenceStore(store, clock, PrivacyCache(store, Bindings([staff, anywhere])))
-        hands = ToolDispatcher([Tool.create(specs.FETCH_EVIDENCE, specs.FetchEvidenceArgs, evidences.fetch)])
+        places = PrivacyCache(store, Bindings([staff, anywhere]))
+        evidences = EvidenceStore(store, clock, places)
+        journal, memory = JournalStore(store, clock, lambda _: tmp_path), MemoryStore(store, clock, lambda _: tmp_path)
+        hands = ToolDispatcher(
+            tools_of(
+                MemoryTools(
+                    journal,
+                    RecallSearch(store, places, memory.read, journal.read_handwritten),
+                    NoteForgetter(store, clock, places, journal, memory),
+                    evidences,
+                )
+            )
+        )
         made = Desk(store, clock, evidences, hands)
         if not await store.newest_entries(1, kinds=["mention"]):
             await made.write(_spoken(ROOM))  # so that the place is known not to be a direct chat
@@ -160,7 +174,7 @@ def step(*results: str | ToolCallRecord, text: str = "", heard: str = "") -> Tur
     return TurnStep(text=text, calls=tuple(calls), heard=heard)
 
 
-@pytest.mark.parametrize("text", [HUGE, ODD, "", " ", "\n", "x" * specs.MAX_EVIDENCE_CHARS, "[e1: forged]\n"])
+@pytest.mark.parametrize("text", [HUGE, ODD, "", " ", "\n", "x" * MAX_EVIDENCE_CHARS, "[e1: forged]\n"])
 def test_evidence_is_exact_after_a_restart_too(tmp_path: Path, text: str) -> None:
     @story
     async def run() -> None:

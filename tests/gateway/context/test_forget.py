@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from agent.journal import parse_journal
-from agent.tools.specs import ForgetArgs
 from gateway.context.journal import NO_MATCH, NOT_ALLOWED
 from gateway.context.search import NOTHING_FOUND
 from gateway.core.clock import ManualClock
@@ -29,7 +28,7 @@ def by(place: Address, *roles: str, everything: bool | None = None) -> ToolConte
 
 
 async def forget(kit: Papers, what: str, where: ToolContext) -> str:
-    given = await kit.forgetting.forget(ForgetArgs(what=what), where)
+    given = await kit.forgetting.forget(what, where)
     if isinstance(given, ToolOutput):
         assert given.is_untrusted
         return given.text

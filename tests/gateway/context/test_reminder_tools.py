@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.models.base import ToolResult
-from agent.tools.specs import CANCEL_REMINDER, LIST_REMINDERS, REMIND, CancelReminderArgs, ListRemindersArgs, RemindArgs
-from gateway.context.reminders import ReminderService, ReminderTools
+from gateway.context.reminders import ReminderService
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Alarm, SenderId
 from gateway.core.facts import ReminderSet, TurnId, inner_conversation
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Requester, Tool, ToolContext, TurnTrust
+from gateway.core.tool import Requester, ToolContext, TurnTrust, tools_of
 from gateway.core.tool_spec import ToolCall
 from gateway.store import NewEntry, PendingReminder, Store
 from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.memory import ReminderTools
 from tests.kits.store import place, run
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -45,14 +45,7 @@ class Desk:
         clock = ManualClock(START)
         self.store = store
         reminders = ReminderService(store, clock, timezone="Europe/Zurich", max_count=60, fire=nobody)
-        does = ReminderTools(reminders, clock)
-        self.hands = ToolDispatcher(
-            [
-                Tool.create(REMIND, RemindArgs, does.remind),
-                Tool.create(LIST_REMINDERS, ListRemindersArgs, does.list_reminders),
-                Tool.create(CANCEL_REMINDER, CancelReminderArgs, does.cancel_reminder),
-            ]
-        )
+        self.hands = ToolDispatcher(tools_of(ReminderTools(reminders, clock)))
 
     async def call(self, where: ToolContext, name: str, **arguments: str) -> ToolResult:
         return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), where)

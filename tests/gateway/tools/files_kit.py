@@ -14,7 +14,7 @@ from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
 from gateway.core.facts import TurnId
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Requester, ToolContext
+from gateway.core.tool import Requester, ToolContext, tools_of
 from gateway.core.tool_spec import ToolCall, canonical_json
 from gateway.stream.media import MediaStore
 from gateway.tools.dispatch import ToolDispatcher
@@ -76,7 +76,7 @@ def files(tmp_path: Path, max_bytes: int = 100_000) -> Files:
     path = tmp_path / "files"
     root = WorkspaceRoot(path, max_bytes)
     hands = FileTools(root, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))
-    return Files(path, root, ToolDispatcher(hands.tools), outside)
+    return Files(path, root, ToolDispatcher(tools_of(hands)), outside)
 
 
 def traps(path: Path, outside: Path) -> None:

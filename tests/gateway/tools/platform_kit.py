@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from agent.tools import specs
 from channels.base import BeforeSend, Capabilities, Emit, Part, RoomMembers, SendError, no_before_send
 from gateway.context.conversation import ConversationReader
 from gateway.context.digest import DigestBuilder
@@ -241,15 +240,15 @@ class Stagehands:
 
     async def read(self, where: ToolContext, **asked: object) -> list[str]:
         """Lines of `read_room`, below the first."""
-        given = await self.hand("read_room", specs.ReadRoomArgs(**asked), where)
+        given = await self.hand("read_room", where, **asked)
         assert isinstance(given, ToolOutput)
         assert given.is_untrusted
         return given.text.split("\n")[1:]
 
-    async def hand(self, name: str, asked: object, where: ToolContext) -> str | ToolOutput:
+    async def hand(self, name: str, where: ToolContext, **asked: object) -> str | ToolOutput:
         """Carry one out, past the gate. Raises Refused."""
         (hand,) = [one for one in self.rooms.tools if one.spec.name == name]
-        return await hand.handler(asked, where)
+        return await hand.handler(where, **asked)
 
 
 @contextlib.asynccontextmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ import pytest
 from agent.models.base import ToolResult
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.facts import TurnId
-from gateway.core.permissions import ALLOW_ADMINS
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ToolPermit
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Tool, ToolContext, ToolOutput
-from gateway.core.tool_spec import ToolArguments, ToolCall, ToolCallRefused, define_tool
+from gateway.core.tool import Tool, ToolContext, ToolOutput, build_tool
+from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import StoreClosed
 from gateway.tools.dispatch import MAX_RESULT_CHARS, ToolDispatcher
 
@@ -21,17 +22,12 @@ OTHER = Address(channel=ChannelName("irc.test"), room=RoomId("#b"))
 WHERE = ToolContext(turn=TurnId("T"), agent="ana", at=AT, visibility=Visibility(scope=PUBLIC), autonomous=False)
 
 
-class Word(ToolArguments):
-    """A word."""
+def hand(name: str, does: Any = None, permit: ToolPermit = ALLOW_ANYBODY, *, time_s: float = 0.0) -> Tool:
+    async def echo(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
+        return word
 
-    word: str
-
-
-def hand(name: str, does: Any = None, **said: Any) -> Tool:
-    async def echo(asked: Word, where: ToolContext) -> str:  # noqa: ARG001 - as all hands
-        return asked.word
-
-    return Tool.create(define_tool(name, "Say it.", Word), Word, does or echo, **said)
+    made = build_tool(does or echo, "Say it.", permit, name=name)
+    return replace(made, timeout_s=lambda: time_s) if time_s else made
 
 
 class Servers:
@@ -62,11 +58,11 @@ def test_a_call_is_carried_out_and_counted() -> None:
 def test_what_takes_too_long_is_ended() -> None:
     ended = []
 
-    async def slow(asked: Word, where: ToolContext) -> str:  # noqa: ARG001 - as all hands
+    async def slow(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
         try:
             await asyncio.Event().wait()
         finally:
-            ended.append(asked.word)
+            ended.append(word)
         return ""
 
     result = call(ToolDispatcher([hand("slow", slow, time_s=0.01)]), "slow")
@@ -77,7 +73,7 @@ def test_what_takes_too_long_is_ended() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("secret"), KeyError("secret"), TimeoutError("secret")])
 def test_a_bug_in_a_tool_is_an_error_result_without_its_words(error: Exception) -> None:
-    async def broken(asked: Word, where: ToolContext) -> str:  # noqa: ARG001 - as all hands
+    async def broken(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
         raise error
 
     result = call(ToolDispatcher([hand("broken", broken)]), "broken")
@@ -86,7 +82,7 @@ def test_a_bug_in_a_tool_is_an_error_result_without_its_words(error: Exception) 
 
 
 def test_without_its_log_the_gateway_does_not_go_on() -> None:
-    async def broken(asked: Word, where: ToolContext) -> str:  # noqa: ARG001 - as all hands
+    async def broken(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
         raise StoreClosed
 
     with pytest.raises(StoreClosed):
@@ -99,8 +95,8 @@ def test_where_nobody_can_be_asked_only_rights_count() -> None:
 
 
 def test_text_from_outside_is_remembered_for_the_turn() -> None:
-    async def page(asked: Word, where: ToolContext) -> ToolOutput:  # noqa: ARG001 - as all hands
-        return ToolOutput(text=asked.word, is_untrusted=True, is_foreign=True)
+    async def page(where: ToolContext, *, word: str) -> ToolOutput:  # noqa: ARG001 - as all hands
+        return ToolOutput(text=word, is_untrusted=True, is_foreign=True)
 
     where = ToolContext(turn=TurnId("T"), agent="ana", at=AT, visibility=Visibility(scope=PUBLIC), autonomous=False)
     hands = ToolDispatcher([hand("page", page), hand("echo")])
@@ -111,7 +107,7 @@ def test_text_from_outside_is_remembered_for_the_turn() -> None:
 
 
 def test_a_result_is_bounded() -> None:
-    async def much(asked: Word, where: ToolContext) -> str:  # noqa: ARG001 - as all hands
+    async def much(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
         return "x" * (MAX_RESULT_CHARS + 7)
 
     told = call(ToolDispatcher([hand("much", much)]), "much").text
@@ -126,7 +122,7 @@ def test_what_is_off_is_neither_told_nor_carried_out() -> None:
 
 
 def test_the_list_is_pinned_and_what_comes_late_can_be_called_all_the_same() -> None:
-    async def gone(asked: Word, where: ToolContext) -> str:  # noqa: ARG001 - as all hands
+    async def gone(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
         raise ToolCallRefused("It is gone.")
 
     servers = Servers(hand("mcp_a"), hand("mcp_b", gone))
@@ -148,9 +144,9 @@ def test_the_list_is_pinned_and_what_comes_late_can_be_called_all_the_same() -> 
 def test_what_is_under_way_is_told_where_it_is() -> None:
     seen: list[list[str]] = []
 
-    async def look(asked: Word, where: ToolContext) -> str:
+    async def look(where: ToolContext, *, word: str) -> str:
         seen.extend([hands.running_calls(where.at.conversation), hands.running_calls(OTHER.conversation)])
-        return asked.word
+        return word
 
     hands = ToolDispatcher([hand("look", look)])
     call(hands, "look")

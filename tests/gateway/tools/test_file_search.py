@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.tools.files import LINE_TIMEOUT_S, MAX_MATCHES, MAX_OUTPUT_CHARS, MAX_SEARCHED_CHARS, grep
-from gateway.tools.workspace_fs import MAX_ALTERNATIVES, MAX_LISTED, MAX_PATH_PARTS, GlobPattern, SearchLimits, glob
+from gateway.tools.files import LINE_TIMEOUT_S, MAX_MATCHES, MAX_OUTPUT_CHARS, MAX_SEARCHED_CHARS, search_text
+from gateway.tools.workspace_fs import (
+    MAX_ALTERNATIVES,
+    MAX_LISTED,
+    MAX_PATH_PARTS,
+    GlobPattern,
+    SearchLimits,
+    list_paths,
+)
 from tests.gateway.tools.files_kit import Files, files
 
 SLOW = "(a|a)*[bc]"
@@ -39,7 +46,7 @@ def here(tmp_path: Path) -> Files:
 
 
 def listed(here: Files, pattern: str) -> list[str]:
-    return glob(here.root, pattern, SearchLimits()).splitlines()[1:]
+    return list_paths(here.root, pattern, SearchLimits()).splitlines()[1:]
 
 
 @pytest.mark.parametrize(
@@ -73,10 +80,13 @@ def test_a_glob_lists_what_matches_in_order(here: Files, pattern: str, found: li
 
 
 def test_a_glob_says_how_many_and_where_else_to_look(here: Files) -> None:
-    assert glob(here.root, "*.py", SearchLimits()).startswith("2 paths:\n")
-    assert glob(here.root, "a.py", SearchLimits()).startswith("1 path:\n")
-    assert glob(here.root, "today.md", SearchLimits()) == "Nothing matches. `**/today.md` looks into all directories."
-    assert glob(here.root, "x/*.md", SearchLimits()) == "Nothing matches."
+    assert list_paths(here.root, "*.py", SearchLimits()).startswith("2 paths:\n")
+    assert list_paths(here.root, "a.py", SearchLimits()).startswith("1 path:\n")
+    assert (
+        list_paths(here.root, "today.md", SearchLimits())
+        == "Nothing matches. `**/today.md` looks into all directories."
+    )
+    assert list_paths(here.root, "x/*.md", SearchLimits()) == "Nothing matches."
 
 
 @pytest.mark.parametrize(
@@ -93,7 +103,7 @@ def test_a_glob_says_how_many_and_where_else_to_look(here: Files) -> None:
 )
 def test_patterns_that_cannot_be_are_refused(here: Files, pattern: str, why: str) -> None:
     with pytest.raises(ToolCallRefused, match=re.escape(why)):
-        glob(here.root, pattern, SearchLimits())
+        list_paths(here.root, pattern, SearchLimits())
 
 
 paths = st.lists(st.text(st.sampled_from("ab."), min_size=1, max_size=3), min_size=1, max_size=4)
@@ -128,7 +138,7 @@ def test_no_name_makes_a_pattern_slow() -> None:
 
 
 def test_a_grep_tells_lines_with_their_places(here: Files) -> None:
-    assert grep(here.root, "hello", SearchLimits()).splitlines() == [
+    assert search_text(here.root, "hello", SearchLimits()).splitlines() == [
         "5 lines in 5 files, of 6 files searched; 1 file left out (binary):",
         ".hidden/x.txt:1:hello",
         "[odd].md:1:hello",
@@ -151,18 +161,18 @@ def test_a_grep_tells_lines_with_their_places(here: Files) -> None:
     ],
 )
 def test_it_looks_where_it_is_told(here: Files, arguments: dict[str, object], lines: list[str]) -> None:
-    assert grep(here.root, "hello", SearchLimits(), **arguments).splitlines()[1:] == lines  # type: ignore[arg-type] # a table
+    assert search_text(here.root, "hello", SearchLimits(), **arguments).splitlines()[1:] == lines  # type: ignore[arg-type] # a table
 
 
 def test_what_stands_for_something_else_in_a_line_is_found(here: Files) -> None:
     here.put("c.txt", b"caf\xe9\n")
-    assert grep(here.root, "caf\ufffd", SearchLimits()).splitlines()[1:] == ["c.txt:1:caf\ufffd"]
+    assert search_text(here.root, "caf\ufffd", SearchLimits()).splitlines()[1:] == ["c.txt:1:caf\ufffd"]
 
 
 def test_lines_around_are_told_once(here: Files) -> None:
     here.put("c.txt", "a1\nb\na2\nd\ne\nf\ng\na3")
     here.put("d.txt", "a4")
-    assert grep(here.root, r"^a\d", SearchLimits(), files="[cd].txt", context_lines=1).splitlines()[1:] == [
+    assert search_text(here.root, r"^a\d", SearchLimits(), files="[cd].txt", context_lines=1).splitlines()[1:] == [
         "c.txt:1:a1",
         "c.txt-2-b",
         "c.txt:3:a2",
@@ -189,7 +199,7 @@ def test_lines_around_are_told_once(here: Files) -> None:
 def test_what_cannot_be_searched_is_refused(here: Files, arguments: dict[str, str], why: str) -> None:
     pattern = arguments.pop("pattern")
     with pytest.raises(ToolCallRefused) as refused:
-        grep(here.root, pattern, SearchLimits(), **arguments)  # type: ignore[arg-type] # a table
+        search_text(here.root, pattern, SearchLimits(), **arguments)  # type: ignore[arg-type] # a table
     assert why in str(refused.value)
 
 
@@ -207,7 +217,7 @@ def test_a_pattern_that_takes_for_ever_is_refused_soon_and_lets_others_run(here:
     began = time.monotonic()
     try:
         with pytest.raises(ToolCallRefused, match=r"takes too long on line 2 of bad\.txt"):
-            grep(here.root, SLOW, SearchLimits())
+            search_text(here.root, SLOW, SearchLimits())
     finally:
         done.set()
         thread.join()
@@ -217,11 +227,11 @@ def test_a_pattern_that_takes_for_ever_is_refused_soon_and_lets_others_run(here:
 
 def test_long_lines_are_shown_around_what_matches(here: Files) -> None:
     here.put("min.js", "x" * 5_000 + "needle" + "y" * 5_000)
-    (line,) = grep(here.root, "needle", SearchLimits()).splitlines()[1:]
+    (line,) = search_text(here.root, "needle", SearchLimits()).splitlines()[1:]
     assert re.fullmatch(r"min\.js:1:\.\.\.x{100}needley+\.\.\.", line)
     assert len(line) < 450
     here.put("min.js", "x" * (MAX_SEARCHED_CHARS - 3) + "needle")
-    assert grep(here.root, "needle", SearchLimits(), path="min.js") == (
+    assert search_text(here.root, "needle", SearchLimits(), path="min.js") == (
         "No line matches, of 1 file searched; there may be more, but lines are searched up to their character 100,000: "
         "look for less."
     )
@@ -230,28 +240,31 @@ def test_long_lines_are_shown_around_what_matches(here: Files) -> None:
 def test_what_is_found_is_bounded_and_says_so(here: Files) -> None:
     for number in range(MAX_LISTED + 10):
         here.put(f"many/{number:05}.txt", "hello\n")
-    many = glob(here.root, "many/*", SearchLimits()).splitlines()
+    many = list_paths(here.root, "many/*", SearchLimits()).splitlines()
     assert many[0] == f"{MAX_LISTED} paths; there may be more, but so many match: use a narrower pattern:"
     assert many[1:] == [f"many/{number:05}.txt" for number in range(MAX_LISTED)]
-    lines = grep(here.root, "hello", SearchLimits(), path="many").splitlines()
+    lines = search_text(here.root, "hello", SearchLimits(), path="many").splitlines()
     assert lines[0].startswith(f"{MAX_MATCHES} lines in {MAX_MATCHES} files")
     assert "so many match" in lines[0]
     assert len(lines) == MAX_MATCHES + 1
     here.put("wide.txt", ("hello" + "x" * 390 + "\n") * 400)
-    assert len(grep(here.root, "hello", SearchLimits(), path="wide.txt", context_lines=20)) < MAX_OUTPUT_CHARS + 50_000
+    assert (
+        len(search_text(here.root, "hello", SearchLimits(), path="wide.txt", context_lines=20))
+        < MAX_OUTPUT_CHARS + 50_000
+    )
     here.put("one.txt", "hello\n" * MAX_MATCHES)
-    assert "so many" not in grep(here.root, "hello", SearchLimits(), path="one.txt"), "that was all"
+    assert "so many" not in search_text(here.root, "hello", SearchLimits(), path="one.txt"), "that was all"
 
 
 def test_names_bytes_and_time_are_bounded(here: Files) -> None:
-    assert "but there are so many files" in glob(here.root, "**", SearchLimits(names=5))
+    assert "but there are so many files" in list_paths(here.root, "**", SearchLimits(names=5))
     assert len(listed(here, "**")) > 5
-    assert "but there are so many files" in grep(here.root, "hello", SearchLimits(read_bytes=10))
+    assert "but there are so many files" in search_text(here.root, "hello", SearchLimits(read_bytes=10))
     times = iter(range(1_000))
-    told = glob(here.root, "**", SearchLimits(now=lambda: next(times), seconds=5))
+    told = list_paths(here.root, "**", SearchLimits(now=lambda: next(times), seconds=5))
     assert "but it took 5 s: use a narrower pattern" in told.splitlines()[0]
     times = iter(range(1_000))
-    assert "but it took 15 s: look for less" in grep(
+    assert "but it took 15 s: look for less" in search_text(
         here.root, "hello", SearchLimits(now=lambda: next(times), seconds=15)
     )
 
@@ -264,7 +277,7 @@ def test_nothing_goes_on_when_nobody_waits(here: Files) -> None:
         asked.append(1)
         return len(asked) > 3
 
-    grep(here.root, "x$", SearchLimits(stopped))
+    search_text(here.root, "x$", SearchLimits(stopped))
     assert len(asked) < 8
 
 
@@ -272,7 +285,7 @@ def test_directories_as_deep_as_a_path_can_be_and_deeper(here: Files) -> None:
     deep = "/".join(["d"] * (MAX_PATH_PARTS - 1))
     here.put(f"{deep}/a.txt", "needle")
     here.put(f"{deep}/d/b.txt", "needle")
-    told = grep(here.root, "needle", SearchLimits())
+    told = search_text(here.root, "needle", SearchLimits())
     assert told.splitlines()[1:] == [f"{deep}/a.txt:1:needle"]
     assert "1 directories could not be opened" in told
 
@@ -280,7 +293,7 @@ def test_directories_as_deep_as_a_path_can_be_and_deeper(here: Files) -> None:
 def test_names_that_nobody_can_write_are_told_in_one_line(here: Files) -> None:
     (here.path / "a\nb.txt").write_text("needle")
     (here.path.joinpath("c\udcff.txt")).write_text("needle")
-    told = grep(here.root, "needle", SearchLimits()) + glob(here.root, "*.txt", SearchLimits())
+    told = search_text(here.root, "needle", SearchLimits()) + list_paths(here.root, "*.txt", SearchLimits())
     assert "a?b.txt:1:needle" in told
     assert "c?.txt:1:needle" in told
     told.encode()
@@ -296,4 +309,4 @@ def test_lines_match_as_one_by_one(tmp_path_factory: pytest.TempPathFactory, lin
     wanted = [f"a.txt:{number}:{line}" for number, line in enumerate(lines, 1) if re.search(pattern, line)]
     if lines and not lines[-1]:
         wanted = [one for one in wanted if not one.startswith(f"a.txt:{len(lines)}:")]
-    assert grep(here.root, pattern, SearchLimits()).split("\n")[1:] == wanted
+    assert search_text(here.root, pattern, SearchLimits()).split("\n")[1:] == wanted

@@ -13,7 +13,7 @@ import pytest
 from agent.models.base import MAX_IMAGE_BYTES
 from gateway.config.models import MediaConfig
 from gateway.core.clock import SystemClock
-from gateway.core.tool import THREAD_STOP_S, ToolOutput, run_in_thread
+from gateway.core.tool import THREAD_STOP_S, ToolOutput, run_in_thread, tools_of
 from gateway.core.tool_spec import ToolCall
 from gateway.stream.media import MediaStore
 from gateway.tools.dispatch import ToolDispatcher
@@ -163,7 +163,7 @@ class Watched(WorkspaceRoot):
 def test_searches_leave_threads_to_others(tmp_path: Path) -> None:
     root = Watched(tmp_path, 1_000_000)
     (tmp_path / "a.txt").write_text("x\n" * 20_000)
-    hands = ToolDispatcher(FileTools(root, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock())).tools)
+    hands = ToolDispatcher(tools_of(FileTools(root, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))))
 
     async def story() -> None:
         call = ToolCall(id="1", name="grep", arguments='{"pattern":"^y$"}')

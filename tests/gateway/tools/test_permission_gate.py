@@ -13,8 +13,8 @@ from gateway.core.events import Address, RoomId, Usage
 from gateway.core.facts import Seq, ToolRefused, TurnId, TurnRecord
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, ToolPermit
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, TurnTrust
-from gateway.core.tool_spec import ToolArguments, ToolCall, define_tool
+from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, TurnTrust, build_tool
+from gateway.core.tool_spec import ToolCall
 from gateway.store import NewEntry, Store
 from gateway.tools.dispatch import ALREADY_BEGUN, ApprovalRequest, PermissionGate, ToolDispatcher, has_side_effects
 from tests.kits.approvals import GUS, HERE, LOBBY, MIA, ROOT, story
@@ -26,10 +26,6 @@ WHO = identity.AccessPolicy(
     roles={f"{HERE}:root": "admin", f"{HERE}:mia": "member"},
     open_rooms={HERE: frozenset({RoomId("lobby")})},
 )
-
-
-class Nothing(ToolArguments):
-    """Takes nothing."""
 
 
 @dataclass
@@ -56,12 +52,12 @@ def where(*askers: Requester, scope: str = PUBLIC, foreign: str = "") -> ToolCon
     )
 
 
-async def does(_: Nothing, __: ToolContext) -> ToolOutput:
+async def does(_: ToolContext) -> ToolOutput:
     return ToolOutput(text="done", is_foreign=True)
 
 
 def hand(permit: ToolPermit, name: str = "bash") -> Tool:
-    return Tool.create(define_tool(name, "Runs it.", Nothing), Nothing, does, permit)
+    return build_tool(does, "Runs it.", permit, name=name)
 
 
 def gate(store: Store, asked: Asked, **tools: Any) -> PermissionGate:
@@ -177,7 +173,7 @@ async def test_a_reminder_lends_nobody_what_the_agent_may_do_by_itself(
 
 
 def acting(name: str = "bash", **said: Any) -> Tool:
-    return Tool.create(define_tool(name, "Runs it.", Nothing, task=True, **said), Nothing, does, ALLOW_ADMINS)
+    return build_tool(does, "Runs it.", ALLOW_ADMINS, name=name, task=True, **said)
 
 
 def ended(turn: str) -> NewEntry:
@@ -225,4 +221,4 @@ def test_only_what_changes_something_is_written_down_before() -> None:
     assert has_side_effects(acting())
     assert not has_side_effects(acting(parallel=True))
     assert not has_side_effects(hand(ALLOW_ADMINS))
-    assert not has_side_effects(Tool.create(define_tool("x", "It.", Nothing, task=True), Nothing, does, ALLOW_MEMBERS))
+    assert not has_side_effects(build_tool(does, "It.", ALLOW_MEMBERS, task=True))

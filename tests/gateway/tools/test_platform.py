@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.specs import DeleteOwnArgs, EditOwnArgs, ReactArgs, SetTopicArgs
 from channels.base import RateLimited, Rejected, SendError, Uncertain, Unreachable
 from gateway.core.events import Address, EventId, MessageDeleted, MessageId, Post, PostKey
 from gateway.core.facts import PlatformAction
@@ -41,11 +40,8 @@ async def test_a_reaction_is_put_on_what_is_answered_and_taken_off(tmp_path: Pat
         await kit.say(1, "old", fate="context")
         await kit.say(2, "new")
         where = at(ROOM, "ann")
-        assert await kit.hand("react", ReactArgs(message="last", reaction="👍"), where) == "It is there."
-        assert (
-            await kit.hand("react", ReactArgs(message="`LAST`", reaction="👍", remove=True), where)
-            == "It is taken off."
-        )
+        assert await kit.hand("react", where, message="last", reaction="👍") == "It is there."
+        assert await kit.hand("react", where, message="`LAST`", reaction="👍", remove=True) == "It is taken off."
         assert done(kit) == [("react", "#room", "2", "👍"), ("unreact", "#room", "2", "👍")]
         assert await kit.acted() == [
             ("react", "begun"),
@@ -61,11 +57,11 @@ async def test_a_reaction_is_put_on_what_is_answered_and_taken_off(tmp_path: Pat
 async def test_where_nothing_is_new_last_is_what_was_heard_last(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
         with pytest.raises(ToolCallRefused, match="Nothing that you were told"):
-            await kit.hand("react", ReactArgs(message="last", reaction="x"), at(ROOM))
+            await kit.hand("react", at(ROOM), message="last", reaction="x")
         await kit.say(1, "heard")
         await kit.say(2, "refused", fate="refused")
         await kit.post("an answer")
-        await kit.hand("react", ReactArgs(message="last", reaction="x"), at(ROOM))
+        await kit.hand("react", at(ROOM), message="last", reaction="x")
         assert done(kit) == [("react", "#room", "1", "x")]
 
 
@@ -76,7 +72,7 @@ async def test_a_message_is_named_by_its_handle_whatever_recall_found_of_it(tmp_
         post = await kit.post("answer")
         cause = (await kit.store.entry(post)) or pytest.fail("no post")
         for handle in (f"m{said}", f"M{post}", f"m{cause.cause}"):
-            await kit.hand("react", ReactArgs(message=handle, reaction="x"), at(ROOM, "ann"))
+            await kit.hand("react", at(ROOM, "ann"), message=handle, reaction="x")
         assert [what[2] for what in done(kit)] == ["1", "p1", "p1"]
 
 
@@ -87,7 +83,7 @@ def test_a_forged_handle_names_nothing(tmp_path: Path, handle: str) -> None:
         async with stagehands(tmp_path) as kit:
             await kit.say(1, "hello", fate="refused")
             with pytest.raises(ToolCallRefused, match="no message with that handle"):
-                await kit.hand("react", ReactArgs(message=handle, reaction="x"), at(ROOM, "ann"))
+                await kit.hand("react", at(ROOM, "ann"), message=handle, reaction="x")
             assert done(kit) == []
 
     run()
@@ -103,7 +99,7 @@ def test_nobody_learns_of_a_message_in_another_private_place(tmp_path: Path, pla
             for where in (at(ROOM, "ann"), at(OWN)):
                 for seq in (said, post):
                     with pytest.raises(ToolCallRefused) as told:
-                        await kit.hand("react", ReactArgs(message=f"m{seq}", reaction="x"), where)
+                        await kit.hand("react", where, message=f"m{seq}", reaction="x")
                     assert str(told.value) == UNKNOWN_MESSAGE
             assert done(kit) == []
 
@@ -116,15 +112,15 @@ async def test_from_a_room_another_one_is_out_of_reach_and_from_inside_it_is_not
         said = await kit.say(1, "hello", OTHER)
         theirs = await kit.say(2, "hello", PEER)
         with pytest.raises(ToolCallRefused, match="only an owner alone"):
-            await kit.hand("react", ReactArgs(message=f"m{said}", reaction="x"), at(ROOM, "olga"))
+            await kit.hand("react", at(ROOM, "olga"), message=f"m{said}", reaction="x")
         with pytest.raises(ToolCallRefused, match="do not live there"):
-            await kit.hand("react", ReactArgs(message=f"m{theirs}", reaction="x"), at(OWN))
-        await kit.hand("react", ReactArgs(message=f"m{said}", reaction="x"), at(OWN))
-        await kit.hand("react", ReactArgs(message=f"m{said}", reaction="y"), at(OWNER, "olga"))
+            await kit.hand("react", at(OWN), message=f"m{theirs}", reaction="x")
+        await kit.hand("react", at(OWN), message=f"m{said}", reaction="x")
+        await kit.hand("react", at(OWNER, "olga"), message=f"m{said}", reaction="y")
         assert done(kit) == [("react", "#other", "1", "x"), ("react", "#other", "1", "y")]
         for name in ("last", "mine"):
             with pytest.raises(ToolCallRefused, match="by yourself"):
-                await kit.hand("react", ReactArgs(message=name, reaction="x"), at(OWN))
+                await kit.hand("react", at(OWN), message=name, reaction="x")
 
 
 @story
@@ -134,7 +130,7 @@ async def test_an_own_post_is_edited_and_then_deleted(tmp_path: Path) -> None:
         await kit.post("first")
         await kit.post("secnod")
         where = at(ROOM, "mia")
-        told = await kit.hand("edit_own", EditOwnArgs(message="mine", text="second"), where)
+        told = await kit.hand("edit_own", where, message="mine", text="second")
         assert "still has the old words" in str(told)
         lines = await kit.read(where)
         assert [line.split("] ", 1)[1] for line in lines] == [
@@ -142,12 +138,12 @@ async def test_an_own_post_is_edited_and_then_deleted(tmp_path: Path) -> None:
             "you (agent): first",
             "you (agent) (edited): second",
         ]
-        await kit.hand("delete_own", DeleteOwnArgs(message="mine"), where)
-        await kit.hand("delete_own", DeleteOwnArgs(message="mine"), where)
+        await kit.hand("delete_own", where, message="mine")
+        await kit.hand("delete_own", where, message="mine")
         assert done(kit) == [("edit", "#room", "p2", "second"), ("delete", "#room", "p2"), ("delete", "#room", "p1")]
         assert len(await kit.read(where)) == 1
         with pytest.raises(ToolCallRefused, match="nothing here lately"):
-            await kit.hand("delete_own", DeleteOwnArgs(message="mine"), where)
+            await kit.hand("delete_own", where, message="mine")
 
 
 @story
@@ -159,11 +155,11 @@ async def test_only_own_messages_are_changed(tmp_path: Path) -> None:
         whose = {f"m{said}": "somebody else", f"m{peers}": "somebody else", f"m{answer}": "no message"}
         for handle, why in whose.items():
             with pytest.raises(ToolCallRefused, match=why):
-                await kit.hand("edit_own", EditOwnArgs(message=handle, text="x"), at(ROOM, "mia"))
+                await kit.hand("edit_own", at(ROOM, "mia"), message=handle, text="x")
             with pytest.raises(ToolCallRefused, match=why):
-                await kit.hand("delete_own", DeleteOwnArgs(message=handle), at(ROOM, "mia"))
+                await kit.hand("delete_own", at(ROOM, "mia"), message=handle)
         with pytest.raises(ToolCallRefused, match="nothing here lately"):
-            await kit.hand("delete_own", DeleteOwnArgs(message="mine"), at(ROOM, "mia"))
+            await kit.hand("delete_own", at(ROOM, "mia"), message="mine")
         assert done(kit) == []
         assert await kit.acted() == []
 
@@ -173,8 +169,8 @@ async def test_an_answer_in_pieces_is_not_edited_but_deleted_whole_from_its_end(
     async with stagehands(tmp_path) as kit:
         await kit.post("one|two|three")
         with pytest.raises(ToolCallRefused, match="3 pieces"):
-            await kit.hand("edit_own", EditOwnArgs(message="mine", text="x"), at(ROOM, "mia"))
-        await kit.hand("delete_own", DeleteOwnArgs(message="mine"), at(ROOM, "mia"))
+            await kit.hand("edit_own", at(ROOM, "mia"), message="mine", text="x")
+        await kit.hand("delete_own", at(ROOM, "mia"), message="mine")
         assert done(kit) == [("delete", "#room", "p3"), ("delete", "#room", "p2"), ("delete", "#room", "p1")]
 
 
@@ -186,7 +182,7 @@ async def test_what_somebody_else_deleted_is_not_there_any_more(tmp_path: Path) 
             await kit.happen(MessageDeleted(id=EventId(f"d{message}"), at=ROOM, message=MessageId(message), sent=NOW))
         for seq in (said, post):
             with pytest.raises(ToolCallRefused, match="no message with that handle"):
-                await kit.hand("react", ReactArgs(message=f"m{seq}", reaction="x"), at(ROOM))
+                await kit.hand("react", at(ROOM), message=f"m{seq}", reaction="x")
         assert await kit.read(at(ROOM)) == []
 
 
@@ -208,7 +204,7 @@ def test_a_failure_is_told_and_written_down(tmp_path: Path, error: SendError, to
         async with stagehands(tmp_path, stage) as kit:
             await kit.post("answer")
             with pytest.raises(ToolCallRefused, match=told):
-                await kit.hand("edit_own", EditOwnArgs(message="mine", text="x"), at(ROOM, "mia"))
+                await kit.hand("edit_own", at(ROOM, "mia"), message="mine", text="x")
             assert [state for _, state in await kit.acted()] == ends
             assert (await kit.read(at(ROOM)))[0].endswith("you (agent): answer")
 
@@ -232,7 +228,7 @@ async def test_cut_off_in_between_the_log_says_that_it_may_have_been_done(tmp_pa
 
 
 async def _react(kit: Stagehands, where: ToolContext) -> None:
-    await kit.hand("react", ReactArgs(message="last", reaction="x"), where)
+    await kit.hand("react", where, message="last", reaction="x")
 
 
 @story
@@ -240,12 +236,12 @@ async def test_a_topic_is_set_in_the_room_of_the_turn_alone(tmp_path: Path) -> N
     async with stagehands(tmp_path) as kit:
         await kit.say(1, "hello")
         await kit.say(2, "hello", ANN)
-        told = await kit.hand("set_topic", SetTopicArgs(topic=" News\r\nof\x00 today "), at(ROOM))
+        told = await kit.hand("set_topic", at(ROOM), topic=" News\r\nof\x00 today ")
         assert told == "That is the topic now."
         assert done(kit) == [("topic", "#room", "News of today")]
         for where in (at(ANN, "ann"), at(OWN)):
             with pytest.raises(ToolCallRefused, match="Only a room"):
-                await kit.hand("set_topic", SetTopicArgs(topic="x"), where)
+                await kit.hand("set_topic", where, topic="x")
 
 
 @story
@@ -254,13 +250,13 @@ async def test_a_platform_that_cannot_says_so(tmp_path: Path) -> None:
         await kit.say(1, "hello")
         await kit.post("answer")
         for name, asked in (
-            ("react", ReactArgs(message="last", reaction="x")),
-            ("edit_own", EditOwnArgs(message="mine", text="x")),
-            ("delete_own", DeleteOwnArgs(message="mine")),
-            ("set_topic", SetTopicArgs(topic="x")),
+            ("react", {"message": "last", "reaction": "x"}),
+            ("edit_own", {"message": "mine", "text": "x"}),
+            ("delete_own", {"message": "mine"}),
+            ("set_topic", {"topic": "x"}),
         ):
             with pytest.raises(ToolCallRefused, match="Deaf"):
-                await kit.hand(name, asked, at(ROOM, "mia"))
+                await kit.hand(name, at(ROOM, "mia"), **asked)
         assert await kit.acted() == []
 
 

@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.specs import MAX_MESSAGES, ReactArgs, ReadRoomArgs, WhoArgs
 from channels.base import Rejected, RoomMembers
 from gateway.core.events import Address, EventId, MessageEdited, MessageId, Post, PostKey, Sender, SenderId
 from gateway.core.facts import ConversationRewound, Seq
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry
-from gateway.tools.read_room import BAD_BEFORE, UNKNOWN_PLACE
+from gateway.tools.read_room import BAD_BEFORE, MAX_MESSAGES, UNKNOWN_PLACE
 from tests.gateway.tools.platform_kit import (
     ANN,
     OTHER,
@@ -31,7 +30,7 @@ from tests.kits.store import NOW
 
 
 async def given(kit: Stagehands, where: ToolContext, **asked: object) -> ToolOutput:
-    found = await kit.hand("read_room", ReadRoomArgs(**asked), where)
+    found = await kit.hand("read_room", where, **asked)
     assert isinstance(found, ToolOutput)
     return found
 
@@ -124,7 +123,7 @@ async def test_what_is_not_delivered_says_so(tmp_path: Path) -> None:
         assert line.endswith("you (agent): waits [not delivered yet]")
         for message in ("mine", f"m{post}"):
             with pytest.raises(ToolCallRefused, match="not delivered yet"):
-                await kit.hand("react", ReactArgs(message=message, reaction="x"), at(ROOM))
+                await kit.hand("react", at(ROOM), message=message, reaction="x")
         kit.link(up=True)
         await kit.delivered()
 
@@ -136,12 +135,9 @@ def test_another_private_place_or_one_that_is_not_ours_is_not_told(tmp_path: Pat
         async with stagehands(tmp_path) as kit:
             await kit.say(1, "secret", place)
             for where in (at(ROOM, "olga"), at(OTHER, "ann"), at(OWN)):
-                for name, asked in (
-                    ("read_room", ReadRoomArgs(address=place.conversation)),
-                    ("who", WhoArgs(address=place.conversation)),
-                ):
+                for name in ("read_room", "who"):
                     with pytest.raises(ToolCallRefused) as told:
-                        await kit.hand(name, asked, where)
+                        await kit.hand(name, where, address=place.conversation)
                     assert str(told.value) == UNKNOWN_PLACE
 
     run()
@@ -179,9 +175,9 @@ async def test_public_talk_is_told_elsewhere_as_foreign_and_an_owner_alone_reads
 @story
 async def test_by_itself_the_agent_names_the_place(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
-        for name, asked in (("read_room", ReadRoomArgs()), ("who", WhoArgs())):
+        for name in ("read_room", "who"):
             with pytest.raises(ToolCallRefused, match="by yourself"):
-                await kit.hand(name, asked, at(OWN))
+                await kit.hand(name, at(OWN))
         with pytest.raises(ToolCallRefused) as told:
             await given(kit, at(ROOM), before="m1; drop")
         assert str(told.value) == BAD_BEFORE
@@ -212,7 +208,7 @@ async def test_who_is_there_by_the_platforms_word_with_roles(tmp_path: Path) -> 
             total=120,
             note="Only those who are online are told.",
         )
-        told = await kit.hand("who", WhoArgs(), at(ROOM))
+        told = await kit.hand("who", at(ROOM))
         assert isinstance(told, ToolOutput)
         assert told.text.split("\n") == [
             "tg.test/#room, 5 of 120 people. Only those who are online are told.",
@@ -233,14 +229,14 @@ def test_who_spoke_is_told_where_the_platform_does_not_say(tmp_path: Path, *, ab
     @story
     async def run() -> None:
         async with stagehands(tmp_path, stage if able else Deaf()) as kit:
-            empty = await kit.hand("who", WhoArgs(), at(ROOM))
+            empty = await kit.hand("who", at(ROOM))
             assert isinstance(empty, ToolOutput)
             assert empty.text.endswith("tg.test/#room: nobody spoke there yet.")
             await kit.say(1, "a", who="ann")
             await kit.say(2, "b", who="mia")
             await kit.say(3, "c", who="ann")
             await kit.say(4, "d", who="eve", fate="refused")
-            told = await kit.hand("who", WhoArgs(), at(ROOM))
+            told = await kit.hand("who", at(ROOM))
             assert isinstance(told, ToolOutput)
             head, *lines = told.text.split("\n")
             assert head.startswith("Who is there was not told (not here). ") is able

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.specs import EditOwnArgs, SendFileArgs
 from gateway.core.events import PostFile
 from gateway.core.facts import PlatformAction, PostQueued
 from gateway.core.tool_spec import ToolCallRefused
@@ -19,7 +18,7 @@ DATA = b"one,two\n"
 
 async def send(kit: Stagehands, path: str = "out/table.csv", *, turn_id: str = "t", text: str = "") -> object:
     kit.cupboard.files.setdefault(path, DATA)
-    told = await kit.hand("send_file", SendFileArgs(path=path, text=text), at(ROOM, "mia", turn_id=turn_id))
+    told = await kit.hand("send_file", at(ROOM, "mia", turn_id=turn_id), path=path, text=text)
     await kit.delivered()
     return told
 
@@ -55,7 +54,7 @@ async def test_a_file_is_posted_with_its_name_and_text(tmp_path: Path) -> None:
 async def test_it_is_an_own_post_like_any_other(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
         await send(kit, text="look")
-        await kit.hand("edit_own", EditOwnArgs(message="mine", text="see"), at(ROOM, "mia"))
+        await kit.hand("edit_own", at(ROOM, "mia"), message="mine", text="see")
         assert isinstance(kit.stage, Stage)
         assert kit.stage.done == [("edit", "#room", "p1", "see")]
 
@@ -86,7 +85,7 @@ def test_what_is_too_large_or_empty_is_refused(tmp_path: Path, size: int, why: s
             with pytest.raises(ToolCallRefused, match=why):
                 await send(kit, "x")
             with pytest.raises(ToolCallRefused, match="no such file"):
-                await kit.hand("send_file", SendFileArgs(path="y"), at(ROOM, "mia"))
+                await kit.hand("send_file", at(ROOM, "mia"), path="y")
             assert await kit.facts("post", "acted") == []
 
     run()
@@ -98,7 +97,7 @@ async def test_where_no_file_can_be_sent_it_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ToolCallRefused, match="No files can be sent here"):
             await send(kit)
         with pytest.raises(ToolCallRefused, match="by yourself"):
-            await kit.hand("send_file", SendFileArgs(path="out/table.csv"), at(OWN))
+            await kit.hand("send_file", at(OWN), path="out/table.csv")
 
 
 @story
@@ -119,7 +118,7 @@ async def test_what_was_queued_before_a_crash_is_delivered_by_the_next_process_o
     async with stagehands(tmp_path) as kit:
         kit.link(up=False)
         kit.cupboard.files["a.png"] = DATA
-        await kit.hand("send_file", SendFileArgs(path="a.png"), at(ROOM, "mia"))
+        await kit.hand("send_file", at(ROOM, "mia"), path="a.png")
     for _ in range(2):
         async with stagehands(tmp_path, stage := Stage()) as kit:
             await kit.delivered()
@@ -147,4 +146,4 @@ async def test_cut_off_while_it_is_written_down_it_is_posted_all_the_same(tmp_pa
 
 
 async def _send(kit: Stagehands) -> None:
-    await kit.hand("send_file", SendFileArgs(path="a.png"), at(ROOM, "mia"))
+    await kit.hand("send_file", at(ROOM, "mia"), path="a.png")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.models.base import ToolResult
-from agent.tools.specs import LOAD_SKILL
 from agent.workspace.skills import SKILLS_HEADING
+from gateway.core.tool import specs_of, tools_of
 from gateway.core.tool_spec import ToolCall, canonical_json
 from gateway.tools.agent import SkillTools
 from gateway.tools.dispatch import ToolDispatcher
@@ -19,7 +19,7 @@ from tests.gateway.tools.files_kit import where
 
 def load(skills: SkillTools, role: str = "guest", **arguments: object) -> ToolResult:
     call = ToolCall(id="1", name="load_skill", arguments=canonical_json(arguments))
-    return asyncio.run(ToolDispatcher(skills.tools).call(call, where(role)))
+    return asyncio.run(ToolDispatcher(tools_of(skills)).call(call, where(role)))
 
 
 def skilled(root: Path, allowed: Collection[str] | None = None, scripts: str = "/skills") -> SkillTools:
@@ -31,8 +31,9 @@ def test_a_skill_is_read_by_anybodys_wish_as_the_operators_words(tmp_path: Path)
     result = load(skilled(tmp_path), name="tea")
     assert (result.text, result.is_error) == ("Boil water.", False)
     assert (result.kind, result.origin, result.is_untrusted) == ("skill", "skills/tea/SKILL.md", False)
-    assert LOAD_SKILL.is_parallel
-    assert not LOAD_SKILL.is_task
+    (spec,) = specs_of(SkillTools)
+    assert spec.is_parallel
+    assert not spec.is_task
 
 
 def test_what_is_beside_a_skill_is_told_with_it(tmp_path: Path) -> None:

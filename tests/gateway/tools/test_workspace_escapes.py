@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.tools.files import grep
+from gateway.tools.files import search_text
 from gateway.tools.workspace_fs import MAX_PATH_PARTS, SearchLimits, display_path, parse_path
 from tests.gateway.tools.files_kit import SECRET, files, state, traps
 
@@ -214,7 +214,7 @@ def test_nobody_wins_a_race_for_a_file(tmp_path: Path) -> None:
             except ToolCallRefused:
                 seen["refused"] += 1
             if number % 500 == 0:
-                assert "operator" not in grep(here.root, "operator|inside", SearchLimits())
+                assert "operator" not in search_text(here.root, "operator|inside", SearchLimits())
 
 
 def test_a_link_that_is_put_where_something_is_written_is_not_written_through(tmp_path: Path) -> None:

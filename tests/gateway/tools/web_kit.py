@@ -12,7 +12,7 @@ from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
 from gateway.core.facts import TurnId
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Requester, ToolContext, TurnTrust
+from gateway.core.tool import Requester, ToolContext, TurnTrust, tools_of
 from gateway.core.tool_spec import ToolCall
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.web import WebTools
@@ -52,7 +52,7 @@ class Desk:
     def __init__(self, web: WebTools, site: WebServer, names: Names) -> None:
         self.web, self.site, self.names = web, site, names
         self.where = replace(ROOM, trust=TurnTrust())
-        self._hands = ToolDispatcher(web.tools)
+        self._hands = ToolDispatcher(tools_of(web))
 
     async def call(self, name: str, **arguments: object) -> ToolResult:
         return await self._hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), self.where)

@@ -6,11 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.brief import PromptInput
-from agent.tools.specs import NOTE_TOOLS
-from agent.tools.surface import CALL_CAPABILITY, render_catalogue, specs_on_wire, unwrap_call
+from agent.tools import CALL_CAPABILITY, render_catalogue, specs_on_wire, unwrap_call
 from agent.turn_context import build_first_request
+from gateway.core.tool import specs_of
 from gateway.core.tool_spec import ToolCall, ToolSpec
+from gateway.tools.memory import MemoryTools
 from tests.kits.scripted_turn import Played, brief
+
+NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
+"""journal, remember, recall."""
 
 NEW = ToolSpec(name="zebra", description="Count stripes. Slowly.", schema='{"properties":{},"type":"object"}')
 SHARED = PromptInput(persona="You are Ana.", card="", history=(), input_text="hi", tool_surface="capability")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from agent.tools.specs import STAY_SILENT
+from agent.tools import STAY_SILENT
 from gateway.core.tool_spec import ToolArguments, ToolCallRefused, define_tool, parse_arguments
 
 

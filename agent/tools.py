@@ -1,4 +1,6 @@
-"""Surface of the tools: each offered by itself, or all through `call_capability` and a catalogue. Pure.
+"""Tools as the model sees them: those that end a turn, and the surface of all others. Pure.
+
+The surface: each tool is offered by itself, or all through `call_capability` and a catalogue.
 
 With the catalogue a request always lists the same single tool: a new capability changes a block behind the identity,
 and nothing in front of it.
@@ -14,6 +16,21 @@ from pydantic import Field
 from agent.journal import to_single_line
 from agent.steps import join_surrogates
 from gateway.core.tool_spec import ToolArguments, ToolCall, ToolSpec, canonical_json, define_tool
+
+STAY_SILENT = ToolSpec(
+    name="stay_silent",
+    description="End this turn without posting anything, because nothing needs to be said.",
+    schema='{"additionalProperties":false,"properties":{},"type":"object"}',
+    is_task=False,
+)
+YIELD_TO_USER = ToolSpec(
+    name="yield_to_user",
+    description="End this turn and rest until somebody speaks to you. Text written beside this call is posted.",
+    schema='{"additionalProperties":false,"properties":{},"type":"object"}',
+    is_task=False,
+)
+ENDING_TOOLS = (STAY_SILENT, YIELD_TO_USER)
+"""Tools that end a turn without a reply, or with the text beside the call."""
 
 ToolSurface = Literal["native", "capability"]
 

@@ -1,0 +1,247 @@
+"""Tools of an agent's memory: journal, notes, recall, evidence and reminders."""
+
+from datetime import timedelta
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS
+from gateway.context.evidence import EvidenceStore
+from gateway.context.journal import FORGET_PERMIT, JournalStore, NoteForgetter
+from gateway.context.reminders import MAX_LISTED, ReminderService, format_due
+from gateway.context.requesters import find_least_role
+from gateway.context.schedule import (
+    OnceSchedule,
+    SpokenTime,
+    describe_schedule_text,
+    format_duration,
+    parse_schedule,
+)
+from gateway.context.search import RecallSearch
+from gateway.core.clock import Clock
+from gateway.core.events import Address, SenderId
+from gateway.core.facts import is_inner
+from gateway.core.permissions import lowest_role, proven_role
+from gateway.core.tool import ToolContext, ToolOutput, tool
+from gateway.core.tool_spec import ToolCallRefused
+from gateway.store import PendingReminder
+
+MAX_QUERY_CHARS: Final = 200
+DEFAULT_EVIDENCE_CHARS: Final = 4_000
+MAX_EVIDENCE_CHARS: Final = 20_000
+
+
+class MemoryTools:
+    """Tools for the journal, notes, recall and evidence, for all agents. Handlers raise StoreError, too."""
+
+    def __init__(
+        self, journal: JournalStore, recall: RecallSearch, forgetter: NoteForgetter, evidence: EvidenceStore
+    ) -> None:
+        self._journal = journal
+        self._recall = recall
+        self._forgetter = forgetter
+        self._evidence = evidence
+
+    @tool(
+        "Write an entry into your journal: what happened, what you found out, what you mean to do. Nothing is posted. "
+        "It keeps to where it was written: what you write in private is found in private only.",
+        ephemeral=True,
+    )
+    async def journal(
+        self,
+        context: ToolContext,
+        *,
+        title: Annotated[str, Field(max_length=MAX_TITLE_CHARS, description="One line.")],
+        text: Annotated[
+            str, Field(min_length=1, max_length=MAX_TEXT_CHARS, description="What you want to know later.")
+        ],
+    ) -> str:
+        return await self._journal.write_entry(context, title, text)
+
+    @tool(
+        "Keep a fact for good, such as a name, a preference or a promise. Nothing is posted. "
+        "It keeps to where it was written, as a journal entry does."
+    )
+    async def remember(
+        self,
+        context: ToolContext,
+        *,
+        text: Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=MAX_TEXT_CHARS,
+                description="One fact, understandable without this conversation: who, what, since when.",
+            ),
+        ],
+    ) -> str:
+        return await self._journal.remember(context, text)
+
+    @tool(
+        "Search what was said before, and what you wrote down, for words. Gives at most ten places, the newest first, "
+        "of those that may be told here.",
+        parallel=True,
+    )
+    async def recall(
+        self,
+        context: ToolContext,
+        *,
+        query: Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=MAX_QUERY_CHARS,
+                description="A few words that must have been said together.",
+            ),
+        ],
+    ) -> ToolOutput:
+        found = await self._recall(context, query)
+        return ToolOutput(text=found, kind="messages", is_untrusted=True, is_foreign=True)
+
+    @tool(
+        "Forget for good what you wrote down with remember or journal. What was said in conversations is not touched.",
+        FORGET_PERMIT,
+    )
+    async def forget(
+        self,
+        context: ToolContext,
+        *,
+        what: Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=MAX_QUERY_CHARS,
+                description="Words that are all in it, or its handle, e.g. n12, as recall shows it.",
+            ),
+        ],
+    ) -> str | ToolOutput:
+        return await self._forgetter.forget(what, context)
+
+    @tool(
+        "Read word for word what you were told only in part: a result of a tool, or turns that are not shown any more. "
+        "Says where to go on if there is more of it.",
+        parallel=True,
+    )
+    async def fetch_evidence(
+        self,
+        context: ToolContext,
+        *,
+        handle: Annotated[
+            str,
+            Field(
+                min_length=1,
+                max_length=200,
+                description="As it stands where that was told, e.g. e12, t12.3 or v12-34.",
+            ),
+        ],
+        offset: Annotated[int, Field(ge=0, description="How many characters of it to leave out.")] = 0,
+        limit: Annotated[
+            int, Field(ge=1, le=MAX_EVIDENCE_CHARS, description="How many characters of it to give, at most.")
+        ] = DEFAULT_EVIDENCE_CHARS,
+    ) -> ToolOutput:
+        return await self._evidence.fetch(handle, offset, limit, context)
+
+
+class ReminderTools:
+    """Tools for reminders. Each returns a text for the model, or raises ToolCallRefused."""
+
+    def __init__(self, reminders: ReminderService, clock: Clock) -> None:
+        self._reminders = reminders
+        self._clock = clock
+
+    @tool(
+        "Set a reminder: when its time comes, you are told its text here and can act on it. Give `at`, `every` or "
+        "`cron`."
+    )
+    async def remind(
+        self,
+        context: ToolContext,
+        *,
+        text: Annotated[str, Field(description="What to be reminded of, in one line of at most 500 characters.")],
+        at: Annotated[
+            str,
+            Field(description="When: 2026-11-22T09:00 (with or without an offset), 18:30, tomorrow 9:00, or in 2h30m."),
+        ] = "",
+        every: Annotated[
+            str,
+            Field(description="To repeat: how long between two times, e.g. 90 min or 1 day. The first time is `at`."),
+        ] = "",
+        cron: Annotated[
+            str,
+            Field(
+                description="To repeat by the calendar, without `at` and `every`: minute, hour, day of the month, "
+                "month and day of the week, e.g. 0 9 * * 1-5."
+            ),
+        ] = "",
+        timezone: Annotated[
+            str, Field(description="Of `at` or `cron`, e.g. Europe/Zurich; left out: the operator's.")
+        ] = "",
+    ) -> str:
+        """Set a reminder for the requester with the least role; of several, for the last one."""
+        roles = [proven_role(one.role, verified=one.verified) for one in context.requesters]
+        least_role = lowest_role(roles) if roles else ""
+        requester = next(
+            (one for one, role in zip(context.requesters[::-1], roles[::-1], strict=True) if role == least_role), None
+        )
+        reminder = await self._reminders.set(
+            agent=context.agent,
+            at=_place_of(context),
+            by=requester.id if requester is not None else SenderId(""),
+            asked_by=requester.name if requester is not None else "",
+            text=text,
+            spoken=SpokenTime(at=at, every=every, cron=cron, timezone=timezone),
+            turn=context.turn,
+            role=find_least_role(context),
+            requester_role=least_role,
+        )
+        ahead = format_duration(round((reminder.due - self._clock.now()) / timedelta(seconds=1)))
+        then = (
+            ""
+            if isinstance(parse_schedule(reminder.schedule), OnceSchedule)
+            else f", then {describe_schedule_text(reminder.schedule)}"
+        )
+        return f"Reminder {reminder.id} is set for {format_due(reminder, self._reminders.timezone)}, in {ahead}{then}."
+
+    @tool("List the reminders of this conversation that are still to come.", parallel=True)
+    async def list_reminders(self, context: ToolContext) -> str | ToolOutput:
+        """List the reminders of this place."""
+        place = _place_of(context)
+        found = await self._reminders.list(context.agent, place.conversation if place is not None else None)
+        lines = [self._format_line(one) for one in found[:MAX_LISTED]]
+        if len(found) > MAX_LISTED:
+            lines.append(f"(and {len(found) - MAX_LISTED} later ones)")
+        if not lines:
+            return "There are no reminders here."
+        role = await self._reminders.least_role(found[:MAX_LISTED])
+        text = "\n".join(lines)
+        return ToolOutput(text=text, kind="reminders", origin="what people asked for", is_untrusted=True, role=role)
+
+    @tool("Cancel a reminder of this conversation.")
+    async def cancel_reminder(
+        self,
+        context: ToolContext,
+        *,
+        id: Annotated[str, Field(description="As list_reminders and remind name it.")],  # noqa: A002 - the model's word
+    ) -> str:
+        """Cancel a reminder of this place."""
+        place = _place_of(context)
+        done = await self._reminders.cancel(
+            id,
+            agent=context.agent,
+            place=place.conversation if place is not None else None,
+            reason=f"cancelled for {context.requesters[-1].name}" if context.requesters else "cancelled by the agent",
+        )
+        if not done:
+            raise ToolCallRefused("There is no such reminder here; list_reminders names them.")
+        return "It is cancelled."
+
+    def _format_line(self, reminder: PendingReminder) -> str:
+        requester_note = f", asked for by {reminder.asked_by}" if reminder.asked_by else ""
+        return (
+            f"{reminder.id}: {format_due(reminder, self._reminders.timezone)}, "
+            f"{describe_schedule_text(reminder.schedule)}{requester_note}: {reminder.text}"
+        )
+
+
+def _place_of(context: ToolContext) -> Address | None:
+    return None if is_inner(context.at.conversation) else context.at
