@@ -32,7 +32,7 @@ def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     @wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(240):
+            async with asyncio.timeout(600):
                 await test(*args, **kwargs)
 
         asyncio.run(bounded())
