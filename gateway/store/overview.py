@@ -189,7 +189,7 @@ DAILY_SPENDING = {
 LIVE_EVENT_KINDS = "('judged', 'turn_ended', 'post', 'delivery')"
 COUNT_MISSED = f"""
 SELECT count(*) FROM (SELECT 1 FROM log INDEXED BY log_kind WHERE kind IN {LIVE_EVENT_KINDS}
-    AND seq > ? AND seq <= ? LIMIT {MAX_TURNS})
+    AND seq > ?1 AND seq <= ?2 AND (kind <> 'judged' OR cause > ?1) LIMIT {MAX_TURNS})
 """  # noqa: S608 - the same
 
 DMN_MODES = f"""
@@ -413,9 +413,9 @@ class OverviewReader(StoreReader):
         return [TurnRow.from_row(row) for row in rows]
 
     async def count_missed(self, after: int, upto: int) -> int:
-        """Return how many entries of the live event kinds are after `after` and up to `upto`.
+        """Return how many entries of the live event kinds are after `after` and up to `upto`, at most `MAX_TURNS`.
 
-        Counts no further than `MAX_TURNS`.
+        A notification has the position of its event, not of the decision behind that.
         """
         return int((await self._rows(COUNT_MISSED, after, upto))[0][0])
 

@@ -12,7 +12,7 @@ const EVERY_MS = 100;
 export class Live {
   /** `fields`: the elements `{list, count, pause, channel, conversation, fate, text}`. */
   constructor(fields) {
-    Object.assign(this, fields, { rows: new Map(), pending: [], paused: false, timer: null, end: false, lost: 0 });
+    Object.assign(this, fields, { rows: new Map(), pending: [], meanwhile: null, paused: false, timer: null, end: false, lost: 0 });
     this.roving = roving(this.list, "summary, button.more");
     for (const one of [this.channel, this.conversation, this.fate]) one.addEventListener("change", () => this.filter());
     this.text.addEventListener("input", () => this.filter());
@@ -31,22 +31,31 @@ export class Live {
     this.seen = { channel: new Set(), conversation: new Set(), fate: new Set() };
   }
 
-  /** Load the newest notifications of the log. Return the newest position, or null. */
+  /**
+   * Load the newest notifications of the log. Return the newest position, or null. Events that come meanwhile are kept:
+   * the answer may be older than they are.
+   */
   async load() {
+    const meanwhile = (this.meanwhile = []);
     const { notifications, next } = await get("/api/notifications", { limit: PAGE });
     this.rows.clear();
     this.list.replaceChildren();
-    this.pending = [];
+    this.pending = meanwhile;
+    if (this.meanwhile === meanwhile) this.meanwhile = null;
     this.end = next === null || next === undefined;
     this.insert(notifications.map((note) => new Row(note)));
+    this.flush();
     this.settle();
     return this.rows.size ? Math.max(...this.rows.keys()) : null;
   }
 
   /** Handle an event, a notification or a fate. It is shown within `EVERY_MS`. */
   take(type, body) {
-    this.pending.push([type, body]);
-    if (this.pending.length > 4 * MOST) this.pending.splice(0, this.pending.length - 3 * MOST);
+    for (const kept of [this.pending, this.meanwhile]) {
+      if (!kept) continue;
+      kept.push([type, body]);
+      if (kept.length > 4 * MOST) kept.splice(0, kept.length - 3 * MOST);
+    }
     if (this.paused) this.counted();
     else this.timer ??= setTimeout(() => requestAnimationFrame(() => this.flush()), EVERY_MS);
   }

@@ -2,11 +2,16 @@
 
 import { token } from "./api.js";
 
-/** Loads on demand, at most once in `gap_ms`, never twice at the same time, and by itself after `idle_ms`. */
+const RETRY_MS = 5_000;
+
+/**
+ * Loads on demand, at most once in `gap_ms`, never twice at the same time, and by itself after `idle_ms`, or sooner
+ * after a load that failed.
+ */
 export class Refresh {
   /** `failed`: called with the errors of `read`. */
   constructor(read, failed, gap_ms, idle_ms = 60_000) {
-    Object.assign(this, { read, failed, gap_ms, idle_ms, timer: null, busy: false, again: false, last: 0 });
+    Object.assign(this, { read, failed, gap_ms, idle_ms, timer: null, busy: false, again: false, broken: false, last: 0 });
   }
 
   soon() {
@@ -20,9 +25,11 @@ export class Refresh {
     if (!token() || this.busy) return;
     this.busy = true;
     this.again = false;
+    this.broken = false;
     try {
       await this.read();
     } catch (error) {
+      this.broken = true;
       this.failed(error);
     }
     this.busy = false;
@@ -32,6 +39,6 @@ export class Refresh {
 
   /** Check once a second whether a load is due. */
   tick(now = Date.now()) {
-    if (!this.busy && now - this.last > this.idle_ms) this.soon();
+    if (!this.busy && now - this.last > (this.broken ? RETRY_MS : this.idle_ms)) this.soon();
   }
 }

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from channels.base import Part, Uncertain
 from tests.kits.dashboard import DISCORD, IRC, TOKEN, House, chromium, house, tab
+from tests.servers.model_api_events import Answer
 
 HOSTILE = "<img src=x onerror='window.owned = 1'><script>window.owned = 1</script> {{7*7}} &lt;b&gt;"
 TURNED = "\u202egnp.exe\u202c \u2066left\u2069 \u200b\u200b\u200b\u200b \u0007bell \U000e0041\U000e0042"
@@ -23,6 +24,7 @@ RESTORED_MS = 30_000
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with house(tmp_path_factory.mktemp("house")) as made:
+        made.api.default = lambda _: Answer(text="well, well")  # the week's model throws dice, and is silent at times
         made.say("reverie, what is new?", room="#one")
         made.say("just talk", channel=IRC, sender="ann", room="#two")
         yield made
@@ -329,6 +331,19 @@ def test_a_conversation_shows_its_words_and_the_exact_blocks_of_its_last_prompt(
         assert page.locator("#opened .blocks details[open]").count() == opened  # nothing folds up under the reader
 
 
+def test_a_conversation_whose_load_failed_is_loaded_again(gateway: House, browser: Browser) -> None:
+    gateway.say("the first line", room="#four")
+    with tab(browser) as it:
+        it.expected = ("ERR_FAILED",)
+        page = it.open(gateway.address)
+        page.locator("#places button[data-id='telegram.main/#four']").click()
+        expect(page.locator("#opened .talk .words")).to_have_count(1)
+        page.route("**/api/conversation?*", lambda route: route.abort(), times=1)
+        with page.expect_event("requestfailed"):
+            gateway.say("just talk", room="#four")
+        expect(page.locator("#opened .talk .words").filter(has_text="just talk")).to_have_count(1)
+
+
 @pytest.mark.system
 def test_what_nobody_knows_the_end_of_stands_out(gateway: House, browser: Browser) -> None:
     def lost(_: Part) -> None:
@@ -433,6 +448,30 @@ SAID = """async (codes) => {
   const { said } = await import("/page/dom.js");
   return said(String.fromCharCode(...codes)).textContent;
 }"""
+
+
+LOADED = """async () => {
+  const { Live } = await import("/page/live.js");
+  const fields = { list: "ul", count: "p", pause: "button", channel: "select", conversation: "select", fate: "select" };
+  for (const [name, kind] of Object.entries(fields)) fields[name] = document.createElement(kind);
+  const live = new Live({ ...fields, text: document.createElement("input") });
+  const note = (seq) => ({ seq, at: "2026-03-04T05:06:07Z", type: "t", kind: "room", conversation: "a/b", who: "ann",
+    text: `line ${seq}`, urgency: 1, fate: "unread", rule: "r" });
+  let answer;
+  window.fetch = () => new Promise((done) => (answer = done));
+  const loading = live.load();
+  live.take("notification", note(9));
+  live.take("fate", { seq: 5, fate: "answered", rule: "r" });
+  answer(new Response(JSON.stringify({ notifications: [note(5)], next: null })));
+  await loading;
+  return [...live.rows.values()].map((row) => [row.note.seq, row.note.fate]);
+}"""
+
+
+def test_what_comes_while_the_log_is_read_is_kept(gateway: House, browser: Browser) -> None:
+    with tab(browser) as it:
+        it.page.goto(gateway.url)
+        assert it.page.evaluate(LOADED) == [[5, "answered"], [9, "unread"]]
 
 
 def test_events_are_read_however_they_are_cut_and_what_nobody_sees_is_named(gateway: House, browser: Browser) -> None:

@@ -43,6 +43,20 @@ def test_whoever_comes_again_goes_on_where_it_was(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_whoever_has_the_newest_notification_missed_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with operated(tmp_path, agents=SILENT) as gateway:
+            await chatter(gateway, 3)
+            newest = (await gateway.get("/api/notifications", limit=1))["notifications"][0]["seq"]
+            async with gateway.listening(after=newest) as told:
+                await chatter(gateway, 1, "later {}")
+                await told.until(lambda told: "later 0" in told.raw)
+                assert [one["text"] for one in told.named("notification")] == ["later 0"]
+                assert not told.named("lost")
+
+    asyncio.run(story())
+
+
 def test_of_a_long_past_the_newest_is_told_and_how_much_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

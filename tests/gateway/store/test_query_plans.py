@@ -167,7 +167,7 @@ JUDGED_THERE = "SEARCH judged USING INDEX log_conversation (conversation=? AND r
         (overview.RECENT_CONVERSATIONS, 1, ["SEARCH log USING INDEX log_conversation (conversation=?)"]),
         (overview.RECENT_TURNS, 3, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
         (overview.RECENT_TURNS_IN, 4, ["SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)"]),
-        (overview.COUNT_MISSED, 2, ["SEARCH log USING COVERING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
+        (overview.COUNT_MISSED, 2, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
         (overview.FIRST_ENTRY_SINCE, 1, ["SEARCH log USING INTEGER PRIMARY KEY (rowid>?)"]),
         (overview.HOURLY_SPENDING["channel"], 1, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"]),
         (overview.DAILY_SPENDING["model"], 1, ["SEARCH spending USING PRIMARY KEY (day>?)"]),
