@@ -2,12 +2,12 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar, TypeVarTuple
 
 import aiosqlite
 
@@ -33,6 +33,8 @@ from gateway.store.types import (
     UnreadEntries,
 )
 
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 """seq, at, kind, conversation, key, cause, and the fact as JSON text."""
 
@@ -51,6 +53,18 @@ async def connect_reader(path: Path) -> aiosqlite.Connection:
         await connection.close()
         raise
     return connection
+
+
+async def run_in_thread(
+    connection: aiosqlite.Connection, function: Callable[[sqlite3.Connection, *Arguments], Result], *args: *Arguments
+) -> Result:
+    """Execute a function of several statements in the connection's thread: one trip there and back.
+
+    Cancelled, it is executed all the same, if the thread has begun it or gets to it. Raises ValueError once closed.
+    """
+    # aiosqlite has no public name for this.
+    result: Result = await connection._execute(function, connection._conn, *args)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
