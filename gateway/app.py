@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextvars import Context
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Any, cast
 
 from agent.models.base import Model
 from agent.signals import DmnState
@@ -109,7 +111,7 @@ async def run(
         async with (
             open_model_services(live, clock, model=model) as model_services,
             await Store.open(settings.store.path, clock, patient=True) as store,
-            asyncio.TaskGroup() as tasks,
+            GatewayTasks(store) as tasks,
         ):
             make: Callable[..., Channel] | None = None
             if channels is None:
@@ -128,29 +130,39 @@ async def run(
                 states=await load_dmn_states(store, [agent.id for agent in settings.agents], clock.now()),
                 chosen=await load_chosen_models(store, settings),
                 redact=redact or Redactor(collect_secrets(settings)),
-                spawn=lambda work: _spawn(tasks, store, work),
+                tasks=tasks,
             )
             await gateway.serve(stop)
     except BaseExceptionGroup as group:
         raise _first_error(group) from group
 
 
-def _spawn(tasks: asyncio.TaskGroup, store: Store, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-    """Start a task in the group.
+class GatewayTasks(asyncio.TaskGroup):
+    """Tasks of one run. While the gateway stops and the log cannot be written, each ends where it would write."""
 
-    While the gateway stops and the log cannot be written, the task ends where it would write.
-    """
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
 
-    async def run_work() -> None:
+    def create_task(
+        self,
+        coro: Generator[Any, None, Any] | Coroutine[Any, Any, Any],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[Any]:
+        """See `asyncio.TaskGroup.create_task`."""
+        task = super().create_task(self._run(coro), name=name, context=context)
+        task.add_done_callback(lambda _: coro.close())  # a task cancelled before its first step would never close it
+        return task
+
+    async def _run(self, work: Generator[Any, None, Any] | Coroutine[Any, Any, Any]) -> object:
         try:
-            await work
+            return await cast("Coroutine[Any, Any, Any]", work)
         except StoreClosed:
-            if not store.given_up:
+            if not self._store.given_up:
                 raise
-
-    task = tasks.create_task(run_work())
-    task.add_done_callback(lambda _: work.close())  # a task cancelled before its first step would never close it
-    return task
+            return None
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -174,7 +186,7 @@ class _Gateway:
         states: Mapping[str, DmnState],
         chosen: Mapping[str, str] | None = None,
         redact: Redactor,
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
     ) -> None:
         """`states`: DMN state of each agent from the last run. `chosen`: see `load_chosen_models`.
 
@@ -183,7 +195,7 @@ class _Gateway:
         """
         self.store, self.clock, self.model_services = store, clock, model_services
         self.channels = dict(channels)
-        self.spawn, self.redact = spawn, redact
+        self.tasks, self.redact = tasks, redact
         self.outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
         """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
         live = model_services.live
@@ -204,7 +216,7 @@ class _Gateway:
         live.add_listener(DerivedSettingsListener(policies.build_attention_policy, self.attention_policy.update))
         bindings = policies.build_bindings(settings)
         live.add_listener(DerivedSettingsListener(policies.build_bindings, bindings.update))
-        self.previews = TurnPreviews(store, clock, self.channels, spawn, redact)
+        self.previews = TurnPreviews(store, clock, self.channels, tasks, redact)
         self.llm_stats = LlmStats([agent.id for agent in settings.agents], model_services.workspaces.counts.by_path)
         self.media = MediaStore(settings.media, store.path.parent / "media", self.channels, clock)
         live.add_listener(DerivedSettingsListener(lambda new: new.media, self.media.update))
@@ -213,7 +225,7 @@ class _Gateway:
         self.background_services = self._build_background(access_policy, bindings)
         files = OutgoingFiles(store)
         self.outbox = self._build_outbox(files)
-        self.room_membership = RoomMembership(self.channels, spawn, self.outbox.wait_until_sent)
+        self.room_membership = RoomMembership(self.channels, tasks, self.outbox.wait_until_sent)
         self.room_locks = ConversationLocks()
         self.tool_registry = self._build_tool_registry(access_policy, bindings, files)
         self.agents = Agents(self._build_services(access_policy, bindings), model_services, states, chosen)
@@ -248,7 +260,7 @@ class _Gateway:
             clock=clock,
             stats=self.stats,
             pause=self.outbox.pause,
-            spawn=spawn,
+            tasks=tasks,
             tell=self._report_trouble,
         )
         self.intakes = self._build_intakes(access_policy, bindings)
@@ -277,7 +289,7 @@ class _Gateway:
             await self.background_services.reminders.end_matching(set_by_them, BLOCKED_REASON)
 
         self.agents.end_blocked_turns()
-        self.spawn(end())
+        self.tasks.create_task(end())
 
     def _platform(self, name: ChannelName) -> str:
         channel = self.channels.get(name)
@@ -292,7 +304,7 @@ class _Gateway:
             post=lambda item: self.outbox.put(item),  # noqa: PLW0108 - it is built later
             join=lambda at: self.room_membership.accept_invite(at),  # noqa: PLW0108 - it is built later
             leave=lambda at: self.room_membership.start("leave", at, _log_refusal(at)),
-            spawn=self.spawn,
+            tasks=self.tasks,
             title=self.titles.room_title,
             with_titles=self.titles.add_titles,
         )
@@ -338,7 +350,7 @@ class _Gateway:
             self.store,
             self.channels,
             self.clock,
-            self.spawn,
+            self.tasks,
             files=files,
             judge=self.background_services.internal_intake.judge,
             arrived=self.inbox.add,
@@ -360,7 +372,7 @@ class _Gateway:
                 channel.set_completer(self.suggestions)
             self.people.command_menus.refresh()
             if new:
-                self.spawn(self.previews.recover(channel.name))
+                self.tasks.create_task(self.previews.recover(channel.name))
 
         def on_removed(name: ChannelName) -> None:
             self.stats.remove_channel(name)
@@ -398,7 +410,7 @@ class _Gateway:
                 outfiles=files,
                 post=self.outbox.put,
                 command_prefixes=CommandPrefixes(self.model_services.live, self.channels),
-                spawn=self.spawn,
+                tasks=self.tasks,
                 directory=self.model_services.live.directory,
                 redact=self.redact,
                 notify_owners=self.people.owner_notifier.notify,
@@ -505,7 +517,7 @@ class _Gateway:
             redact=self.redact,
             approvals=self.tool_registry.decisions,
             post=self.outbox.put,
-            spawn=self.spawn,
+            tasks=self.tasks,
         )
 
     def _build_emit(self, name: ChannelName) -> Emit:
@@ -551,7 +563,7 @@ class _Gateway:
             turn_tracker=self.turn_tracker,
             on_compacted=self.llm_stats.count_compaction,
             has_waiting=self.inbox.is_waiting,
-            spawn=self.spawn,
+            tasks=self.tasks,
             redact=self.redact,
         )
 
@@ -563,7 +575,7 @@ class _Gateway:
         set_title_lookup(self.titles.title)
         names = ", ".join(self.channels)
         logger.info("serving %s with %s; the log is %s", names, self.agents.model_labels, self.store.path)
-        background = [self.spawn(self._give_up_store(stop))]
+        background = [self.tasks.create_task(self._give_up_store(stop))]
         try:
             await self._start(background)
             await self._wait_until_stopped(stop)
@@ -580,14 +592,14 @@ class _Gateway:
         await self.titles.load_recent()
         await self.people.load()
         await self.overrides.load()
-        background += [self.spawn(self.agents.warm_up()), self.spawn(self.ops_service.run())]
-        background.append(self.spawn(serve_control(self.store.path, self._handle_order)))
+        background += [self.tasks.create_task(self.agents.warm_up()), self.tasks.create_task(self.ops_service.run())]
+        background.append(self.tasks.create_task(serve_control(self.store.path, self._handle_order)))
         if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
-            background.append(self.spawn(operator.run(self._build_emit(OPERATOR_CHANNEL))))
-        background.append(self.spawn(self.model_services.restore_cadences(self.store)))
-        background.append(self.spawn(self.media.sweep()))
-        background.append(self.spawn(ConfigWatcher(self.model_services.live, self.clock).run()))
-        background.append(self.spawn(self.model_services.keep_warm.run(self.llm_stats.count_request)))
+            background.append(self.tasks.create_task(operator.run(self._build_emit(OPERATOR_CHANNEL))))
+        background.append(self.tasks.create_task(self.model_services.restore_cadences(self.store)))
+        background.append(self.tasks.create_task(self.media.sweep()))
+        background.append(self.tasks.create_task(ConfigWatcher(self.model_services.live, self.clock).run()))
+        background.append(self.tasks.create_task(self.model_services.keep_warm.run(self.llm_stats.count_request)))
         await self.previews.recover()
         await self.outbox.recover()
         await self.background_services.start()
@@ -595,10 +607,10 @@ class _Gateway:
         for arrival in await self.agents.find_pending_arrivals():
             self.inbox.add(arrival)
         self.agents.start()
-        background.append(self.spawn(self.people.command_menus.run()))
+        background.append(self.tasks.create_task(self.people.command_menus.run()))
         background += [
-            self.spawn(self.background_services.reminders.run()),
-            self.spawn(self.background_services.presence.run()),
+            self.tasks.create_task(self.background_services.reminders.run()),
+            self.tasks.create_task(self.background_services.presence.run()),
         ]
         self.channel_supervisor.start()
 

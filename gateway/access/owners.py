@@ -7,7 +7,7 @@ admin. `CommandMenuPublisher` shows people with a role the commands that they ma
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from channels.base import CanSetCommandMenus, Channel
@@ -58,7 +58,7 @@ class OwnerNotifier:
         *,
         to: Callable[[], Address | None],
         post: Callable[[OutboxPost], None],
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
         with_titles: Callable[[str], str] = str,
     ) -> None:
         """`to`: returns the configured place for notices. None: the direct chat that a verified owner used last.
@@ -71,7 +71,7 @@ class OwnerNotifier:
         self._policy = policy
         self._configured_address = to
         self._post = post
-        self._spawn = spawn
+        self._tasks = tasks
         self._owner_chat: _OwnerChat | None = None
         self._lock = asyncio.Lock()
         """One text after the other, so that they can be counted."""
@@ -108,7 +108,7 @@ class OwnerNotifier:
         The post is durable soon after, and not repeated after a restart. Every text is also logged by the process;
         where no owner is known, only there.
         """
-        self._spawn(self.notify_and_wait(key, text, beside=beside))
+        self._tasks.create_task(self.notify_and_wait(key, text, beside=beside))
 
     async def notify_and_wait(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
         """As `notify`, but return once the post is durable. Raises `StoreError`."""

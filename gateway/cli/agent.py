@@ -142,14 +142,14 @@ async def _apply_context_order(path: Path, order: ContextRequest) -> ControlResp
     from gateway.runtime.rewind import Rewinder  # noqa: PLC0415 - as below
     from gateway.tools.platform import ConversationLocks  # noqa: PLC0415 - the other commands start faster without it
 
-    async with await Store.open(path, SystemClock()) as store:
+    async with await Store.open(path, SystemClock()) as store, asyncio.TaskGroup() as tasks:
         rewinds = Rewinder(
             store=store,
             clock=SystemClock(),
             room_locks=ConversationLocks(),
             agents=_NoRunningAgents(),
             post=lambda _: None,
-            spawn=asyncio.ensure_future,
+            tasks=tasks,
         )
         answer = await rewinds.handle_order(order)
     if not answer.ok:

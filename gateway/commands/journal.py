@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -93,12 +93,12 @@ class JournalCommands:
         read_memory: Callable[[str], Awaitable[str]],
         read_handwritten: ReadHandwritten,
         agent_of: Callable[[Address], str],
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
         send_follow_up: Callable[[Command, Seq, str], Awaitable[None]],
         approve_note: Callable[[str, Seq, str], Awaitable[str]],
         redact: Redact | None = None,
     ) -> None:
-        """`read_memory` returns an agent's MEMORY.md; may raise OSError. A failed task of `spawn` stops the gateway.
+        """`read_memory` returns an agent's MEMORY.md; may raise OSError.
 
         `send_follow_up` posts a text where the command was given; it takes the command and its entry. `approve_note`:
         `gateway.context.memory.MemoryStore.approve`. `redact` is applied to notes before they are cut.
@@ -111,7 +111,7 @@ class JournalCommands:
         self._read_memory = read_memory
         self._read_handwritten = read_handwritten
         self._find_agent = agent_of
-        self._spawn = spawn
+        self._tasks = tasks
         self._send_follow_up = send_follow_up
         self._approve_note = approve_note
 
@@ -208,7 +208,7 @@ class JournalCommands:
 
     def _settle_forget(self, call: CommandCall, agent: str, seq: Seq, appended: AppendResult | None) -> None:
         if appended is not None and appended.is_new:
-            self._spawn(self._settle_files(call, agent, seq, appended.seq))
+            self._tasks.create_task(self._settle_files(call, agent, seq, appended.seq))
 
     async def _settle_files(self, call: CommandCall, agent: str, seq: Seq, appended: Seq) -> None:
         trusted = [seq] if call.global_role in ADMIN_ROLES else []

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from channels.base import Channel, CommandCompletion
@@ -64,7 +64,7 @@ class CommandServices:
     redact: Redact
     approvals: ApprovalDecisions
     post: Callable[[OutboxPost], None]
-    spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+    tasks: asyncio.TaskGroup
 
 
 class CommandRegistry:
@@ -95,7 +95,7 @@ class CommandRegistry:
             locks=services.room_access,
             forget=services.agents.forget_view,
             post=services.post,
-            spawn=services.spawn,
+            tasks=services.tasks,
             rooms=self._rooms.known_rooms,
             inside=services.travels.is_inside,
         )
@@ -213,7 +213,7 @@ def _build_journal_commands(services: CommandServices, follow_up: CommandFollowU
         read_memory=background.memory.read,
         read_handwritten=background.journal_store.read_handwritten,
         agent_of=_build_agent_lookup(services),
-        spawn=services.spawn,
+        tasks=services.tasks,
         send_follow_up=send_follow_up,
         approve_note=background.memory.approve,
         redact=services.redact,

@@ -1,9 +1,8 @@
 """Commands about rooms: `rooms`, `join`, `part`, and `say`, with which admins post elsewhere in the agent's name."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.policy import decide, is_room_allowed
@@ -48,18 +47,17 @@ class SayCommand:
         locks: ConversationLocks,
         forget: Callable[[ConversationId], None],
         post: Callable[[OutboxPost], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        tasks: asyncio.TaskGroup,
         rooms: Callable[[], Awaitable[Sequence[Address]]],
         inside: Callable[[Address], bool | None] = lambda _: None,
     ) -> None:
         """`rooms`: rooms known by name. `inside`: whether the bot is in a room; None: the platform does not say.
 
         `forget` is called with a place whose view has grown. `post` is called with the post, after it is durable.
-        `spawn` starts a task whose failure stops the gateway.
         """
         self._reader, self._policy, self._bindings, self._places = reader, policy, bindings, places
         self._channels, self._locks, self._forget = channels, locks, forget
-        self._post, self._spawn, self._rooms, self._inside = post, spawn, rooms, inside
+        self._post, self._tasks, self._rooms, self._inside = post, tasks, rooms, inside
 
     @property
     def handlers(self) -> Mapping[str, CommandHandler]:
@@ -101,7 +99,7 @@ class SayCommand:
             lock.release()
             if appended is not None and appended.is_new:
                 self._forget(to.conversation)
-                self._spawn(self._post_stored(facts.key))
+                self._tasks.create_task(self._post_stored(facts.key))
 
         return CommandReply(text=words, effect=CommandEffect(answer=words, facts=facts.facts, settle=settle))
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC
@@ -85,7 +85,7 @@ class GatewayServices:
     """Called with the agent and the outcome of each summary, see `LlmStats.count_compaction`."""
     has_waiting: Callable[[ConversationId], bool]
     """Return whether entries of a conversation will be announced soon."""
-    spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+    tasks: asyncio.TaskGroup
     """Start a task whose failure stops the gateway."""
     limits: UsageLimiter | None = None
     """Budgets of people. None: there are none."""
@@ -297,7 +297,7 @@ class Agent:
             turns=self,
             policy=policy,
             state=state,
-            spawn=services.spawn,
+            tasks=services.tasks,
             has_waiting=services.has_waiting,
         )
         self._budget = DailyBudget(left_usd=self._budget_left_usd)

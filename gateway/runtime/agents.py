@@ -138,7 +138,7 @@ class Agents:
             room_locks=services.room_locks,
             agents=self,
             post=services.post,
-            spawn=services.spawn,
+            tasks=services.tasks,
         )
         self.turn_stopper = TurnStopper(self.agent_for, services.room_locks)
         self.model_selector = ModelSelector(
@@ -149,7 +149,7 @@ class Agents:
             agents=self,
             chosen=chosen,
             post=services.post,
-            spawn=services.spawn,
+            tasks=services.tasks,
         )
 
         self._turn_settings = turn_settings_key(services.live.settings)
@@ -253,7 +253,7 @@ class Agents:
         if arrival.urgency >= URGENT or arrival.handle_in_place or arrival.direct or is_inner(place) or not can_act:
             self._notice(arrival, place)
         else:
-            self._services.spawn(self._route(arrival))
+            self._services.tasks.create_task(self._route(arrival))
 
     async def _route(self, arrival: ReadyConversation) -> None:
         place = arrival.conversation

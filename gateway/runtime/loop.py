@@ -7,7 +7,7 @@ the loop needs of its agent.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -87,26 +87,23 @@ class AgentLoop:
         turns: TurnTaker,
         policy: DmnPolicy,
         state: DmnState,
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
         has_waiting: Callable[[ConversationId], bool] = lambda _: False,
     ) -> None:
-        """`spawn` starts a task whose failure stops the gateway.
-
-        `has_waiting`: more arrivals there are announced soon.
-        """
+        """`has_waiting`: more arrivals there are announced soon."""
         self.agent = agent
         self.policy = policy
         self._clock = clock
         self._agent = turns
         self._state = state
-        self._spawn = spawn
+        self._tasks = tasks
         self._has_waiting = has_waiting
         self._timer: asyncio.Task[None] | None = None
         self._tick_at_s = self._armed_s = 0.0
         """Monotonic; when the timer fires, and since when it is armed."""
         self._trace = DmnTrace()
         self._state_saver = DmnStateSaver(
-            agent, store, clock, state=lambda: self._state, trace=self._trace, spawn=spawn
+            agent, store, clock, state=lambda: self._state, trace=self._trace, tasks=tasks
         )
         self._running: dict[ConversationId, tuple[TurnHandle, asyncio.Task[None]]] = {}
         self._late_urgency: dict[ConversationId, int] = {}
@@ -178,10 +175,10 @@ class AgentLoop:
             match effect:
                 case StartTurn(conversation=conversation):
                     handle = TurnHandle()
-                    self._running[conversation] = handle, self._spawn(self._run_turn(effect, handle))
+                    self._running[conversation] = handle, self._tasks.create_task(self._run_turn(effect, handle))
                 case Dream():
                     handle = TurnHandle()
-                    self._running[self.policy.inner] = handle, self._spawn(self._run_dream(handle))
+                    self._running[self.policy.inner] = handle, self._tasks.create_task(self._run_dream(handle))
                 case Steer(conversation=conversation) if conversation in self._running:
                     self._running[conversation][0].steer()
                 case Interrupt(conversation=conversation) if conversation in self._running:
@@ -296,7 +293,7 @@ class AgentLoop:
                 return
             self._timer.cancel()
         self._tick_at_s, self._armed_s = at_s, self._clock.monotonic()
-        self._timer = self._spawn(self._tick(delay_s))
+        self._timer = self._tasks.create_task(self._tick(delay_s))
 
     async def _tick(self, delay_s: float) -> None:
         await self._clock.sleep(delay_s)
@@ -315,18 +312,15 @@ class DmnStateSaver:
         *,
         state: Callable[[], DmnState],
         trace: DmnTrace,
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
     ) -> None:
-        """`state` returns the present state.
-
-        `trace` holds the signals. `spawn` starts a task whose failure stops the gateway.
-        """
+        """`state` returns the present state. `trace` holds the signals."""
         self._agent = agent
         self._store = store
         self._clock = clock
         self._state = state
         self._trace = trace
-        self._spawn = spawn
+        self._tasks = tasks
         self._task: asyncio.Task[None] | None = None
         """The pending save, until it has taken the state to write."""
 
@@ -336,7 +330,7 @@ class DmnStateSaver:
             if not soon:
                 return
             self._task.cancel()
-        self._task = self._spawn(self._write(0.0 if soon else SAVE_AFTER_S))
+        self._task = self._tasks.create_task(self._write(0.0 if soon else SAVE_AFTER_S))
 
     async def stop(self) -> None:
         """Write now what was pending."""

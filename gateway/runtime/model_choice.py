@@ -121,12 +121,9 @@ class ModelSelector:
         agents: ModelChoiceAgents,
         chosen: Mapping[str, str],
         post: Callable[[OutboxPost], None],
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
     ) -> None:
-        """`chosen`: choices at the start. `post` is called with each post once it is durable.
-
-        `spawn` starts a task whose failure stops the gateway.
-        """
+        """`chosen`: choices at the start. `post` is called with each post once it is durable."""
         self._live = live
         self._store = store
         self._clock = clock
@@ -135,12 +132,12 @@ class ModelSelector:
         self._chosen = dict(chosen)
         """Valid choices by agent, also of models that are not ready yet."""
         self._post = post
-        self._spawn = spawn
+        self._tasks = tasks
         self._choice_counts: dict[str, int] = {}
         """Number of choices by agent; the newest counts."""
         self._in_progress = Counter[str]()
         """Number of choices being carried out, by agent."""
-        self._tasks = set[asyncio.Task[None]]()
+        self._running = set[asyncio.Task[None]]()
         self._closed = False
 
     def agent_id_for(self, conversation: ConversationId) -> str:
@@ -208,7 +205,7 @@ class ModelSelector:
     async def close(self) -> None:
         """Cancel what was begun, and begin nothing more: the next start takes it up."""
         self._closed = True
-        await cancel_and_wait(*self._tasks)
+        await cancel_and_wait(*self._running)
 
     def _configured_model(self, agent: str) -> str:
         return next(one.model for one in self._live.settings.agents if one.id == agent)
@@ -227,8 +224,8 @@ class ModelSelector:
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         if self._closed:
             return work.close()
-        self._tasks.add(task := self._spawn(work))
-        return task.add_done_callback(self._tasks.discard)
+        self._running.add(task := self._tasks.create_task(work))
+        return task.add_done_callback(self._running.discard)
 
     async def _carry_out(self, choice: _PendingChoice) -> None:
         try:

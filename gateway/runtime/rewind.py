@@ -141,16 +141,16 @@ class Rewinder:
         room_locks: ConversationLocks,
         agents: RewindAgents,
         post: Callable[[OutboxPost], None],
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
     ) -> None:
-        """`post` is called with each post once it is durable. `spawn` starts a task whose failure stops the gateway."""
+        """`post` is called with each post once it is durable."""
         self._store = store
         self._clock = clock
         self._room_locks = room_locks
         self._agents = agents
         self._post = post
-        self._spawn = spawn
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = tasks
+        self._running: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def plan(self, request: RewindRequest) -> CommandEffect:
@@ -213,7 +213,7 @@ class Rewinder:
     async def close(self) -> None:
         """Cancel what was begun, and begin nothing more: commands still arrive while the gateway stops."""
         self._closed = True
-        tasks = list(self._tasks)
+        tasks = list(self._running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -270,9 +270,9 @@ class Rewinder:
             self._start_task(self._compact_and_post(request, written.seq))
 
     def _start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self._spawn(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._tasks.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         if self._closed:
             task.cancel()
         return task

@@ -4,7 +4,7 @@ It is not in `gateway.access`, because it needs this package's `policies` and `r
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from channels.base import Channel
@@ -49,7 +49,7 @@ class AccessService:
         post: Callable[[OutboxPost], None],
         join: Callable[[Address], None],
         leave: Callable[[Address], None],
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
         title: Callable[[Address], str] = lambda _: "",
         with_titles: Callable[[str], str] = str,
     ) -> None:
@@ -84,7 +84,7 @@ class AccessService:
             self.policy,
             to=lambda: _owner_address(live),
             post=post,
-            spawn=spawn,
+            tasks=tasks,
             with_titles=with_titles,
         )
         self.stats = LimitStats()

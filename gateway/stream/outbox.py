@@ -16,7 +16,7 @@ import hashlib
 import logging
 import re
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -355,7 +355,7 @@ class Outbox:
         store: Store,
         channels: Mapping[ChannelName, Channel],
         clock: Clock,
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
         *,
         files: OutgoingFiles | None = None,
         judge: Callable[[DeliveryReport], Judgement | None] = lambda _: None,
@@ -363,17 +363,17 @@ class Outbox:
         redact: Redact | None = None,
         doubt: Callable[[Post, bool], Awaitable[Post | None]] | None = None,
     ) -> None:
-        """`spawn` starts a task whose failure stops the gateway: a bug here must not go unnoticed.
+        """`files`: None, if nobody else stores any.
 
-        `files`: None, if nobody else stores any. `judge` judges the report of a failed delivery of a turn's post (None:
-        ignore it), which is recorded with it; `arrived` is called if it is due. Reports of the gateway's own posts are
-        not judged. `redact` is applied to every outgoing text. `doubt` makes the notice for the recipient of a post
-        that may not have arrived (`uncertain_sends.build_uncertain_notice`); None: no notice.
+        `judge` judges the report of a failed delivery of a turn's post (None: ignore it), which is recorded with it;
+        `arrived` is called if it is due. Reports of the gateway's own posts are not judged. `redact` is applied to
+        every outgoing text. `doubt` makes the notice for the recipient of a post that may not have arrived
+        (`uncertain_sends.build_uncertain_notice`); None: no notice.
         """
         self._store = store
         self._channels = channels
         self._clock = clock
-        self._spawn = spawn
+        self._tasks = tasks
         self._files = files or OutgoingFiles(store)
         self._judge = judge
         self._on_ready = arrived
@@ -421,7 +421,7 @@ class Outbox:
         if place in self._held_notices:
             self._held_notices[place][1].set()
         if place not in self._workers:
-            self._workers[place] = self._spawn(self._deliver_queue(place))
+            self._workers[place] = self._tasks.create_task(self._deliver_queue(place))
 
     def set_link_up(self, channel: ChannelName, up: bool) -> None:
         """Record that the connection of a channel came up or went down."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 
 from agent.turn import presentable_text
 from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError, Unreachable
@@ -24,8 +24,6 @@ logger = logging.getLogger("reverie.preview")
 
 _UNFINISHED_WORD = re.compile(r"[!-~]+\Z")
 """The last word. It may become a secret, which is recognised only once it is complete."""
-
-Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
 FIRST_LOOK_S = 0.7
 """Seconds after the first words without a preview: one of an answer that is complete so soon only costs rate limit."""
@@ -47,14 +45,14 @@ class TurnPreviews:
         store: Store,
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
-        spawn: Spawn,
+        tasks: asyncio.TaskGroup,
         redact: Redact | None = None,
     ) -> None:
-        """`spawn` starts a task whose failure stops the gateway. `redact` is applied to every text."""
+        """`redact` is applied to every text."""
         self.redact = redact or Redactor()
         self._store = store
         self.clock = clock
-        self.spawn = spawn
+        self.tasks = tasks
         self._typing = ChannelLookup[CanType](channels, lambda one: one if isinstance(one, CanType) else None)
         self._previews = ChannelLookup[CanPreview](channels, lambda one: one if isinstance(one, CanPreview) else None)
         self._clearing_tasks: set[asyncio.Task[None]] = set()
@@ -90,7 +88,7 @@ class TurnPreviews:
 
     def clear_later(self, at: Address, message: MessageId) -> None:
         """Retry until the preview is deleted, or the process ends: the next one goes on."""
-        self.track_task(self.spawn(self._clear_later(at, message)))
+        self.track_task(self.tasks.create_task(self._clear_later(at, message)))
 
     def track_task(self, task: asyncio.Task[None]) -> None:
         """Keep a task that nobody waits for, so that `close` ends it."""
@@ -134,7 +132,7 @@ class TurnPreview:
         self._previews = previews
         self._at = at
         self._preview = preview
-        self._typing_task = None if typing is None else previews.spawn(self._run_typing(typing))
+        self._typing_task = None if typing is None else previews.tasks.create_task(self._run_typing(typing))
         self._preview_task: asyncio.Task[None] | None = None
         self._call_lock = asyncio.Lock()
         """Held from a preview's call until its id is recorded."""
@@ -156,7 +154,7 @@ class TurnPreview:
         self._newest_text = text
         self._updated.set()
         if self._preview_task is None:
-            self._preview_task = self._previews.spawn(self._run_preview(self._preview))
+            self._preview_task = self._previews.tasks.create_task(self._run_preview(self._preview))
 
     async def end(self, *, parked: bool = False) -> None:
         """End the preview: when this returns nothing is shown any more, or it is being deleted.

@@ -23,18 +23,15 @@ class RoomMembership:
     def __init__(
         self,
         channels: Mapping[ChannelName, Channel],
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
         wait_until_sent: Callable[[ConversationId, float], Awaitable[None]],
     ) -> None:
-        """`wait_until_sent(place, seconds)`: return once no post waits for that place, or after that many seconds.
-
-        `spawn` starts a task whose failure stops the gateway.
-        """
-        self._spawn, self._wait_until_sent = spawn, wait_until_sent
+        """`wait_until_sent(place, seconds)`: return once no post waits for that place, or after that many seconds."""
+        self._tasks, self._wait_until_sent = tasks, wait_until_sent
         self._joinable = ChannelLookup[CanJoin](channels, lambda one: one if isinstance(one, CanJoin) else None)
         self._leavable = ChannelLookup[CanLeave](channels, lambda one: one if isinstance(one, CanLeave) else None)
         self._with_rooms = ChannelLookup[HasRooms](channels, lambda one: one if isinstance(one, HasRooms) else None)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self._left: set[ConversationId] = set()
         """Rooms that this process was told to leave."""
 
@@ -99,7 +96,7 @@ class RoomMembership:
 
     async def close(self) -> None:
         """Cancel the running attempts."""
-        tasks = list(self._tasks)
+        tasks = list(self._running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -111,9 +108,9 @@ class RoomMembership:
             logger.info("invited, and entered %s", at.conversation)
 
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
-        task = self._spawn(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._tasks.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
 
 async def _explain_failure(act: Awaitable[None], doing: str) -> str:

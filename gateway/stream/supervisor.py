@@ -175,16 +175,16 @@ class ChannelSupervisor:
         clock: Clock,
         stats: GatewayStats,
         pause: Callable[[ChannelName, float], Awaitable[None]],
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
         tell: Callable[[ChannelName, str], None] = lambda _name, _text: None,
         random: Callable[[], float] = _random.random,
     ) -> None:
         """`emits`: the `Emit` of each channel, also of those that are added later.
 
-        `pause(channel, seconds)`: deliver what is queued for it, then hand it nothing until its link comes up. `spawn`
-        starts a task whose failure stops the gateway. `tell`: notifies owners of a channel's trouble.
+        `pause(channel, seconds)`: deliver what is queued for it, then hand it nothing until its link comes up.
+        `tell`: notifies owners of a channel's trouble.
         """
-        self._clock, self._stats, self._pause, self._spawn = clock, stats, pause, spawn
+        self._clock, self._stats, self._pause, self._tasks = clock, stats, pause, tasks
         self._tell, self._random = tell, random
         self._state_changed = asyncio.Event()
         self._emits = emits
@@ -196,7 +196,7 @@ class ChannelSupervisor:
         """Start them all. Call it once, in a running loop."""
         for run in self._runs.values():
             if run.task is None and not run.is_shut:
-                run.task = self._spawn(self._run(run))
+                run.task = self._tasks.create_task(self._run(run))
 
     async def wait_until_all_refused(self) -> None:
         """Return once every channel was refused before it was ever up, and no other is being added."""
@@ -217,7 +217,7 @@ class ChannelSupervisor:
 
         `close` ends it.
         """
-        task = self._spawn(work)
+        task = self._tasks.create_task(work)
         self._side_tasks.add(task)
 
         def done(task: asyncio.Task[None]) -> None:
@@ -232,7 +232,7 @@ class ChannelSupervisor:
             return
         run = self._runs.setdefault(channel.name, self._build_run(channel))
         run.channel, run.is_shut = channel, False
-        run.task = self._spawn(self._run(run))
+        run.task = self._tasks.create_task(self._run(run))
 
     def ignore_events(self, name: ChannelName) -> None:
         """Process no more events of this channel. Its platform gets no acknowledgement for them."""
@@ -278,7 +278,7 @@ class ChannelSupervisor:
         async with run.restart_lock:
             logger.info("%s is restarted: %s", name, why)
             await self._stop(run, why)
-            running = run.task = self._spawn(self._run(run))
+            running = run.task = self._tasks.create_task(self._run(run))
             try:
                 await with_timeout(self._clock, RESTART_TIMEOUT_S, run.wait_until_settled())
             except TimeoutError:

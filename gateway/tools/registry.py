@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -70,7 +70,7 @@ class ToolServices:
     outfiles: OutgoingFiles
     post: Callable[[OutboxPost], None]
     command_prefixes: Mapping[ChannelName, str]
-    spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+    tasks: asyncio.TaskGroup
     directory: Path | None = None
     """Directory of the configuration files. None: there are none."""
     redact: Redact = field(default_factory=Redactor)
@@ -104,12 +104,12 @@ class ToolRegistry:
         )
         store.subscribe(self.approvals.on_appended, DeliveryReport)
         self.stats = ToolStats(lambda: len(self.approvals.pending))
-        self._definitions = ToolDefinitionReview(store, clock, services.spawn, services.notify_owners)
+        self._definitions = ToolDefinitionReview(store, clock, services.tasks, services.notify_owners)
         self.decisions = ApprovalDecisions(self.approvals, self._definitions, store, clock, services.command_prefixes)
         self._gate = PermissionGate(config, store, clock, self.approvals, who=services.access_policy)
         self._web = WebTools(config.web, clock)
         self._mcp = McpServers(
-            config.mcp, clock, services.spawn, lambda *_: None, keep=self._keep_image, definitions=self._definitions
+            config.mcp, clock, services.tasks, lambda *_: None, keep=self._keep_image, definitions=self._definitions
         )
         life = services.life
         self._memory = (

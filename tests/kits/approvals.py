@@ -31,6 +31,7 @@ from gateway.tools.approvals import ApprovalDecisions, ApprovalQueue
 from gateway.tools.dispatch import PermissionGate, ToolDispatcher
 from gateway.tools.mcp.review import ToolDefinitionReview
 from tests.kits.rewind import Views, rewinds
+from tests.kits.tasks import LooseTasks
 
 P = ParamSpec("P")
 HERE, THERE = ChannelName("here"), ChannelName("there")
@@ -72,7 +73,7 @@ class House:
         self.refuses: Callable[[Part], bool] = lambda _: False
         """What the platform does not take."""
         self._news = asyncio.Event()
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks = LooseTasks()
         self._calls: list[asyncio.Task[ToolResult]] = []
         settings = parse_config(
             {
@@ -89,7 +90,7 @@ class House:
         )
         self.consoles = {name: ConsoleChannel(name, self._show, now=clock.now) for name in (HERE, THERE)}
         who, bindings = policies.build_access_policy(settings), policies.build_bindings(settings)
-        self.outbox = Outbox(store, self.consoles, clock, self._spawn)
+        self.outbox = Outbox(store, self.consoles, clock, self._tasks)
         prefix = CommandPrefixes(LiveSettings(settings), self.consoles)
         self.approvals = ApprovalQueue(
             store,
@@ -100,7 +101,7 @@ class House:
             who=who,
             prefix=prefix,
         )
-        definitions = ToolDefinitionReview(store, clock, self._spawn, lambda _key, _text: None)
+        definitions = ToolDefinitionReview(store, clock, self._tasks, lambda _key, _text: None)
         self.deciding = ApprovalDecisions(self.approvals, definitions, store, clock, prefix)
         self.who: identity.AccessPolicy = who
         store.subscribe(self.approvals.on_appended)
@@ -127,7 +128,7 @@ class House:
         await self.outbox.recover()
         await self.approvals.recover()
         for name, console in self.consoles.items():
-            self._spawn(console.run(self.intakes[name]))
+            self._tasks.create_task(console.run(self.intakes[name]))
             await console._up.wait()
         return self
 
@@ -141,9 +142,9 @@ class House:
 
     async def kill(self) -> None:
         """As `kill -9` does: whatever is under way ends where it is."""
-        for task in (*self._tasks, *self._calls):
+        for task in (*self._tasks.running, *self._calls):
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._calls, return_exceptions=True)
+        await asyncio.gather(*self._tasks.begun, *self._calls, return_exceptions=True)
 
     def call(
         self,
@@ -219,11 +220,6 @@ class House:
 
     def _put(self, post: OutboxPost) -> None:
         self.outbox.put(post)
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        task = asyncio.create_task(work)
-        self._tasks.append(task)
-        return task
 
 
 @contextlib.asynccontextmanager

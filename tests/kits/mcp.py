@@ -125,7 +125,7 @@ async def town(
         made = town.servers = McpServers(
             config,
             clock or SystemClock(),
-            group.create_task,
+            group,
             town.changed,
             keep=keep,
             definitions=await definitions(group) if definitions is not None else None,

@@ -187,7 +187,7 @@ async def serving(made: Settings, live: LiveSettings | None = None) -> AsyncIter
             states=await load_dmn_states(store, [agent.id for agent in made.agents], clock.now()),
             chosen=await load_chosen_models(store, made),
             redact=Redactor(),
-            spawn=tasks.create_task,
+            tasks=tasks,
         )
         stop = asyncio.Event()
         served = tasks.create_task(gateway.serve(stop))

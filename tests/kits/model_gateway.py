@@ -7,7 +7,7 @@ Somebody speaks by `Home.say`, a turn is taken by `Home.take`, and a process end
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +34,7 @@ from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream import policies
 from tests.kits.console_platforms import Town
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
+from tests.kits.tasks import ListedTasks
 from tests.servers.messages_cache import MessagesCache, Ticket
 from tests.servers.messages_side import MessagesSide
 from tests.servers.model_api_events import Answer, Json
@@ -172,7 +173,6 @@ class Home:
     """What `read_file` finds at a path."""
     opened: Callable[[Path, ManualClock], Awaitable[Store]] = Store.open
     said: int = 0
-    _spawned: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def begin(self) -> None:
         """A process starts."""
@@ -186,17 +186,11 @@ class Home:
             if self.provider is not None:
                 model._api = NoSocket(self.provider)
         self.store = await self._held.enter_async_context(await self.opened(self.settings.store.path, self.clock))
-        self._tasks = await self._held.enter_async_context(asyncio.TaskGroup())
+        self._tasks = await self._held.enter_async_context(ListedTasks())
         self.minds = self._wired(equipment)
         await self._gateway.people.load()
         await self._gateway.background_services.start()
         await equipment.restore_cadences(self.store)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self._tasks.create_task(work)
-        self._spawned.add(task)
-        task.add_done_callback(self._spawned.discard)
-        return task
 
     def _wired(self, equipment: ModelServices) -> Agents:
         """As the gateway wires itself, but that replies are delivered to nobody."""
@@ -210,7 +204,7 @@ class Home:
             make=None,
             model_services=equipment,
             states={},
-            spawn=self._spawn,
+            tasks=self._tasks,
         )
         bindings = policies.build_bindings(self.settings)
         shared = replace(
@@ -233,8 +227,7 @@ class Home:
     async def end(self) -> None:
         """The process ends."""
         await self._gateway.background_services.journal_store.close()
-        for task in [*self._spawned]:  # what is to be saved some time later
-            task.cancel()
+        self._tasks.cancel()  # what is to be saved some time later
         await self._held.aclose()
 
     async def kill(self) -> None:

@@ -1,6 +1,5 @@
 """Where views are changed because somebody asks for it, without agents beside it."""
 
-import asyncio
 from dataclasses import dataclass, field
 
 from gateway.core.clock import Clock
@@ -9,6 +8,7 @@ from gateway.runtime.rewind import Rewinder
 from gateway.store import OutboxPost, Store
 from gateway.stream.inbox import ReadyConversation
 from gateway.tools.platform import ConversationLocks
+from tests.kits.tasks import LooseTasks
 
 
 @dataclass
@@ -47,5 +47,5 @@ def rewinds(
         room_locks=doors or ConversationLocks(),
         agents=views,
         post=(posts if posts is not None else []).append,
-        spawn=asyncio.ensure_future,
+        tasks=LooseTasks(),
     )

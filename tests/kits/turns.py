@@ -45,6 +45,7 @@ from gateway.stream.media import MediaStore
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from tests.kits.scripted_turn import Drawer, Played, Say
+from tests.kits.tasks import LooseTasks
 
 ROOM = Address(channel=ChannelName("irc"), room=RoomId("#a"))
 INNER = inner_conversation("ana")
@@ -151,7 +152,7 @@ class Desk:
         )
         self.turns = TurnRunner(
             self.means,
-            previews=TurnPreviews(self.store, self.clock, {}, asyncio.create_task),
+            previews=TurnPreviews(self.store, self.clock, {}, LooseTasks()),
             digests=self,
             post=self.posts.append,
             on_answered=lambda _agent, _account: self.after() if self.after is not None else None,

@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -310,7 +310,7 @@ class McpServers:
         self,
         config: Mapping[str, McpServerConfig],
         clock: Clock,
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
         changed: ToolsChangedListener,
         *,
         keep: KeepImage | None = None,
@@ -322,7 +322,7 @@ class McpServers:
         `definitions`: decides which tools may be used. None: all of them.
         """
         self._clock = clock
-        self._spawn = spawn
+        self._tasks = tasks
         self._notify_changed = changed
         self._keep_image = keep
         self._servers = {
@@ -334,11 +334,11 @@ class McpServers:
         if definitions is not None:
             definitions.on_approved = self._on_approved
         self._known_tools: dict[str, dict[str, Tool]] = {name: {} for name in self._servers}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._running: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Start all servers in the background."""
-        self._tasks = [self._spawn(server.run()) for server in self._servers.values()]
+        self._running = [self._tasks.create_task(server.run()) for server in self._servers.values()]
 
     async def wait_settled(self, most_s: float) -> None:
         """Return once each server was up or has failed, after `most_s` seconds at the latest."""
@@ -363,7 +363,7 @@ class McpServers:
 
     async def aclose(self) -> None:
         """Stop all servers. Nothing of theirs is left behind."""
-        await cancel_and_wait(*self._tasks)
+        await cancel_and_wait(*self._running)
 
     def _on_approved(self, name: str) -> None:
         if name in self._servers:

@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,13 +75,13 @@ class ToolDefinitionReview:
         self,
         store: Store,
         clock: Clock,
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        tasks: asyncio.TaskGroup,
         notify_owners: Callable[[str, str], None],
     ) -> None:
         """`notify_owners`: sends a notice to the owners, given its key and text."""
         self._store = store
         self._clock = clock
-        self._spawn = spawn
+        self._tasks = tasks
         self._notify_owners = notify_owners
         self._approved_definitions: dict[str, dict[str, str]] = {}
         """Approved definitions by server and tool."""
@@ -116,7 +116,7 @@ class ToolDefinitionReview:
                     )
                 )
         if new:
-            self._spawn(self._record(new))
+            self._tasks.create_task(self._record(new))
         return admitted
 
     def list_pending(self) -> list[PendingDefinition]:

@@ -46,7 +46,7 @@ class Told:
             agent_of=lambda _: "reverie",
             operator_channel=OPERATOR_CHANNEL,
         )
-        self.owners = OwnerNotifier(store, clock, who, to=lambda: to, post=self.posted.append, spawn=tasks.create_task)
+        self.owners = OwnerNotifier(store, clock, who, to=lambda: to, post=self.posted.append, tasks=tasks)
         store.subscribe(self.owners.on_appended)
 
     async def hears(self, fact: Any) -> None:

@@ -2,11 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
@@ -37,6 +36,7 @@ from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.platform import ConversationLocks
 from tests.kits.rewind import Views, rewinds
 from tests.kits.store import NOW
+from tests.kits.tasks import LooseTasks
 
 HERE, THERE, FAR = ChannelName("here"), ChannelName("there"), ChannelName("far")
 LOBBY = Address(channel=HERE, room=RoomId("#lobby"))
@@ -84,7 +84,7 @@ class House:
     views: Views
     world: CommandContext
     opened: set[ConversationId]
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    tasks: LooseTasks = field(default_factory=LooseTasks)
     count: int = 0
 
     def ask(self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str) -> CommandCall:
@@ -122,8 +122,8 @@ class House:
     async def done(self) -> None:
         """Return once all that was started has ended."""
         async with asyncio.timeout(120):
-            while self.tasks:
-                await asyncio.wait(self.tasks)
+            while self.tasks.running:
+                await asyncio.wait(self.tasks.running)
 
     async def open(self, at: Address, about: str = "") -> None:
         self.opened.add(at.conversation)
@@ -148,7 +148,7 @@ class House:
 async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator[House]:
     """Start with all channels up."""
     clock, shown, opened = ManualClock(NOW + timedelta(hours=1)), list[Part](), set[ConversationId]()
-    tasks = set[asyncio.Task[None]]()
+    tasks = LooseTasks()
     made: dict[ChannelName, ConsoleChannel] = {
         HERE: ConsoleChannel(HERE, shown.append),
         THERE: Stubborn(THERE, shown.append),
@@ -177,15 +177,9 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
         ]
     )
 
-    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        return task
-
     async with await Store.open(tmp / "log.db", clock) as store:
-        outbox = Outbox(store, made, clock, spawn)
-        travels = RoomMembership(made, spawn, outbox.wait_until_sent)
+        outbox = Outbox(store, made, clock, tasks)
+        travels = RoomMembership(made, tasks, outbox.wait_until_sent)
         views, doors, later = Views(), ConversationLocks(), CommandFollowUp(store, clock, outbox.put)
         rooms = RoomCommands(
             reader=store, clock=clock, policy=who, bindings=bindings, channels=made, membership=travels, follow_up=later
@@ -199,7 +193,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
             locks=doors,
             forget=views.forget_view,
             post=outbox.put,
-            spawn=spawn,
+            tasks=tasks,
             rooms=rooms.known_rooms,
             inside=travels.is_inside,
         )

@@ -1,7 +1,6 @@
 """`dmn` and `pending`, on a real store and real loops."""
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -25,6 +24,7 @@ from tests.gateway.commands.handler_kit import Counter
 from tests.gateway.runtime.test_loop import Ending
 from tests.kits.channels import story
 from tests.kits.store import NOW, heard, place
+from tests.kits.tasks import ListedTasks
 
 HERE, OTHER = place("#a"), place("#b")
 ALONE, STRANGER = place("root"), place("stranger")
@@ -73,13 +73,7 @@ class Kit:
 async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> AsyncIterator[Kit]:
     """Run a process without a proper shutdown. `states`: of agents, instead of the saved ones."""
     clock = ManualClock(start)
-    async with await Store.open(tmp_path / "s.db", clock) as store, asyncio.TaskGroup() as tasks:
-        begun = list[asyncio.Task[None]]()
-
-        def spawn(what: Coroutine[None, None, None]) -> asyncio.Task[None]:
-            begun.append(tasks.create_task(what))
-            return begun[-1]
-
+    async with await Store.open(tmp_path / "s.db", clock) as store, ListedTasks() as tasks:
         saved = {**await load_dmn_states(store, ["ana", "bob"], start), **states}
         loops = [
             AgentLoop(
@@ -89,7 +83,7 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> Asyn
                 turns=Ending(),
                 policy=DmnPolicy(inner=inner_conversation(agent)),
                 state=state,
-                spawn=spawn,
+                tasks=tasks,
             )
             for agent, state in saved.items()
         ]
@@ -99,8 +93,7 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> Asyn
         for room in (HERE, OTHER):
             places.record_direct(room.conversation, direct=False)
         yield Kit(store, clock, loops, places)
-        for task in begun:
-            task.cancel()
+        tasks.cancel()
 
 
 @story

@@ -1,7 +1,7 @@
 """`journal` and `memory`, on a real store and real files."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from tests.gateway.commands.handler_kit import Counter, typing
 from tests.gateway.context.test_dream import dream, model
 from tests.kits.channels import story
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, Papers, at, papers
+from tests.kits.tasks import LooseTasks
 
 DIRECT = (ANN, BOB, OWNER)
 
@@ -26,7 +27,7 @@ class Kit:
     """One process."""
 
     papers: Papers
-    tasks: list[asyncio.Task[None]]
+    tasks: LooseTasks
     """Tasks started by commands."""
     told: list[tuple[str, Seq, str]] = field(default_factory=list)
     """Follow-ups: id of the command, its entry, and the text."""
@@ -42,7 +43,7 @@ class Kit:
             read_memory=it.memory.read,
             read_handwritten=it.notes.read_handwritten,
             agent_of=lambda _: "reverie",
-            spawn=self._spawn,
+            tasks=self.tasks,
             send_follow_up=self._tell,
             approve_note=it.memory.approve,
             redact=Redactor(["swordfish-pie-99"]),
@@ -53,16 +54,12 @@ class Kit:
         it = self.papers
         return Counter(it.store, it.clock, self.commands.handlers, where, role, everywhere, direct=where in DIRECT)
 
-    def _spawn(self, what: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        self.tasks.append(asyncio.create_task(what))
-        return self.tasks[-1]
-
     async def _tell(self, command: Command, asked: Seq, words: str) -> None:
         self.told.append((command.id, asked, words))
 
     async def settled(self) -> None:
         """Return once all tasks have ended."""
-        await asyncio.gather(*self.tasks)
+        await asyncio.gather(*self.tasks.begun)
 
     async def forgotten(self) -> list[NoteForgotten]:
         found = await self.papers.store.entries(kinds=["forgotten"])
@@ -78,7 +75,7 @@ async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
     async with papers(tmp_path) as it:
         for place in (*DIRECT, ROOM, STAFF):
             it.places.record_direct(place.conversation, direct=place in DIRECT)
-        made = Kit(it, [])
+        made = Kit(it, LooseTasks())
         yield made
         await made.settled()
 
@@ -227,10 +224,10 @@ async def test_what_was_written_and_did_not_follow_follows_after_the_crash(tmp_p
     async with kit(tmp_path) as it:
         await it.papers.notes.remember(at(ROOM), "harbour")
         await it.at(ROOM)("memory forget", note=f"n{await it.newest()}")
-        for task in it.tasks:  # the process ends before it has begun
+        for task in it.tasks.begun:  # the process ends before it has begun
             task.cancel()
-        await asyncio.gather(*it.tasks, return_exceptions=True)
-        it.tasks.clear()
+        await asyncio.gather(*it.tasks.begun, return_exceptions=True)
+        it.tasks.begun.clear()
         assert "harbour" in it.papers.journal.read_text()
     async with kit(tmp_path) as it:
         assert "harbour" not in it.papers.journal.read_text()
@@ -263,7 +260,7 @@ async def test_the_same_event_twice_is_done_once(tmp_path: Path) -> None:
         await it.at(ROOM).give("memory forget", {"note": note}, id="c1")
         await it.at(ROOM).give("memory forget", {"note": note}, id="c1")
         await it.settled()
-        assert (len(await it.forgotten()), len(it.tasks)) == (1, 1)
+        assert (len(await it.forgotten()), len(it.tasks.begun)) == (1, 1)
 
 
 @story
@@ -275,7 +272,7 @@ async def test_two_at_once_forget_it_once(tmp_path: Path) -> None:
         await asyncio.gather(*(it.at(ROOM).give("memory forget", note, id=name) for name in ("c1", "c1", "c2")))
         await it.settled()
         assert len(await it.forgotten()) == 1
-        assert len(it.tasks) == 2
+        assert len(it.tasks.begun) == 2
 
 
 @story
@@ -292,7 +289,7 @@ async def test_what_cannot_be_written_is_not_forgotten(tmp_path: Path) -> None:
         await it.papers.notes.remember(at(ROOM), "harbour")
         await it.at(ROOM).give("memory forget", {"note": f"n{await it.newest()}"}, kept=False)
         assert "harbour" in await it.at(ROOM).says("memory show")
-        assert it.tasks == []
+        assert it.tasks.begun == []
 
 
 @story

@@ -1,7 +1,6 @@
 """`restart` and `reload`."""
 
 import asyncio
-from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
@@ -42,15 +41,14 @@ def running(it: House, tmp_path: Path) -> tuple[OperationsCommands, ChannelSuper
     async def emit(batch: object, *, cursor: str | None = None) -> None:
         del batch, cursor
 
-    def spawn(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        it.tasks.add(task)
-        task.add_done_callback(it.tasks.discard)
-        return task
-
     stats = GatewayStats(dict.fromkeys(it.channels, "console"), NOW)
     runner = ChannelSupervisor(
-        it.channels, dict.fromkeys(it.channels, emit), clock=it.clock, stats=stats, pause=it.outbox.pause, spawn=spawn
+        it.channels,
+        dict.fromkeys(it.channels, emit),
+        clock=it.clock,
+        stats=stats,
+        pause=it.outbox.pause,
+        tasks=it.tasks,
     )
     later = CommandFollowUp(it.store, it.clock, it.outbox.put)
     return OperationsCommands(supervisor=runner, stats=stats, live=live, follow_up=later), runner

@@ -84,7 +84,7 @@ def test_join_refuses_what_cannot_be(tmp_path: Path, room: str, says: str) -> No
             assert says in answer.text
             assert answer.effect is None
             assert answer.ok is (room == "#lobby")
-            assert not it.tasks
+            assert not it.tasks.begun
 
     telling()
 

@@ -73,7 +73,7 @@ def test_a_dmn_goes_by_another_pace_at_once_and_what_it_has_waited_counts(tmp_pa
                 turns=turns,
                 policy=policy,
                 state=DmnState(),
-                spawn=tasks.create_task,
+                tasks=tasks,
             )
             loop.start()
 

@@ -77,7 +77,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 outfiles=OutgoingFiles(store),
                 post=lambda _: None,
                 command_prefixes={},
-                spawn=tasks.create_task,
+                tasks=tasks,
             )
         )
         shared = GatewayServices(
@@ -91,10 +91,10 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             background_services=life,
             tool_registry=tooling,
             has_waiting=lambda _: False,
-            spawn=tasks.create_task,
+            tasks=tasks,
             channel_cards=ChannelCards(store, clock, {}, who),
             media=media,
-            previews=TurnPreviews(store, clock, {}, tasks.create_task),
+            previews=TurnPreviews(store, clock, {}, tasks),
             post=lambda _: None,
             on_answered=lambda *_: None,
             turn_tracker=TurnTracker(clock),

@@ -66,8 +66,8 @@ class Ending:
 
 
 def made(store: Store, clock: ManualClock, turns: TurnTaker, tasks: asyncio.TaskGroup) -> AgentLoop:
-    policy, spawn = DmnPolicy(inner=INNER), tasks.create_task
-    return AgentLoop(agent="ana", store=store, clock=clock, turns=turns, policy=policy, state=DmnState(), spawn=spawn)
+    policy = DmnPolicy(inner=INNER)
+    return AgentLoop(agent="ana", store=store, clock=clock, turns=turns, policy=policy, state=DmnState(), tasks=tasks)
 
 
 async def over(loop: AgentLoop) -> None:

@@ -302,7 +302,7 @@ async def test_what_came_of_folding_is_told_when_it_is_known(tmp_path: Path, bro
         change = await asked.plan(wish("compact"))
         assert (change.answer, change.facts) == (COMPACTING, ())
         change.settle(AppendResult(Seq(7), is_new=True))
-        await asyncio.gather(*asked._tasks)
+        await asyncio.gather(*asked._running)
         (post,) = posts
         assert post.post.to == AT
         expected = "That did not work. The operator can look it up in the log."

@@ -13,6 +13,7 @@ from gateway.core.events import Address, ChannelName, DeliveryReport, Post, Post
 from gateway.core.facts import PostQueued
 from gateway.store import AppendResult, NewEntry, OutboxPost, Store
 from gateway.stream.outbox import Outbox
+from tests.kits.tasks import LooseTasks
 
 NAME = ChannelName("x")
 _STEPS = 10
@@ -80,14 +81,9 @@ class Office:
     def __init__(self, store: Books, postman: Postman, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks = LooseTasks()
         self.channels: dict[ChannelName, Channel] = {NAME: postman}
-        self.outbox = Outbox(store, self.channels, clock, self.spawn)
-
-    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        return task
+        self.outbox = Outbox(store, self.channels, clock, self.tasks)
 
     async def post(self, text: str, room: str = "#a", channel: str = NAME) -> PostKey:
         to = Address(channel=ChannelName(channel), room=RoomId(room))

@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from channels.base import Channel
 from gateway.core.clock import Clock
@@ -15,6 +14,7 @@ from gateway.store import NewEntry, OutboxPost, Store
 from gateway.stream.outbox import Outbox
 from gateway.stream.supervisor import ChannelSupervisor
 from tests.channels.conformance.platforms.base import Kit
+from tests.kits.tasks import LooseTasks
 
 
 class Line:
@@ -22,7 +22,7 @@ class Line:
 
     def __init__(self, kit: Kit, channel: Channel, store: Store, clock: Clock) -> None:
         self.kit, self.store, self.clock = kit, store, clock
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks = LooseTasks()
         self.links: list[tuple[bool, str]] = []
         self.told: list[str] = []
         """Notices to owners."""
@@ -30,7 +30,7 @@ class Line:
         self.slow_s = 0.0
         """Seconds that an append takes."""
         name = channel.name
-        self.outbox = Outbox(store, {name: channel}, clock, self.spawn)
+        self.outbox = Outbox(store, {name: channel}, clock, self.tasks)
         self.stats = GatewayStats({name: channel.capabilities.platform}, clock.now())
         self.runner = ChannelSupervisor(
             {name: channel},
@@ -38,15 +38,9 @@ class Line:
             clock=clock,
             stats=self.stats,
             pause=self.outbox.pause,
-            spawn=self.spawn,
+            tasks=self.tasks,
             tell=lambda _, text: self.told.append(text),
         )
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        return task
 
     async def emit(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """Append as the intake does: known events once; links go to the outbox."""
@@ -125,6 +119,6 @@ async def line(tmp: Path, kit: Kit, channel: Channel, clock: Clock) -> AsyncIter
             await it.outbox.drain(0)
             await it.runner.close()
             await it.outbox.close()
-            for task in list(it.tasks):
+            for task in list(it.tasks.running):
                 task.cancel()
-            await asyncio.gather(*it.tasks, return_exceptions=True)
+            await asyncio.gather(*it.tasks.running, return_exceptions=True)

@@ -41,6 +41,7 @@ from gateway.stream.supervisor import (
     RestartResult,
 )
 from tests.kits.channels import story
+from tests.kits.tasks import LooseTasks
 
 A, B, C = ChannelName("irc.a"), ChannelName("irc.b"), ChannelName("irc.c")
 
@@ -119,7 +120,7 @@ class Harbour:
         self.hold, self.held = asyncio.Event(), False
         """Nothing becomes durable before it is set."""
         self.hold.set()
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks = LooseTasks()
         self.channels: dict[ChannelName, Channel] = {}
         for name in map(ChannelName, said.channels):
             self.channels[name] = self.make(name, said, None, None)
@@ -131,7 +132,7 @@ class Harbour:
             clock=SystemClock(),
             stats=self.stats,
             pause=self.pause,
-            spawn=self.spawn,
+            tasks=self.tasks,
         )
         self.fleet = ChannelReconciler(
             said,
@@ -153,11 +154,6 @@ class Harbour:
         if config.nick in self.broken:
             raise RuntimeError("a bug")
         return Told(name, config.nick, self.log, cursor)
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self.tasks.add(task)
-        return task
 
     async def cursor(self, name: ChannelName) -> str | None:
         return self.cursors.get(name)
@@ -226,7 +222,7 @@ async def harbour(**channels: dict[str, object]) -> AsyncIterator[Harbour]:
         yield it
     finally:
         await it.runner.close()
-        for task in it.tasks:
+        for task in it.tasks.running:
             assert task.cancelled() or task.exception() is None
 
 
@@ -513,7 +509,7 @@ async def test_an_adapter_that_talks_in_its_goodbye_holds_up_nobody(monkeypatch:
     clock = SystemClock()
     stats = GatewayStats(dict.fromkeys(channels, "IRC"), clock.now())
     runner = ChannelSupervisor(
-        channels, dict.fromkeys(channels, emit), clock=clock, stats=stats, pause=pause, spawn=asyncio.create_task
+        channels, dict.fromkeys(channels, emit), clock=clock, stats=stats, pause=pause, tasks=LooseTasks()
     )
     runner.start()
     async with asyncio.timeout(120):

@@ -244,9 +244,9 @@ def test_a_part_that_waits_for_the_pace_was_surely_not_sent(tmp_path: Path) -> N
             await work.post("1\n2\n3")
             while len(first.attempts) < 2:
                 await asyncio.sleep(0)
-            for task in work.tasks:
+            for task in work.tasks.running:
                 task.cancel()  # as a crash would
-            await asyncio.gather(*work.tasks, return_exceptions=True)
+            await asyncio.gather(*work.tasks.running, return_exceptions=True)
         assert not first.sent
         async with office(tmp_path, second) as work:
             (delivery,) = await work.ended(1)

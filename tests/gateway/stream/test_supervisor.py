@@ -57,7 +57,7 @@ async def test_restarts_amid_traffic_lose_nothing_and_double_nothing(
     kit, clock = kind(), clocks()
     kit.patience_s = 20.0
     async with kit.connection(), line(tmp_path, kit, make(kit, clock), clock) as it:
-        talking, it.slow_s = it.spawn(it.talk(0.01)), slow_s
+        talking, it.slow_s = it.tasks.create_task(it.talk(0.01)), slow_s
         for number in range(times):
             await it.more(number % 7)
             assert await it.runner.restart(kit.name, "somebody wants it") == RestartResult(state="up")
@@ -114,7 +114,7 @@ async def test_a_refused_channel_can_be_restarted_once_the_operator_has_seen_to_
         refused = RestartResult(state="refused", reason="the token is refused")
         assert await it.runner.restart(channel.name, "x") == refused
         assert it.stats.snapshot().channels[0].state == "refused"
-        over = it.spawn(it.runner.wait_until_all_refused())
+        over = it.tasks.create_task(it.runner.wait_until_all_refused())
         assert await it.runner.restart(channel.name, "x") == refused
         assert not over.done(), "it was up, so it may come up again"
         channel.mood = "up"

@@ -32,7 +32,7 @@ def telling(work: Office, postman: Postman, arrived: list[ReadyConversation]) ->
     """Return an outbox whose failures are judged."""
     policy = attention.AttentionPolicy(thresholds={})
     inward = InternalIntake(work.store, work.clock, policy, EVERYWHERE, arrived=arrived.append)
-    outbox = Outbox(work.store, {NAME: postman}, work.clock, work.spawn, judge=inward.judge, arrived=arrived.append)
+    outbox = Outbox(work.store, {NAME: postman}, work.clock, work.tasks, judge=inward.judge, arrived=arrived.append)
     outbox.set_link_up(NAME, up=True)
     return outbox
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -46,6 +46,7 @@ from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.platform import ConversationLocks, MessagingTools, PlatformTools
 from gateway.tools.read_room import AttachmentDescriber
 from tests.kits.store import NOW, Fate, turn
+from tests.kits.tasks import LooseTasks
 
 NAME = ChannelName("tg.test")
 ROOM = Address(channel=NAME, room=RoomId("#room"))
@@ -172,7 +173,7 @@ class Stagehands:
     rooms: PlatformTools
     hands: ToolDispatcher
     cupboard: Cupboard
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    tasks: LooseTasks = field(default_factory=LooseTasks)
     up: bool = True
 
     def link(self, *, up: bool) -> None:
@@ -229,8 +230,8 @@ class Stagehands:
     async def delivered(self) -> None:
         """All that waits has gone."""
         async with asyncio.timeout(120):
-            while self.tasks:
-                await asyncio.wait(self.tasks)
+            while self.tasks.running:
+                await asyncio.wait(self.tasks.running)
 
     async def facts(self, *kinds: str) -> list[Fact]:
         return [one.fact for one in await self.store.entries(kinds=kinds)]
@@ -256,14 +257,7 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
     """Open the store, and the house."""
     clock, played = ManualClock(NOW), stage or Stage()
     async with await Store.open(tmp / "s.db", clock) as store:
-        tasks = set[asyncio.Task[None]]()
-
-        def spawn(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-            task = asyncio.create_task(work)
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            return task
-
+        tasks = LooseTasks()
         bounds = {
             "#staff": ConversationBinding(listen="all", agent="reverie", private=True),
             "#peer": ConversationBinding(listen="all", agent="peer", private=False),
@@ -274,7 +268,7 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         ]
         bindings = Bindings(patterns)
         places, files, channels = PrivacyCache(store, bindings), OutgoingFiles(store), {NAME: played}
-        outbox = Outbox(store, channels, clock, spawn, files=files)
+        outbox = Outbox(store, channels, clock, tasks, files=files)
         digests = DigestBuilder(
             agent="reverie",
             store=store,

@@ -8,7 +8,7 @@ no code of one is left to the next.
 import asyncio
 import contextlib
 import zlib
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -55,6 +55,7 @@ from tests.gateway.system.permission_matrix.platform_payloads import (
     ways,
 )
 from tests.kits.rewind import Views, rewinds
+from tests.kits.tasks import LooseTasks
 
 BETWEEN_S: Final = 3_700.0
 """Longer than a code holds."""
@@ -232,7 +233,7 @@ class House:
 
     def __init__(self, store: Store, clock: ManualClock, tmp: Path, dm: Dm, rooms: Rooms, **access: Any) -> None:
         self.store, self.clock = store, clock
-        self.seen, self._tasks = Seen(), set[asyncio.Task[None]]()
+        self.seen, self._tasks = Seen(), LooseTasks()
         self.irc = Irc(clock)
         self.readers: dict[Platform, Reader] = {}
         bare = parse_config({"channels": _BARE, "agents": [{"id": "reverie"}], "llm": _LLM}, tmp)
@@ -247,7 +248,7 @@ class House:
             post=lambda _: None,
             join=lambda _: None,
             leave=lambda _: None,
-            spawn=self._spawn,
+            tasks=self._tasks,
         )
         store.subscribe(self._wrote)
         self.intakes = self._intakes(made)
@@ -294,12 +295,6 @@ class House:
     def _wrote(self, entries: Sequence[LogEntry]) -> None:
         self.seen.facts += [entry.fact for entry in entries]
 
-    def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def write(self, *facts: Fact) -> None:
         """As another door would: the command line, a gateway before."""
         now = self.clock.now()
@@ -311,8 +306,9 @@ class House:
         for name in {_channel(event) for event in events}:
             await self.intakes[name]([event for event in events if _channel(event) == name])
         seen, self.seen = self.seen, Seen()
-        if self._tasks:  # owners are told of what waits
-            await asyncio.gather(*self._tasks)
+        if self._tasks.begun:  # owners are told of what waits
+            await asyncio.gather(*self._tasks.begun)
+            self._tasks.begun.clear()
         return seen
 
     async def played(self, cell: Cell) -> tuple[Outcome, set[str]]:

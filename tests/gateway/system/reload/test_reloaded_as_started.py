@@ -20,11 +20,12 @@ from gateway.runtime.models import open_model_services
 from gateway.store import Store
 from tests.gateway.system.reload.config_pairs import document, held, leaves, said
 from tests.kits.gateway import CONSOLE
+from tests.kits.tasks import LooseTasks
 
 LEAVE = frozenset(
     {
         # not of the settings: the clock, tasks, the store
-        *("clock", "_clock", "spawn", "_spawn", "store", "_store", "reader", "_reader"),
+        *("clock", "_clock", "tasks", "_tasks", "store", "_store", "reader", "_reader"),
         # what came of the reading, and what it has set going
         *("_warned", "_later", "_read", "_trace", "_state_saver", "_reported_level", "presence"),
         # what was secret once stays so
@@ -55,7 +56,7 @@ async def gateway(live: LiveSettings, path: Path) -> AsyncIterator[app._Gateway]
             model_services=equipment,
             states={},
             redact=Redactor(collect_secrets(live.settings)),
-            spawn=asyncio.get_running_loop().create_task,
+            tasks=LooseTasks(),
         )
 
 

@@ -18,6 +18,7 @@ from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.convert import MAX_SERVER_TOOLS
 from tests.kits.mcp import OWN, RAW, ROOT, Listening, listening_own, logged, marked, raw, town
 from tests.kits.stopwatch import Stopwatch
+from tests.kits.tasks import LooseTasks
 
 
 def own(directory: Path) -> dict[str, object]:
@@ -409,9 +410,10 @@ from gateway.core.clock import SystemClock
 from gateway.config.tools import McpServerConfig
 from gateway.tools.mcp.client import McpServers
 from tests.kits.stopwatch import Stopwatch
+from tests.kits.tasks import LooseTasks
 async def story():
     config = {"raw": McpServerConfig.model_validate({"command": ["nothing"]})}
-    servers = McpServers(config, SystemClock(), asyncio.ensure_future, print)
+    servers = McpServers(config, SystemClock(), LooseTasks(), print)
     servers.start()
     await servers.wait_settled(20)
     print(servers.describe()[0].state)
@@ -429,7 +431,7 @@ def test_who_has_no_servers_does_not_pay_for_them() -> None:
 
 
 def test_hands_of_none() -> None:
-    servers = McpServers({}, ManualClock(), asyncio.ensure_future, lambda *_: None)
+    servers = McpServers({}, ManualClock(), LooseTasks(), lambda *_: None)
     assert (servers.tools, dict(servers.all_tools()), list(servers.describe())) == ((), {}, [])
     with pytest.raises(ValueError, match="either a command or a url"):
         McpServerConfig.model_validate({})

@@ -54,7 +54,7 @@ async def running(path: Path, *tools: object) -> AsyncIterator[Run]:
 
         async def definitions(group: asyncio.TaskGroup) -> ToolDefinitionReview:
             run.definitions = ToolDefinitionReview(
-                store, SystemClock(), group.create_task, lambda key, text: run.told.append((key, text))
+                store, SystemClock(), group, lambda key, text: run.told.append((key, text))
             )
             await run.definitions.load()
             return run.definitions
