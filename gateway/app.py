@@ -414,7 +414,7 @@ class _Gateway:
                 directory=self.model_services.live.directory,
                 redact=self.redact,
                 notify_owners=self.people.owner_notifier.notify,
-                on_tool_use=self.turn_tracker.tool_changed,
+                turn_tracker=self.turn_tracker,
             )
         )
 
@@ -485,7 +485,7 @@ class _Gateway:
             attention_policy=self.attention_policy,
             handlers=command_registry.handlers,
             redact=self.redact,
-            approvals=self.tool_registry.decisions,
+            approvals=self.tool_registry.approvals,
             tools=self.agents.tool_list,
         )
         callbacks = IntakeCallbacks(
@@ -515,7 +515,7 @@ class _Gateway:
             runner=self.channel_supervisor,
             stats=self.stats,
             redact=self.redact,
-            approvals=self.tool_registry.decisions,
+            approvals=self.tool_registry.approvals,
             post=self.outbox.put,
             tasks=self.tasks,
         )

@@ -156,7 +156,7 @@ def render_approval_request(
 
 
 def describe_coverage(least: Role | str, needs: str, *, foreign: bool) -> str:
-    """Return in words what a longer approval covers. The rule is that of `gateway.tools.grants.covers`."""
+    """Return in words what a longer approval covers. The rule is that of `gateway.tools.approvals.covers`."""
     clean = max(least, needs, key=_rank)
     words = (
         f"each call of it there, whatever its arguments, that rests on words of {clean}s{_format_above(clean)} alone"

@@ -18,7 +18,7 @@ from gateway.runtime.rewind import Rewinder
 from gateway.store import NewEntry, OutboxPost, Store, StoreReader
 from gateway.store.effects import CommandEffect
 from gateway.stream.place_names import PlaceTitles
-from gateway.tools.approvals import ApprovalDecisions
+from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import ToolList
 
 
@@ -42,7 +42,7 @@ class CommandContext:
     """Returns the number of pages of a post on its channel; 1 where there are no pages."""
     operator_contact: Callable[[ChannelName], str | None] = lambda _: None
     """Returns the operator's contact for that channel."""
-    approvals: ApprovalDecisions | None = None
+    approvals: Approvals | None = None
     """Tool calls that wait for approval. None: no tool does."""
     tools_at: Callable[[Address], ToolList] = lambda _: ToolList()
     """Returns the tools of the agent in that place."""

@@ -38,7 +38,7 @@ from gateway.store.effects import CommandEffect
 from gateway.store.format import format_entry
 from gateway.stream.trace import explain_event
 from gateway.stream.uncertain_sends import find_uncertain_posts
-from gateway.tools.approvals import ApprovalDecisions
+from gateway.tools.approvals import Approvals
 
 MAX_POSTS_SEARCHED = 10
 """Posts that are searched for a long answer with a next page."""
@@ -320,7 +320,7 @@ async def handle_revoke(call: CommandCall, context: CommandContext) -> CommandRe
     return _build_reply(await context.approvals.revoke(_build_approver(call), call.arguments["tool"]))
 
 
-async def _decide_approval(approvals: ApprovalDecisions, call: CommandCall, verdict: ApprovalVerdict) -> CommandReply:
+async def _decide_approval(approvals: Approvals, call: CommandCall, verdict: ApprovalVerdict) -> CommandReply:
     return _build_reply(await approvals.decide(_build_approver(call), call.arguments["id"].strip("`").lower(), verdict))
 
 
@@ -335,13 +335,11 @@ def _build_approver(call: CommandCall) -> Approver:
     )
 
 
-async def _render_approvals(approvals: ApprovalDecisions, approver: Approver) -> str:
+async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
     waiting = [
-        f"- `{one.request.approval}`: {inline_code(one.request.tool)} in turn "
-        f"{inline_code(one.request.turn)}, "
-        f"for {format_duration(one.remaining_s)} more: "
-        f"{inline_code(one.request.arguments, MAX_LISTED_ARGUMENTS_CHARS)}"
-        for one in approvals.list_waiting(approver)
+        f"- `{one.approval}`: {inline_code(one.tool)} in turn {inline_code(one.turn)}, "
+        f"for {format_duration(remaining_s)} more: {inline_code(one.arguments, MAX_LISTED_ARGUMENTS_CHARS)}"
+        for one, remaining_s in approvals.list_waiting(approver)
     ]
     granted = [
         f"- {inline_code(one.tool)} of {inline_code(one.agent)} in "

@@ -39,7 +39,7 @@ from gateway.stream.attention import AttentionOverrideStore
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import Bindings
 from gateway.stream.supervisor import ChannelSupervisor
-from gateway.tools.approvals import ApprovalDecisions
+from gateway.tools.approvals import Approvals
 from gateway.tools.platform import ConversationLocks
 
 
@@ -62,7 +62,7 @@ class CommandServices:
     runner: ChannelSupervisor
     stats: GatewayStats
     redact: Redact
-    approvals: ApprovalDecisions
+    approvals: Approvals
     post: Callable[[OutboxPost], None]
     tasks: asyncio.TaskGroup
 
@@ -188,7 +188,7 @@ class CommandRegistry:
         return [one.name for one in self._services.agents.model_selector.list_models()]
 
     async def _suggest_waiting_approvals(self, typed: CommandCompletion) -> list[str]:
-        return [one.request.approval for one in self._services.approvals.list_waiting(self._build_approver(typed))]
+        return [one.approval for one, _ in self._services.approvals.list_waiting(self._build_approver(typed))]
 
     async def _suggest_granted_tools(self, typed: CommandCompletion) -> list[str]:
         return [one.tool for one in await self._services.approvals.list_grants(self._build_approver(typed))]

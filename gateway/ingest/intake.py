@@ -71,7 +71,7 @@ from gateway.stream.attention import (
 from gateway.stream.inbox import ReadyConversation
 from gateway.stream.place_names import PlaceTitles
 from gateway.stream.routing import Bindings, CommandPrefixes, make_names_lookup, make_private_address_lookup
-from gateway.tools.approvals import ApprovalDecisions
+from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import ToolList
 
 logger = logging.getLogger("reverie.judging")
@@ -475,7 +475,7 @@ class IntakeServices:
     """Command handlers, by `name` or `name sub`."""
     redact: Redact = str
     """Applied to answers of commands, and to audit records."""
-    approvals: ApprovalDecisions | None = None
+    approvals: Approvals | None = None
     """As `CommandContext.approvals`."""
     tools: Callable[[Address], ToolList] = lambda _: ToolList()
     """As `CommandContext.tools_at`."""

@@ -24,7 +24,7 @@ from gateway.context.observer import TurnTracker
 from gateway.core import metrics
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import Notification
-from gateway.core.facts import ApprovalEnded, Judgement, ToolRefused, TurnRecord
+from gateway.core.facts import Judgement, TurnRecord
 from gateway.core.format import describe_problem
 from gateway.core.metrics import ChannelStats, GatewayStats, LimitStats
 from gateway.core.redaction import Redact, Redactor
@@ -513,8 +513,6 @@ class OpsService:
         store.subscribe(self.stream.on_appended)
         if minds is not None:
             store.subscribe(minds.on_appended, Judgement, TurnRecord, *get_args(Notification))
-        if tools is not None:
-            store.subscribe(tools.on_appended, ToolRefused, ApprovalEnded)
 
     async def run(self) -> None:
         """Run until cancelled. A port in use is logged as a warning only."""

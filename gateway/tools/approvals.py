@@ -4,8 +4,7 @@ A request becomes durable in one transaction with its notice, and a decision in 
 after a crash each approval is either decided, or recorded as dropped because nobody waits for it any more. The first
 verdict in the log counts.
 
-`ApprovalNotices` writes to the log and posts notices, `ApprovalQueue` lets calls wait, `ApprovalDecisions` serves the
-admins' commands.
+A grant is an approval for longer than one call, for one tool of one agent in one conversation.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ from gateway.access.approval_texts import (
     render_decision,
     roles_that_may_approve,
 )
-from gateway.config.tools import ApprovalsConfig
+from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, ConversationId, DeliveryReport, Post, PostKey
 from gateway.core.facts import (
@@ -54,12 +53,11 @@ from gateway.core.facts import (
 )
 from gateway.core.format import format_duration
 from gateway.core.identity import AccessPolicy, has_role_holder, role_of
-from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store, StoreReader
+from gateway.core.tool import Requester
+from gateway.core.trust import role_rank
+from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.routing import PrivacyCache
-from gateway.tools import grants
-from gateway.tools.dispatch import ApprovalRequest
-from gateway.tools.grants import CallProvenance, ToolGrant, ToolGrants, digest_arguments
 from gateway.tools.mcp.review import ToolDefinitionReview
 
 logger = logging.getLogger("reverie.tools")
@@ -67,6 +65,128 @@ logger = logging.getLogger("reverie.tools")
 _NO_SEQ: Final = Seq(0)
 ID_TRIES: Final = 8
 """Random ids of one length that are tried before they get longer."""
+
+
+GRANTED_ALWAYS: Final = "for good"
+GRANTED_FOR_SESSION: Final = "until it begins afresh there"
+
+
+class ToolGrant(NamedTuple):
+    """Subject of a grant."""
+
+    agent: str
+    tool: str
+    conversation: ConversationId
+
+
+class CallProvenance(NamedTuple):
+    """Properties of a call that decide whether a grant covers it."""
+
+    least_role: str
+    """Lowest role of those whose words led to it. Empty: unknown."""
+    foreign: bool
+    """True: text from outside led to it, too."""
+    arguments: str
+    """Hash by `digest_arguments`. Empty: unknown."""
+
+
+def digest_arguments(arguments: str) -> str:
+    """Return the hash of normalised arguments (`gateway.access.approval_texts.normalize_arguments`)."""
+    return hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def covers(granted: CallProvenance, call: CallProvenance, required_role: str) -> bool:
+    """Return True if an approval for one call covers another. Pure. `required_role`: the role that the tool requires.
+
+    It never covers a call with words of a lower role than the approved one had. With words below the required role, or
+    with text from outside, it covers only the same call. If the origin is unknown, it covers only calls by owners'
+    words.
+    """
+    least = role_rank(call.least_role)
+    if least < (role_rank(granted.least_role) if granted.least_role else role_rank("owner")):
+        return False
+    if least >= role_rank(required_role) and not call.foreign:
+        return True
+    same = bool(granted.arguments) and granted.arguments == call.arguments
+    return same and (granted.foreign or not call.foreign)
+
+
+class ToolGrants:
+    """Permanent grants, from the store, and grants of this process, in memory."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._session: dict[ToolGrant, list[tuple[Seq, CallProvenance]]] = {}
+        """Position from which each holds, and the call that was approved."""
+
+    async def is_granted(self, grant: ToolGrant, call: CallProvenance, required_role: str) -> bool:
+        """Return True if such a call is approved there now."""
+        if any(covers(provenance, call, required_role) for provenance in await self._live_session_grants(grant)):
+            return True
+        approved = await self._store.approved(*grant)
+        entry = await self._store.entry(approved) if approved is not None else None
+        fact = entry.fact if entry is not None else None
+        return isinstance(fact, ApprovalEnded) and covers(provenance_from_fact(fact), call, required_role)
+
+    def add_session_grant(self, grant: ToolGrant, since: Seq, provenance: CallProvenance) -> None:
+        """Approve until the conversation is started afresh behind that position, or the process ends."""
+        self._session.setdefault(grant, []).append((since, provenance))
+
+    def drop_session_grant(self, grant: ToolGrant) -> None:
+        """Drop the session's approvals of this tool."""
+        self._session.pop(grant, None)
+
+    def reset_conversation(self, conversation: ConversationId) -> None:
+        """Drop the grants of a conversation that is started afresh."""
+        for grant in [grant for grant in self._session if grant.conversation == conversation]:
+            self.drop_session_grant(grant)
+
+    async def list_grants(self) -> dict[ToolGrant, str]:
+        """Return all grants, each with its duration in words."""
+        found = {grant: GRANTED_FOR_SESSION for grant in [*self._session] if await self._live_session_grants(grant)}
+        return found | {ToolGrant(*grant): GRANTED_ALWAYS for grant in await self._store.approvals()}
+
+    async def _live_session_grants(self, grant: ToolGrant) -> list[CallProvenance]:
+        if grant not in self._session:
+            return []
+        fresh = await self._store.last_fresh_start(grant.conversation)
+        lives = [(since, provenance) for since, provenance in self._session.get(grant, []) if since > fresh]
+        if lives:
+            self._session[grant] = lives
+        else:
+            self.drop_session_grant(grant)
+        return [provenance for _, provenance in lives]
+
+
+def provenance_from_fact(ended: ApprovalEnded) -> CallProvenance:
+    """Return the provenance of the call that this verdict was about."""
+    return CallProvenance(ended.least, ended.foreign, ended.arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequest:
+    """Call that needs an admin's approval."""
+
+    agent: str
+    tool: str
+    arguments: str
+    """JSON text as the model wrote it: untrusted."""
+    turn: TurnId
+    at: Address
+    """Place of the turn."""
+    requesters: Sequence[Requester]
+    role: str
+    """Role that was checked."""
+    required_role: str
+    """Lowest role that needs no approval for the tool; the approver must have it, too."""
+    rule: str
+    """Reason for the approval, for people."""
+    least_role: str = ""
+    """Lowest role of those whose words led to the call. Empty: unknown."""
+    foreign: bool = False
+    """True: text from outside led to the call, too."""
+    recovered: bool = False
+    """As `ToolCall.is_recovered`: approvals for other calls do not cover it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,108 +238,6 @@ class PendingApproval:
         self.changed.set()
 
 
-class ApprovalNotices:
-    """Writes requests and verdicts to the log, and posts the notices. One for all agents."""
-
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        timeout_s: Callable[[], float],
-        post: Callable[[OutboxPost], None],
-        prefix: Mapping[ChannelName, str],
-        *,
-        named: Callable[[str], str] = str,
-    ) -> None:
-        """`named` adds the titles of places to a text."""
-        self._add_titles = named
-        self._store = store
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._post = post
-        self._command_prefixes = prefix
-
-    async def recover(self) -> None:
-        """Record requests of an earlier process as dropped."""
-        left = await self._store.undecided()
-        entries = [
-            self._build_end_entry(one.fact, "dropped", Address.parse(one.conversation or ""), one.seq)
-            for one in left
-            if isinstance(one.fact, ApprovalRequested)
-        ]
-        await self._store.append(entries)
-
-    async def post_request(self, pending: PendingApproval) -> ApprovalRequested:
-        """Post the notice, in one transaction with the fact of the request."""
-        request, now, tries, timeout_s = pending.request, self._clock.now(), 0, self._timeout_s()
-        provenance = pending.provenance
-        while True:
-            name = "".join(secrets.choice(APPROVAL_ID_ALPHABET) for _ in range(APPROVAL_ID_CHARS + tries // ID_TRIES))
-            requested = ApprovalRequested(
-                approval=name,
-                agent=request.agent,
-                tool=request.tool,
-                arguments=format_arguments(request.arguments),
-                turn=request.turn,
-                asked_by=tuple(asker.id for asker in request.requesters),
-                room=pending.room.conversation,
-                until=now + timedelta(seconds=timeout_s),
-            )
-            text = render_approval_request(
-                requested,
-                askers=request.requesters,
-                rule=request.rule,
-                covers=describe_coverage(provenance.least_role, request.required_role, foreign=provenance.foreign),
-                place=request.at.conversation if pending.room != request.at else "",
-                named=self._add_titles,
-                prefix=self._command_prefixes[pending.room.channel],
-                span=format_duration(timeout_s),
-            )
-            request_entry = NewEntry(
-                fact=requested, at=now, conversation=request.at.conversation, key=approval_key(name)
-            )
-            key = PostKey(hashlib.sha256(f"{request_entry.key}:{request.turn}".encode()).hexdigest()[:26])
-            post = Post(key=key, to=pending.room, text=text, style="notice")
-            post_entry = NewEntry(
-                fact=PostQueued(post=post),
-                at=now,
-                conversation=pending.room.conversation,
-                key=f"post:{key}",
-                cause=request_entry,
-            )
-            request_result, post_result = await self._store.append([request_entry, post_entry])
-            if request_result.is_new:  # otherwise the id was used before
-                pending.post = key
-                pending.fact, pending.seq, pending.deadline_s = (
-                    requested,
-                    request_result.seq,
-                    self._clock.monotonic() + timeout_s,
-                )
-                self._post(OutboxPost(seq=post_result.seq, at=now, post=post, parts=()))
-                return requested
-            tries += 1
-
-    async def record_end(
-        self, pending: PendingApproval, requested: ApprovalRequested, verdict: ApprovalVerdict, by: str = ""
-    ) -> ApprovalVerdict:
-        pending.claimed = True
-        await self._store.append([self._build_end_entry(requested, verdict, pending.request.at, pending.seq, by)])
-        entry = await self._store.entry_by_key(approval_ended_key(requested.approval))
-        assert entry is not None
-        assert isinstance(entry.fact, ApprovalEnded)
-        pending.verdict = entry.fact.verdict  # an admin's verdict may be there although its write seemed to fail
-        return pending.verdict
-
-    def _build_end_entry(
-        self, requested: ApprovalRequested, verdict: ApprovalVerdict, at: Address, cause: Seq, by: str = ""
-    ) -> NewEntry:
-        fact = ApprovalEnded(
-            approval=requested.approval, agent=requested.agent, tool=requested.tool, verdict=verdict, by=by
-        )
-        place, key = at.conversation, approval_ended_key(requested.approval)
-        return NewEntry(fact=fact, at=self._clock.now(), conversation=place, key=key, cause=cause)
-
-
 def approval_key(name: str) -> str:
     """Return the key of the entry that requests the approval with this id."""
     return f"approval:{name}"
@@ -246,51 +264,54 @@ class ApprovalCallKey(NamedTuple):
     arguments: str
 
 
-class ApprovalQueue:
-    """Waiting calls of all agents; implements `gateway.tools.dispatch.ApprovalRequester`."""
+NOTICE_DELIVERY_S: Final = 2.0
+"""Seconds to wait for the confirmation that a notice was delivered, when an admin answers at once; less than
+`gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
+
+
+class Approvals:
+    """Waiting calls of all agents, the notices that ask for them, and the admins' decisions."""
 
     def __init__(
         self,
+        *,
         store: Store,
         clock: Clock,
-        config: ApprovalsConfig,
-        *,
-        post: Callable[[OutboxPost], None],
+        live: LiveSettings,
         places: PrivacyCache,
-        who: AccessPolicy,
-        prefix: Mapping[ChannelName, str],
+        access_policy: AccessPolicy,
+        command_prefixes: Mapping[ChannelName, str],
+        definitions: ToolDefinitionReview,
+        post: Callable[[OutboxPost], None],
     ) -> None:
-        """`post` is called with each notice, once it is durable. `prefix`: of commands, as in `CommandContext`.
-
-        Raises ValueError if `config.room` is not an address.
-        """
+        """`command_prefixes`: as in `CommandContext`. `post` is called with each notice, once it is durable."""
         self._store = store
         self._clock = clock
-        self._timeout_s = config.timeout
-        self._notices = ApprovalNotices(
-            store, clock, lambda: self._timeout_s, post, prefix, named=places.titles.add_titles
-        )
-        self.room = Address.parse(config.room) if config.room else None
-        """Place of all notices. None: the place of the turn."""
+        self._live = live
         self._privacy = places
-        self._access_policy = who
-        self._command_prefixes = prefix
+        self._access_policy = access_policy
+        self._command_prefixes = command_prefixes
+        self.definitions = definitions
+        """Definitions of MCP tools that wait for review; the same command approves them."""
+        self._post = post
         self.grants = ToolGrants(store)
         self._pending: dict[ApprovalCallKey, tuple[PendingApproval, asyncio.Task[ApprovalVerdict]]] = {}
         self._tasks = set[asyncio.Task[ApprovalVerdict]]()
         self._refused_calls = OrderedDict[ApprovalCallKey, ApprovalVerdict]()
+        store.subscribe(self._on_delivered, DeliveryReport)
 
-    def reconfigure(self, config: ApprovalsConfig) -> None:
-        """Use this configuration for new requests. Does not block. Raises ValueError as the constructor."""
-        self.room = Address.parse(config.room) if config.room else None
-        self._timeout_s = config.timeout
+    @property
+    def room(self) -> Address | None:
+        """Place of all notices. None: the place of the turn."""
+        room = self._live.settings.tools.approvals.room
+        return Address.parse(room) if room else None
 
     @property
     def pending(self) -> list[PendingApproval]:
         """Waiting calls that can be decided, oldest first."""
         return [one for one, _ in self._pending.values() if one.fact is not None and one.verdict is None]
 
-    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+    def _on_delivered(self, entries: Sequence[LogEntry]) -> None:
         """Record deliveries of notices. Subscribes to `DeliveryReport`.
 
         A call whose notice was not shown whole cannot be approved.
@@ -303,17 +324,23 @@ class ApprovalQueue:
 
     async def recover(self) -> None:
         """Record the requests of an earlier process as dropped. Call once, before the first turn."""
-        await self._notices.recover()
+        left = await self._store.undecided()
+        entries = [
+            self._build_end_entry(one.fact, "dropped", Address.parse(one.conversation or ""), one.seq)
+            for one in left
+            if isinstance(one.fact, ApprovalRequested)
+        ]
+        await self._store.append(entries)
 
     async def close(self) -> None:
         """Return once all requests are decided in the log. Call after the turns have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def request_approval(self, request: ApprovalRequest) -> str:
-        """Implement `ApprovalRequester.request_approval`.
+        """Wait for an approval. Returns an empty text if it is given, else the reason for the model. Raises StoreError.
 
         Approved calls are not asked for again; the same call twice in a turn is asked for once. Calls that cannot be
-        asked for are refused at once. Everything is recorded in the store.
+        asked for are refused at once. When cancelled, the request is dropped, and a later answer has no effect.
         """
         grant = ToolGrant(request.agent, request.tool, request.at.conversation)
         provenance = CallProvenance(
@@ -354,7 +381,7 @@ class ApprovalQueue:
         Never cancelled: that its caller has gone is a verdict, too.
         """
         try:
-            requested = await self._notices.post_request(pending)
+            requested = await self._post_request(pending)
             timer = asyncio.create_task(self._wake_at_deadline(pending))
             try:
                 verdict = await self._wait_for_verdict(pending, requested)
@@ -382,17 +409,17 @@ class ApprovalQueue:
         while pending.verdict is None:
             if not pending.claimed:
                 if pending.granted_by:
-                    return await self._notices.record_end(pending, requested, "once", pending.granted_by)
+                    return await self._record_end(pending, requested, "once", pending.granted_by)
                 if not pending.waiters or pending.delivered is False:
-                    return await self._notices.record_end(pending, requested, "dropped")
+                    return await self._record_end(pending, requested, "dropped")
                 if self._clock.monotonic() >= pending.deadline_s:
-                    return await self._notices.record_end(pending, requested, "expired")
+                    return await self._record_end(pending, requested, "expired")
             await pending.changed.wait()
             pending.changed.clear()
         return pending.verdict
 
     def _render_verdict(self, verdict: ApprovalVerdict, request: ApprovalRequest) -> str:
-        return explain_not_approved(verdict, request.tool, format_duration(self._timeout_s))
+        return explain_not_approved(verdict, request.tool, format_duration(self._live.settings.tools.approvals.timeout))
 
     def _limit_refusal(self, request: ApprovalRequest) -> str:
         here = sum(one.request.at == request.at for one, _ in self._pending.values())
@@ -419,52 +446,93 @@ class ApprovalQueue:
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=request.at.conversation)])
         return f"Refused: {rule}. Nothing was done; do not try it again."
 
+    async def _post_request(self, pending: PendingApproval) -> ApprovalRequested:
+        """Post the notice, in one transaction with the fact of the request."""
+        request, now, tries, timeout_s = (
+            pending.request,
+            self._clock.now(),
+            0,
+            self._live.settings.tools.approvals.timeout,
+        )
+        provenance = pending.provenance
+        while True:
+            name = "".join(secrets.choice(APPROVAL_ID_ALPHABET) for _ in range(APPROVAL_ID_CHARS + tries // ID_TRIES))
+            requested = ApprovalRequested(
+                approval=name,
+                agent=request.agent,
+                tool=request.tool,
+                arguments=format_arguments(request.arguments),
+                turn=request.turn,
+                asked_by=tuple(asker.id for asker in request.requesters),
+                room=pending.room.conversation,
+                until=now + timedelta(seconds=timeout_s),
+            )
+            text = render_approval_request(
+                requested,
+                askers=request.requesters,
+                rule=request.rule,
+                covers=describe_coverage(provenance.least_role, request.required_role, foreign=provenance.foreign),
+                place=request.at.conversation if pending.room != request.at else "",
+                named=self._privacy.titles.add_titles,
+                prefix=self._command_prefixes[pending.room.channel],
+                span=format_duration(timeout_s),
+            )
+            request_entry = NewEntry(
+                fact=requested, at=now, conversation=request.at.conversation, key=approval_key(name)
+            )
+            key = PostKey(hashlib.sha256(f"{request_entry.key}:{request.turn}".encode()).hexdigest()[:26])
+            post = Post(key=key, to=pending.room, text=text, style="notice")
+            post_entry = NewEntry(
+                fact=PostQueued(post=post),
+                at=now,
+                conversation=pending.room.conversation,
+                key=f"post:{key}",
+                cause=request_entry,
+            )
+            request_result, post_result = await self._store.append([request_entry, post_entry])
+            if request_result.is_new:  # otherwise the id was used before
+                pending.post = key
+                pending.fact, pending.seq, pending.deadline_s = (
+                    requested,
+                    request_result.seq,
+                    self._clock.monotonic() + timeout_s,
+                )
+                self._post(OutboxPost(seq=post_result.seq, at=now, post=post, parts=()))
+                return requested
+            tries += 1
 
-NOTICE_DELIVERY_S: Final = 2.0
-"""Seconds to wait for the confirmation that a notice was delivered, when an admin answers at once; less than
-`gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
+    async def _record_end(
+        self, pending: PendingApproval, requested: ApprovalRequested, verdict: ApprovalVerdict, by: str = ""
+    ) -> ApprovalVerdict:
+        pending.claimed = True
+        await self._store.append([self._build_end_entry(requested, verdict, pending.request.at, pending.seq, by)])
+        entry = await self._store.entry_by_key(approval_ended_key(requested.approval))
+        assert entry is not None
+        assert isinstance(entry.fact, ApprovalEnded)
+        pending.verdict = entry.fact.verdict  # an admin's verdict may be there although its write seemed to fail
+        return pending.verdict
 
+    def _build_end_entry(
+        self, requested: ApprovalRequested, verdict: ApprovalVerdict, at: Address, cause: Seq, by: str = ""
+    ) -> NewEntry:
+        fact = ApprovalEnded(
+            approval=requested.approval, agent=requested.agent, tool=requested.tool, verdict=verdict, by=by
+        )
+        place, key = at.conversation, approval_ended_key(requested.approval)
+        return NewEntry(fact=fact, at=self._clock.now(), conversation=place, key=key, cause=cause)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingApproval:
-    """Waiting call, for display to people."""
-
-    request: ApprovalRequested
-    remaining_s: float
-    """Seconds until it expires."""
-
-
-class ApprovalDecisions:
-    """Commands of admins about approvals, for all agents."""
-
-    def __init__(
-        self,
-        approvals: ApprovalQueue,
-        definitions: ToolDefinitionReview,
-        reader: StoreReader,
-        clock: Clock,
-        prefix: Mapping[ChannelName, str],
-    ) -> None:
-        """`prefix`: of commands, as in `CommandContext`."""
-        self._approvals = approvals
-        self.definitions = definitions
-        """Definitions of MCP tools that wait for review; the same command approves them."""
-        self._reader = reader
-        self._clock = clock
-        self._command_prefixes = prefix
-
-    def list_waiting(self, approver: Approver) -> list[WaitingApproval]:
-        """Return the calls that this admin may decide in this place, oldest first."""
+    def list_waiting(self, approver: Approver) -> list[tuple[ApprovalRequested, float]]:
+        """Return the calls that this admin may decide in this place, oldest first, each with the seconds left."""
         now_s = self._clock.monotonic()
         return [
-            WaitingApproval(request=one.fact, remaining_s=max(0.0, one.deadline_s - now_s))
-            for one in self._approvals.pending
+            (one.fact, max(0.0, one.deadline_s - now_s))
+            for one in self.pending
             if one.fact is not None and self._may_decide(approver, one.room)
         ]
 
     async def list_grants(self, approver: Approver) -> dict[ToolGrant, str]:
         """Return the grants that this admin may revoke in this place, each with its duration in words."""
-        durations = await self._approvals.grants.list_grants()
+        durations = await self.grants.list_grants()
         return {
             grant: duration
             for grant, duration in durations.items()
@@ -473,7 +541,7 @@ class ApprovalDecisions:
 
     async def decide(self, approver: Approver, name: str, verdict: ApprovalVerdict) -> CommandEffect:
         """Decide the approval with this id. The decision holds once its facts are written and the effect is settled."""
-        found = next((one for one in self._approvals.pending if one.fact and one.fact.approval == name), None)
+        found = next((one for one in self.pending if one.fact and one.fact.approval == name), None)
         if found is None:
             change = self.definitions.approve(approver, name) if verdict != "denied" else None
             return change or CommandEffect(answer=await self._render_ended(approver, name))
@@ -524,7 +592,7 @@ class ApprovalDecisions:
         """Revoke the grants for a tool, in all places for which this admin may decide here."""
         revoked = [grant for grant in await self.list_grants(approver) if grant.tool == tool]
         for grant in revoked:
-            self._approvals.grants.drop_session_grant(grant)
+            self.grants.drop_session_grant(grant)
         if not revoked:
             return CommandEffect(answer=f"{inline_code(tool)} is not approved here for longer than a call.")
         facts = [
@@ -536,10 +604,10 @@ class ApprovalDecisions:
 
     def reset_conversation(self, conversation: ConversationId) -> None:
         """Drop the grants of a conversation that is started afresh."""
-        self._approvals.grants.reset_conversation(conversation)
+        self.grants.reset_conversation(conversation)
 
     def _may_decide(self, approver: Approver, asked_in: Address) -> bool:
-        return can_decide(approver, asked_in, self._approvals.room)
+        return can_decide(approver, asked_in, self.room)
 
     def _apply_verdict(
         self, found: PendingApproval, verdict: ApprovalVerdict, by: str, result: AppendResult | None
@@ -549,22 +617,22 @@ class ApprovalDecisions:
             found.verdict = verdict
             if verdict in ("session", "always"):
                 if verdict == "session":
-                    self._approvals.grants.add_session_grant(found.grant, result.seq, found.provenance)
-                for one in self._approvals.pending:
+                    self.grants.add_session_grant(found.grant, result.seq, found.provenance)
+                for one in self.pending:
                     same = one.grant == found.grant and not one.request.recovered
-                    if same and grants.covers(found.provenance, one.provenance, one.request.required_role):
+                    if same and covers(found.provenance, one.provenance, one.request.required_role):
                         one.granted_by = by
                         one.changed.set()
         found.changed.set()
 
     async def _render_ended(self, approver: Approver, name: str) -> str:
         """Render the outcome of an approval that does not wait any more."""
-        requested = await self._reader.entry_by_key(approval_key(name))
+        requested = await self._store.entry_by_key(approval_key(name))
         if requested is None or not isinstance(requested.fact, ApprovalRequested):
             return _render_unknown(name)
         if not self._may_decide(approver, Address.parse(requested.fact.room)):
             return _render_unknown(name)
-        ended = await self._reader.entry_by_key(approval_ended_key(name))
+        ended = await self._store.entry_by_key(approval_ended_key(name))
         if ended is None or not isinstance(ended.fact, ApprovalEnded):
             return f"Too late: `{name}` is just being decided."
         return render_already_decided(name, ended.fact.verdict, ended.fact.by)

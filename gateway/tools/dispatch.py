@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -22,12 +22,12 @@ from agent.models.base import ToolResult
 from agent.turn_context import call_key
 from agent.view import estimate_tokens
 from gateway.access.approval_texts import inline_code
-from gateway.config.tools import ToolsConfig
+from gateway.config.reload import LiveSettings
 from gateway.context.history import was_begun_by_cut_off_turn
-from gateway.context.observer import ToolProgress
+from gateway.context.observer import ToolProgress, TurnTracker
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, Sender
-from gateway.core.facts import ToolRefused, ToolStarted, TurnId
+from gateway.core.facts import ToolRefused, ToolStarted
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role, role_of
 from gateway.core.permissions import (
     PermissionDecision,
@@ -39,11 +39,13 @@ from gateway.core.permissions import (
     lowest_role,
     proven_role,
 )
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redact
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
 from gateway.core.trust import TrustLabel
 from gateway.store import NewEntry, Store, StoreError
+from gateway.tools.approvals import ApprovalRequest, Approvals
+from gateway.tools.metrics import ToolStats
 
 logger = logging.getLogger("reverie.tools")
 
@@ -53,62 +55,18 @@ ALREADY_BEGUN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRequest:
-    """Call that needs an admin's approval."""
-
-    agent: str
-    tool: str
-    arguments: str
-    """JSON text as the model wrote it: untrusted."""
-    turn: TurnId
-    at: Address
-    """Place of the turn."""
-    requesters: Sequence[Requester]
-    role: str
-    """Role that was checked."""
-    required_role: str
-    """Lowest role that needs no approval for the tool; the approver must have it, too."""
-    rule: str
-    """Reason for the approval, for people."""
-    least_role: str = ""
-    """Lowest role of those whose words led to the call. Empty: unknown."""
-    foreign: bool = False
-    """True: text from outside led to the call, too."""
-    recovered: bool = False
-    """As `ToolCall.is_recovered`: approvals for other calls do not cover it."""
-
-
-class ApprovalRequester(Protocol):
-    """Asks admins for approvals."""
-
-    async def request_approval(self, request: ApprovalRequest) -> str:
-        """Wait for an approval. Returns an empty text if it is given, else the reason for the model. Raises StoreError.
-
-        When cancelled, the request is dropped, and a later answer has no effect.
-        """
-
-
 class PermissionGate:
     """Permission check that every call passes. One for all agents."""
 
     def __init__(
-        self, config: ToolsConfig, store: Store, clock: Clock, approvals: ApprovalRequester, *, who: AccessPolicy
+        self, live: LiveSettings, store: Store, clock: Clock, approvals: Approvals, access_policy: AccessPolicy
     ) -> None:
-        """`who`: the current access policy. It is read anew for each call, and after each approval."""
-        self._access_policy = who
-        self._config = config
+        """`access_policy` is read anew for each call, and after each approval."""
+        self._live = live
         self._store = store
         self._clock = clock
         self._approvals = approvals
-
-    def reconfigure(self, config: ToolsConfig) -> None:
-        """Use these rules from the next call on. Does not block."""
-        self._config = config
-
-    def required_role(self, tool: Tool) -> str:
-        """Return the lowest role that may have the tool called, by the operator's rules."""
-        return apply_rules(tool.spec.name, tool.permit, self._config.rules).role
+        self._access_policy = access_policy
 
     async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
         """Return an empty text if the call may be carried out, else the reason for the model. Raises StoreError.
@@ -116,7 +74,7 @@ class PermissionGate:
         Refusals by role are recorded here; calls that wait for an approval are recorded by the approver's side.
         """
         name = tool.spec.name
-        permit = apply_rules(name, tool.permit, self._config.rules)
+        permit = apply_rules(name, tool.permit, self._live.settings.tools.rules)
         if call.is_recovered:
             context.trust.foreign = context.trust.foreign or name
         situation = self._build_situation(context, call, await tool.find_risk(call, context))
@@ -145,7 +103,9 @@ class PermissionGate:
         if refusal:
             return refusal
         now = decide_permission(
-            name, apply_rules(name, tool.permit, self._config.rules), self._build_situation(context, call, "")
+            name,
+            apply_rules(name, tool.permit, self._live.settings.tools.rules),
+            self._build_situation(context, call, ""),
         )
         if now.outcome == "refused":  # somebody was blocked or lost a role during the wait
             await self._record_refusal(name, now, context)
@@ -170,7 +130,7 @@ class PermissionGate:
         label = context.trust.label
         return PermissionRequest(
             roles=[self._effective_role(asker, context.at) for asker in context.requesters],
-            unasked_role=lowest_role([self._config.unasked_role, *context.reminder_roles, label.role]),
+            unasked_role=lowest_role([self._live.settings.tools.unasked_role, *context.reminder_roles, label.role]),
             overheard_roles=(*context.overheard_roles, *context.reminder_roles, label.role),
             is_private=context.visibility.is_private,
             foreign=label.foreign,
@@ -207,6 +167,9 @@ def has_side_effects(tool: Tool) -> bool:
     return tool.spec.is_task and not tool.spec.is_parallel and tool.permit.role in ("admin", "owner")
 
 
+KILLED_BY_OPERATOR: Final = "The operator ended it. It may have had an effect all the same."
+
+
 @dataclass(slots=True, eq=False)
 class _RunningCall:
     conversation: ConversationId
@@ -218,9 +181,12 @@ class _RunningCall:
 
 
 class RunningCalls:
-    """Calls under way of all agents. Each conversation belongs to one agent."""
+    """Calls under way of all agents, told to the tracker of turns. Each conversation belongs to one agent."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracker: TurnTracker, stats: ToolStats) -> None:
+        self._tracker = tracker
+        self.stats = stats
+        """Counters of the calls that have ended."""
         self._calls: list[_RunningCall] = []
 
     def describe(self, conversation: ConversationId) -> list[str]:
@@ -230,13 +196,26 @@ class RunningCalls:
             f"{one.name}, for {now_s - one.began_s:.0f} s" for one in self._calls if one.conversation == conversation
         ]
 
-    async def run(
-        self, conversation: ConversationId, name: str, work: Coroutine[Any, Any, ToolResult]
-    ) -> ToolResult | None:
-        """Run the work. Returns None if it was killed, after its end.
+    async def run(self, call: ToolCall, context: ToolContext, work: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+        """Run the work of a call. Returns once it has ended, also if it was killed.
 
         When cancelled, cancels the work, waits for its end and passes the cancellation on.
         """
+        progress = ToolProgress(call=call.id, name=call.name, arguments=call.arguments, state="started")
+        self._tracker.tool_changed(context.turn, progress)
+        result = ToolResult(id=call.id, text="It was cut off.", is_error=True)
+        try:
+            result = await self._run(call.name, context.at.conversation, work) or replace(
+                result, text=KILLED_BY_OPERATOR
+            )
+        finally:
+            ended = replace(progress, state="ended", result=result.text, error=result.is_error)
+            self._tracker.tool_changed(context.turn, ended)
+        return result
+
+    async def _run(
+        self, name: str, conversation: ConversationId, work: Coroutine[Any, Any, ToolResult]
+    ) -> ToolResult | None:
         one = _RunningCall(conversation, name, time.monotonic(), asyncio.ensure_future(work))
         self._calls.append(one)
         try:
@@ -263,33 +242,6 @@ MAX_RESULT_CHARS: Final = 1_000_000
 MAX_TOOL_NAME_CHARS: Final = 80
 
 
-class ToolGate(Protocol):
-    """Permission check that every call passes."""
-
-    async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
-        """Return an empty text if the call may be carried out, else the reason for the model. May wait for an approval.
-
-        Raises StoreError.
-        """
-
-
-class NoApprovalGate:
-    """Gate without anybody to ask: calls that need an approval are refused."""
-
-    async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
-        now = PermissionRequest(
-            roles=[asker.role for asker in context.requesters],
-            unasked_role="guest",
-            overheard_roles=(*context.overheard_roles, *context.reminder_roles, context.trust.role),
-            is_private=context.visibility.is_private,
-            foreign=context.trust.foreign,
-            is_recovered=call.is_recovered,
-            risk=await tool.find_risk(call, context),
-        )
-        verdict = decide_permission(tool.spec.name, tool.permit, now)
-        return "" if verdict.outcome == "allowed" else f"Refused: {verdict.rule}. Nothing was done."
-
-
 class DynamicTools(Protocol):
     """Tools that come and go while the gateway runs."""
 
@@ -299,15 +251,6 @@ class DynamicTools(Protocol):
 
     def all_tools(self) -> Mapping[str, Tool]:
         """Return the tools that are or were there, by name: one that is gone says so when it is called."""
-
-
-ToolCallCounter = Callable[[str, Literal["ok", "error", "refused", "timeout", "unknown"], float], None]
-"""Called for each call with its tool, its outcome, and the seconds that it took once it was allowed."""
-
-
-ToolUseListener = Callable[[TurnId, ToolProgress], None]
-"""Called when a call begins and when it has ended."""
-KILLED_BY_OPERATOR: Final = "The operator ended it. It may have had an effect all the same."
 
 
 class ToolDispatcher:
@@ -320,27 +263,20 @@ class ToolDispatcher:
     def __init__(
         self,
         tools: Sequence[Tool],
-        gate: ToolGate | None = None,
+        gate: PermissionGate,
+        running: RunningCalls,
+        redact: Redact,
         *,
         dynamic: DynamicTools | None = None,
-        count_call: ToolCallCounter = lambda *_: None,
         off: Sequence[str] = (),
-        running: RunningCalls | None = None,
-        redact: Redact | None = None,
-        on_use: ToolUseListener = lambda _turn, _tool: None,
     ) -> None:
-        """`gate` None: nobody can be asked. `off`: globs of disabled tools. `redact` is applied to results.
-
-        `running`: the calls under way, if they are shared with other dispatchers.
-        """
-        self._gate = gate or NoApprovalGate()
+        """`off`: globs of disabled tools. `redact` is applied to results."""
+        self._gate = gate
         self._off = tuple(off)
         self._tools = {tool.spec.name: tool for tool in self._enabled(tools)}
         self._dynamic = dynamic
-        self._count_call = count_call
-        self._on_use = on_use
-        self._redact = redact or Redactor()
-        self._running = running or RunningCalls()
+        self._redact = redact
+        self._running = running
         self.specs: tuple[ToolSpec, ...] = ()
         """Specs as the model receives them."""
         self.pin_specs()
@@ -370,15 +306,7 @@ class ToolDispatcher:
 
     async def call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Carry out one call. Raises only `StoreError`, and cancellation."""
-        progress = ToolProgress(call=call.id, name=call.name, arguments=call.arguments, state="started")
-        self._on_use(context.turn, progress)
-        result = ToolResult(id=call.id, text="It was cut off.", is_error=True)
-        try:
-            completed = await self._running.run(context.at.conversation, call.name, self._call(call, context))
-            result = completed or replace(result, text=KILLED_BY_OPERATOR)
-        finally:
-            self._on_use(context.turn, replace(progress, state="ended", result=result.text, error=result.is_error))
-        return result
+        return await self._running.run(call, context, self._call(call, context))
 
     async def _call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         tool = self._find_tool(call.name)
@@ -389,7 +317,7 @@ class ToolDispatcher:
                 id=call.id, text=text, kind="text", origin="what the tool says of itself", is_untrusted=True
             )
         if tool is None:
-            self._count_call(call.name, "unknown", 0.0)
+            self._running.stats.count_call(call.name, "unknown", 0.0)
             name = to_single_line(call.name[: 2 * MAX_TOOL_NAME_CHARS], MAX_TOOL_NAME_CHARS)
             return ToolResult(id=call.id, text=f"There is no tool named {name!r}.", is_error=True)
         try:
@@ -398,11 +326,11 @@ class ToolDispatcher:
         except ToolCallRefused as refused:
             arguments, refusal = {}, str(refused)
         if refusal:
-            self._count_call(call.name, "refused", 0.0)
+            self._running.stats.count_call(call.name, "refused", 0.0)
             return ToolResult(id=call.id, text=refusal, is_error=True)
         began = time.monotonic()
         returned, outcome = await self._run(tool, arguments, context)
-        self._count_call(call.name, outcome, time.monotonic() - began)
+        self._running.stats.count_call(call.name, outcome, time.monotonic() - began)
         output = ToolOutput(text=returned) if isinstance(returned, str) else returned
         return self._build_result(call, output, context, error=outcome != "ok" or output.is_error)
 

@@ -1,10 +1,10 @@
 """Counters of tool calls and approvals since this process started. No IO, no clock."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
-from gateway.core.facts import ApprovalEnded, ToolRefused
+from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused
 from gateway.core.metrics import Histogram, MetricFamily, MetricSample
 from gateway.store import LogEntry
 
@@ -19,9 +19,9 @@ OTHER_TOOL: Final = "other"
 class ToolStats:
     """Counters. Everything happens on the event loop, so the counts are consistent."""
 
-    def __init__(self, waiting: Callable[[], int] = lambda: 0) -> None:
-        """`waiting` returns the number of calls that wait for an approval; called at each scrape."""
-        self._count_waiting = waiting
+    def __init__(self) -> None:
+        self._waiting = set[str]()
+        """Approvals that were asked for and are not decided."""
         self._calls = Counter[tuple[str, ToolOutcome]]()
         self._refusals = Counter[str]()
         self._verdicts = Counter[tuple[str, str]]()
@@ -36,11 +36,14 @@ class ToolStats:
             self._durations.setdefault(name, Histogram(DURATION_BUCKETS_S)).observe(took_s)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Count refusals and verdicts. Subscribes to `ToolRefused` and `ApprovalEnded`."""
+        """Count refusals, verdicts and what waits: `ToolRefused`, `ApprovalRequested` and `ApprovalEnded`."""
         for entry in entries:
             if isinstance(entry.fact, ToolRefused):
                 self._refusals[self._find_label(entry.fact.tool)] += 1
+            elif isinstance(entry.fact, ApprovalRequested):
+                self._waiting.add(entry.fact.approval)
             elif isinstance(entry.fact, ApprovalEnded):
+                self._waiting.discard(entry.fact.approval)
                 self._verdicts[self._find_label(entry.fact.tool), entry.fact.verdict] += 1
 
     def families(self) -> list[MetricFamily]:
@@ -78,7 +81,7 @@ class ToolStats:
             name="reverie_tool_approvals_waiting",
             kind="gauge",
             help_text="Calls that wait for an admin now.",
-            samples=[MetricSample({}, self._count_waiting())],
+            samples=[MetricSample({}, len(self._waiting))],
         )
 
     def _find_label(self, tool: str) -> str:

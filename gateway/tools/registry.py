@@ -14,9 +14,11 @@ from channels.base import Channel
 from gateway.config.models import AgentConfig
 from gateway.config.reload import DerivedSettingsListener, LiveSettings
 from gateway.config.tools import ToolsConfig
+from gateway.context.observer import TurnTracker
 from gateway.context.services import BackgroundServices
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import Address, ChannelName, ConversationId, DeliveryReport, EventId, TaskFinished, ToolImage
+from gateway.core.events import Address, ChannelName, ConversationId, EventId, TaskFinished, ToolImage
+from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused
 from gateway.core.identity import ROLE_ORDER, AccessPolicy
 from gateway.core.permissions import ToolPermit, apply_rules
 from gateway.core.private_files import agent_directory
@@ -28,7 +30,7 @@ from gateway.stream.media import MediaStore
 from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.routing import Bindings
 from gateway.tools.agent import RestTools, SkillTools
-from gateway.tools.approvals import ApprovalDecisions, ApprovalQueue
+from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import (
     MAX_WINDOW_SHARE,
     FittedDynamicTools,
@@ -36,7 +38,6 @@ from gateway.tools.dispatch import (
     RunningCalls,
     ToolDispatcher,
     ToolList,
-    ToolUseListener,
     fit_families,
     render_tool_status,
 )
@@ -77,8 +78,8 @@ class ToolServices:
     """Applied to all results of tools."""
     notify_owners: Callable[[str, str], None] = lambda _key, _text: None
     """Sends a notice to the owners, given its key and text."""
-    on_tool_use: ToolUseListener = lambda _turn, _tool: None
-    """Called when a call begins and when it has ended."""
+    turn_tracker: TurnTracker
+    """Told of each call when it begins and when it has ended."""
 
 
 SERVER_SETTLE_S = 5.0
@@ -93,20 +94,20 @@ class ToolRegistry:
     def __init__(self, services: ToolServices) -> None:
         self._services = services
         config, store, clock = services.live.settings.tools, services.store, services.clock
-        self.approvals = ApprovalQueue(
-            store,
-            clock,
-            config.approvals,
-            post=services.post,
-            places=services.life.places,
-            who=services.access_policy,
-            prefix=services.command_prefixes,
-        )
-        store.subscribe(self.approvals.on_appended, DeliveryReport)
-        self.stats = ToolStats(lambda: len(self.approvals.pending))
         self._definitions = ToolDefinitionReview(store, clock, services.tasks, services.notify_owners)
-        self.decisions = ApprovalDecisions(self.approvals, self._definitions, store, clock, services.command_prefixes)
-        self._gate = PermissionGate(config, store, clock, self.approvals, who=services.access_policy)
+        self.approvals = Approvals(
+            store=store,
+            clock=clock,
+            live=services.live,
+            places=services.life.places,
+            access_policy=services.access_policy,
+            command_prefixes=services.command_prefixes,
+            definitions=self._definitions,
+            post=services.post,
+        )
+        self.stats = ToolStats()
+        store.subscribe(self.stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded)
+        self._gate = PermissionGate(services.live, store, clock, self.approvals, services.access_policy)
         self._web = WebTools(config.web, clock)
         self._mcp = McpServers(
             config.mcp, clock, services.tasks, lambda *_: None, keep=self._keep_image, definitions=self._definitions
@@ -122,7 +123,7 @@ class ToolRegistry:
         self._families_by_agent: dict[str, dict[str, list[Tool]]] = {}
         """Tools of each agent by family. Built once: its shell goes on when the agent changes its model."""
         self._roots: list[WorkspaceRoot] = []
-        self.running = RunningCalls()
+        self.running = RunningCalls(services.turn_tracker, self.stats)
         self._turn_starts = WeakKeyDictionary[ToolDispatcher, float]()
         """Begin of the last turn, by the agent's dispatcher."""
 
@@ -130,8 +131,6 @@ class ToolRegistry:
 
     def _reconfigure(self, config: ToolsConfig) -> None:
         """Apply the new settings to calls that begin from now on."""
-        self.approvals.reconfigure(config.approvals)
-        self._gate.reconfigure(config)
         self._web.reconfigure(config.web)
         for shell in self._shells.values():
             shell.reconfigure(config.bash)
@@ -167,14 +166,12 @@ class ToolRegistry:
         return ToolDispatcher(
             [tool for some in families.values() for tool in some],
             self._gate,
+            self.running,
+            self._services.redact,
             dynamic=FittedDynamicTools(self._mcp, agent.id, int(model.context_tokens * MAX_WINDOW_SHARE))
             if self.has_dynamic_tools
             else None,
-            count_call=self.stats.count_call,
             off=config.off,
-            running=self.running,
-            redact=self._services.redact,
-            on_use=self._services.on_tool_use,
         )
 
     def _build_families(

@@ -27,11 +27,12 @@ from gateway.store import OutboxPost, Store
 from gateway.stream import policies
 from gateway.stream.outbox import Outbox
 from gateway.stream.routing import CommandPrefixes, PrivacyCache
-from gateway.tools.approvals import ApprovalDecisions, ApprovalQueue
-from gateway.tools.dispatch import PermissionGate, ToolDispatcher
+from gateway.tools.approvals import Approvals
+from gateway.tools.dispatch import PermissionGate
 from gateway.tools.mcp.review import ToolDefinitionReview
 from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
+from tests.kits.tools import dispatcher
 
 P = ParamSpec("P")
 HERE, THERE = ChannelName("here"), ChannelName("there")
@@ -91,21 +92,20 @@ class House:
         self.consoles = {name: ConsoleChannel(name, self._show, now=clock.now) for name in (HERE, THERE)}
         who, bindings = policies.build_access_policy(settings), policies.build_bindings(settings)
         self.outbox = Outbox(store, self.consoles, clock, self._tasks)
-        prefix = CommandPrefixes(LiveSettings(settings), self.consoles)
-        self.approvals = ApprovalQueue(
-            store,
-            clock,
-            settings.tools.approvals,
-            post=self._put,
-            places=PrivacyCache(store, bindings),
-            who=who,
-            prefix=prefix,
-        )
+        live = self.live = LiveSettings(settings)
         definitions = ToolDefinitionReview(store, clock, self._tasks, lambda _key, _text: None)
-        self.deciding = ApprovalDecisions(self.approvals, definitions, store, clock, prefix)
+        self.approvals = Approvals(
+            store=store,
+            clock=clock,
+            live=live,
+            places=PrivacyCache(store, bindings),
+            access_policy=who,
+            command_prefixes=CommandPrefixes(live, self.consoles),
+            definitions=definitions,
+            post=self._put,
+        )
         self.who: identity.AccessPolicy = who
-        store.subscribe(self.approvals.on_appended)
-        self._gate = PermissionGate(settings.tools, store, clock, self.approvals, who=who)
+        self._gate = PermissionGate(live, store, clock, self.approvals, who)
         parts = IntakeServices(
             live=LiveSettings(settings),
             store=store,
@@ -117,7 +117,7 @@ class House:
             model=lambda: "",
             mode=lambda: "",
             rewinds=rewinds(store, clock, Views()),
-            approvals=self.deciding,
+            approvals=self.approvals,
         )
         doors = IntakeCallbacks(
             on_ready=lambda _: None, on_link=self.outbox.set_link_up, post=self.outbox.put, join=lambda _: None
@@ -174,7 +174,7 @@ class House:
             requesters=askers,
             trust=trace,
         )
-        hands = ToolDispatcher([build_tool(does, "Runs it.", permit, name=tool)], self._gate)
+        hands = dispatcher([build_tool(does, "Runs it.", permit, name=tool)], self._gate)
         call = asyncio.create_task(hands.call(ToolCall(id="c", name=tool, arguments=written), where))
         self._calls.append(call)
         return call

@@ -28,10 +28,10 @@ from gateway.core.facts import TurnId
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust
 from gateway.core.tool_spec import ToolCall
-from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.mcp.client import KeepImage, McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
 from tests.kits.store import place
+from tests.kits.tools import dispatcher
 from tests.servers.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ class Town:
         return await self.call_json(name, json.dumps(arguments))
 
     async def call_json(self, name: str, arguments: str) -> ToolResult:
-        hands = ToolDispatcher(tuple(self.servers.all_tools().values()))
+        hands = dispatcher(tuple(self.servers.all_tools().values()))
         new = dataclasses.replace(AT, trust=TurnTrust())  # a turn of its own, into which nothing has come from outside
         return await hands.call(ToolCall(id="1", name=f"mcp_{name}", arguments=arguments), new)
 

@@ -21,9 +21,9 @@ from gateway.core.facts import TurnId
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust, tools_of
 from gateway.core.tool_spec import ToolCall
-from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.shell import ShellTools
 from tests.kits.store import place
+from tests.kits.tools import dispatcher
 
 MODES = (pytest.param("bubblewrap", marks=pytest.mark.boxed), "off")
 ADMIN = Requester(id=SenderId("1"), name="Ann", role="admin", verified=True)
@@ -50,7 +50,7 @@ class Desk:
         self.skills = skills
         self.reports: list[tuple[str, Address, str, bool]] = []
         self.shell = ShellTools(root, config, SystemClock(), self._paths, hidden=hidden, finished=self._finished)
-        self.hands = ToolDispatcher(tools_of(self.shell))
+        self.hands = dispatcher(tools_of(self.shell))
 
     async def _finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
         self.reports.append((agent, at, _TOOK.sub(r"\1", text, count=1), ok))

@@ -32,7 +32,7 @@ from gateway.access.approval_texts import (
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId, SenderId, ThreadId
 from gateway.core.facts import ApprovalRequested, TurnId
 from gateway.core.identity import Role
-from gateway.tools.grants import CallProvenance, covers
+from gateway.tools.approvals import CallProvenance, covers
 from tests.kits.approvals import GUS, HERE, LOBBY, MIA, OFFICE, ROOT, THERE, asker
 
 texts = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(

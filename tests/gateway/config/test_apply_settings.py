@@ -26,6 +26,7 @@ from tests.gateway.runtime.test_loop import INNER, Ending
 from tests.gateway.stream.test_salience import after
 from tests.gateway.stream.test_salience import said as spoken
 from tests.kits import approvals
+from tests.kits.tools import set_tools
 
 WHO = "irc.test:ann"
 
@@ -162,7 +163,7 @@ async def test_an_approval_waits_as_long_as_was_said_when_it_was_asked(tmp_path:
         calling = it.call(approvals.ROOT, approvals.GUS)
         await it.asked()
         await it.sleeping()
-        it.approvals.reconfigure(ApprovalsConfig(timeout=5_000.0))
+        set_tools(it.live, approvals=ApprovalsConfig(timeout=5_000.0))
         it.clock.advance(approvals.TIMEOUT_S - 1)
         await asyncio.sleep(0.05)
         assert not calling.done()

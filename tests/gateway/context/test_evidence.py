@@ -59,6 +59,7 @@ from tests.kits.examples import examples
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, at
 from tests.kits.scripted_turn import Played, Say, brief
 from tests.kits.store import NOW, turn
+from tests.kits.tools import dispatcher
 
 HUGE: Final = "0123456789abcdé\n" * 330_000
 ODD: Final = "Straße, 港, 👩‍👩‍👧, \x00\x1b[31m, \u202e\r\n[TOOL RESULT SUMMARY]\u2028\n"
@@ -143,7 +144,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         places = PrivacyCache(store, Bindings([staff, anywhere]))
         evidences = EvidenceStore(store, clock, places)
         journal, memory = JournalStore(store, clock, lambda _: tmp_path), MemoryStore(store, clock, lambda _: tmp_path)
-        hands = ToolDispatcher(
+        hands = dispatcher(
             tools_of(
                 MemoryTools(
                     journal,

@@ -16,9 +16,9 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust, tools_of
 from gateway.core.tool_spec import ToolCall
 from gateway.store import NewEntry, PendingReminder, Store
-from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.memory import ReminderTools
 from tests.kits.store import place, run
+from tests.kits.tools import dispatcher
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 ANN = Requester(id=SenderId("42"), name="Ann", role="member", verified=True)
@@ -45,7 +45,7 @@ class Desk:
         clock = ManualClock(START)
         self.store = store
         reminders = ReminderService(store, clock, timezone="Europe/Zurich", max_count=60, fire=nobody)
-        self.hands = ToolDispatcher(tools_of(ReminderTools(reminders, clock)))
+        self.hands = dispatcher(tools_of(ReminderTools(reminders, clock)))
 
     async def call(self, where: ToolContext, name: str, **arguments: str) -> ToolResult:
         return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), where)

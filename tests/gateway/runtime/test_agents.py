@@ -78,6 +78,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 post=lambda _: None,
                 command_prefixes={},
                 tasks=tasks,
+                turn_tracker=TurnTracker(clock),
             )
         )
         shared = GatewayServices(

@@ -14,9 +14,9 @@ from gateway.core.facts import TurnRecord
 from gateway.runtime.dream_turn import DreamTurnRunner
 from gateway.runtime.lane import TurnHandle
 from gateway.stream.routing import Bindings, PrivacyCache
-from gateway.tools.dispatch import ToolDispatcher
 from tests.kits.channels import story
 from tests.kits.journal import OWN, ROOM, Papers, at, papers
+from tests.kits.tools import dispatcher
 
 LONG = "- marzipan\n" * 20
 
@@ -56,7 +56,7 @@ def dreams(
         model=model,
         dreamer=kit.dreaming,
         prompt_context=briefing,
-        tools_for=ToolDispatcher([]).for_turn,
+        tools_for=dispatcher([]).for_turn,
         memory_chars=100,
         afford=afford,
         on_answered=lambda *_: None,

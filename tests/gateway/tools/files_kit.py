@@ -20,6 +20,7 @@ from gateway.stream.media import MediaStore
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.files import FileTools
 from gateway.tools.workspace_fs import WorkspaceRoot
+from tests.kits.tools import dispatcher
 
 SECRET = "the operator's secret"
 ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
@@ -76,7 +77,7 @@ def files(tmp_path: Path, max_bytes: int = 100_000) -> Files:
     path = tmp_path / "files"
     root = WorkspaceRoot(path, max_bytes)
     hands = FileTools(root, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))
-    return Files(path, root, ToolDispatcher(tools_of(hands)), outside)
+    return Files(path, root, dispatcher(tools_of(hands)), outside)
 
 
 def traps(path: Path, outside: Path) -> None:

@@ -47,6 +47,7 @@ from gateway.tools.platform import ConversationLocks, MessagingTools, PlatformTo
 from gateway.tools.read_room import AttachmentDescriber
 from tests.kits.store import NOW, Fate, turn
 from tests.kits.tasks import LooseTasks
+from tests.kits.tools import dispatcher
 
 NAME = ChannelName("tg.test")
 ROOM = Address(channel=NAME, room=RoomId("#room"))
@@ -307,6 +308,6 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         )
         await outbox.recover()
         outbox.set_link_up(NAME, up=True)
-        yield Stagehands(store, clock, played, outbox, rooms, ToolDispatcher(rooms.tools), cupboard, tasks)
+        yield Stagehands(store, clock, played, outbox, rooms, dispatcher(rooms.tools), cupboard, tasks)
         await outbox.drain(0)
         await outbox.close()

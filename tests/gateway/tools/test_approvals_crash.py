@@ -38,8 +38,8 @@ async def test_what_is_decided_just_as_its_time_ends_is_what_the_log_says(tmp_pa
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
         await it.sleeping()
-        change = await it.deciding.decide(_root(), asked.approval, "once")
-        assert "just being decided" in (await it.deciding.decide(_root(), asked.approval, "denied")).answer
+        change = await it.approvals.decide(_root(), asked.approval, "once")
+        assert "just being decided" in (await it.approvals.decide(_root(), asked.approval, "denied")).answer
         it.clock.advance(TIMEOUT_S)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -55,7 +55,7 @@ async def test_a_word_that_was_written_though_nobody_was_told_so_counts(tmp_path
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
         await it.sleeping()
-        change = await it.deciding.decide(_root(), asked.approval, "once")
+        change = await it.approvals.decide(_root(), asked.approval, "once")
         (made,) = change.facts
         await it.store.append([NewEntry(fact=made.fact, at=it.clock.now(), conversation=made.place, key=made.key)])
         change.settle(None)
@@ -118,7 +118,7 @@ async def test_a_word_that_is_being_written_down_stands_over_the_end_of_the_time
         call = it.call(ROOT, GUS)
         (asked,) = await it.asked()
         await it.sleeping()
-        change = await it.deciding.decide(_root(), asked.approval, "denied")
+        change = await it.approvals.decide(_root(), asked.approval, "denied")
         it.clock.advance(TIMEOUT_S)
         for _ in range(50):
             await asyncio.sleep(0.001)  # so that whoever would write something has written it

@@ -16,6 +16,7 @@ from gateway.core.tool import Tool, ToolContext, ToolOutput, build_tool
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import StoreClosed
 from gateway.tools.dispatch import MAX_RESULT_CHARS, ToolDispatcher
+from tests.kits.tools import dispatcher, running_calls
 
 AT = Address(channel=ChannelName("irc.test"), room=RoomId("#a"))
 OTHER = Address(channel=ChannelName("irc.test"), room=RoomId("#b"))
@@ -47,12 +48,17 @@ def call(hands: ToolDispatcher, name: str, arguments: str = '{"word": "hi"}', wh
 
 
 def test_a_call_is_carried_out_and_counted() -> None:
-    counted: list[tuple[str, str]] = []
-    hands = ToolDispatcher([hand("echo")], count_call=lambda name, outcome, _: counted.append((name, outcome)))
+    running = running_calls()
+    hands = dispatcher([hand("echo")], running=running)
     assert call(hands, "echo") == ToolResult(id="c", text="hi")
     assert call(hands, "echo", "{}").is_error
     assert call(hands, "other").text == "There is no tool named 'other'."
-    assert counted == [("echo", "ok"), ("echo", "refused"), ("other", "unknown")]
+    counted = next(one for one in running.stats.families() if one.name == "reverie_tool_calls_total")
+    assert [(one.labels["tool"], one.labels["outcome"]) for one in counted.samples] == [
+        ("echo", "ok"),
+        ("echo", "refused"),
+        ("other", "unknown"),
+    ]
 
 
 def test_what_takes_too_long_is_ended() -> None:
@@ -65,7 +71,7 @@ def test_what_takes_too_long_is_ended() -> None:
             ended.append(word)
         return ""
 
-    result = call(ToolDispatcher([hand("slow", slow, time_s=0.01)]), "slow")
+    result = call(dispatcher([hand("slow", slow, time_s=0.01)]), "slow")
     assert result.is_error
     assert "longer than 0.01 s" in result.text
     assert ended == ["hi"]
@@ -76,7 +82,7 @@ def test_a_bug_in_a_tool_is_an_error_result_without_its_words(error: Exception) 
     async def broken(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
         raise error
 
-    result = call(ToolDispatcher([hand("broken", broken)]), "broken")
+    result = call(dispatcher([hand("broken", broken)]), "broken")
     assert result.is_error
     assert "secret" not in result.text
 
@@ -86,11 +92,11 @@ def test_without_its_log_the_gateway_does_not_go_on() -> None:
         raise StoreClosed
 
     with pytest.raises(StoreClosed):
-        call(ToolDispatcher([hand("broken", broken)]), "broken")
+        call(dispatcher([hand("broken", broken)]), "broken")
 
 
 def test_where_nobody_can_be_asked_only_rights_count() -> None:
-    result = call(ToolDispatcher([hand("secret", permit=ALLOW_ADMINS)]), "secret")
+    result = call(dispatcher([hand("secret", permit=ALLOW_ADMINS)]), "secret")
     assert (result.is_error, result.text.startswith("Refused: secret is for the role admin")) == (True, True)
 
 
@@ -99,7 +105,7 @@ def test_text_from_outside_is_remembered_for_the_turn() -> None:
         return ToolOutput(text=word, is_untrusted=True, is_foreign=True)
 
     where = ToolContext(turn=TurnId("T"), agent="ana", at=AT, visibility=Visibility(scope=PUBLIC), autonomous=False)
-    hands = ToolDispatcher([hand("page", page), hand("echo")])
+    hands = dispatcher([hand("page", page), hand("echo")])
     assert call(hands, "echo", where=where).is_untrusted is False
     assert where.trust.foreign == ""
     assert call(hands, "page", where=where).is_untrusted is True
@@ -110,12 +116,12 @@ def test_a_result_is_bounded() -> None:
     async def much(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
         return "x" * (MAX_RESULT_CHARS + 7)
 
-    told = call(ToolDispatcher([hand("much", much)]), "much").text
+    told = call(dispatcher([hand("much", much)]), "much").text
     assert told[MAX_RESULT_CHARS:] == "\n[7 more characters are lost: ask for less at once]"
 
 
 def test_what_is_off_is_neither_told_nor_carried_out() -> None:
-    hands = ToolDispatcher([hand("web_fetch"), hand("echo")], dynamic=Servers(hand("web_later")), off=["web_*"])
+    hands = dispatcher([hand("web_fetch"), hand("echo")], dynamic=Servers(hand("web_later")), off=["web_*"])
     assert [one.name for one in hands.specs] == ["echo"]
     assert call(hands, "web_fetch").text == "There is no tool named 'web_fetch'."
     assert call(hands, "web_later").text == "There is no tool named 'web_later'."
@@ -126,7 +132,7 @@ def test_the_list_is_pinned_and_what_comes_late_can_be_called_all_the_same() -> 
         raise ToolCallRefused("It is gone.")
 
     servers = Servers(hand("mcp_a"), hand("mcp_b", gone))
-    hands = ToolDispatcher([hand("echo")], dynamic=servers)
+    hands = dispatcher([hand("echo")], dynamic=servers)
     before = hands.specs
     servers.tools = (hand("mcp_a"), hand("mcp_c"))
     assert hands.specs is before
@@ -148,7 +154,7 @@ def test_what_is_under_way_is_told_where_it_is() -> None:
         seen.extend([hands.running_calls(where.at.conversation), hands.running_calls(OTHER.conversation)])
         return word
 
-    hands = ToolDispatcher([hand("look", look)])
+    hands = dispatcher([hand("look", look)])
     call(hands, "look")
     assert seen == [["look, for 0 s"], []]
     assert hands.running_calls(AT.conversation) == []

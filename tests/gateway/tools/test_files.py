@@ -16,11 +16,11 @@ from gateway.core.clock import SystemClock
 from gateway.core.tool import THREAD_STOP_S, ToolOutput, run_in_thread, tools_of
 from gateway.core.tool_spec import ToolCall
 from gateway.stream.media import MediaStore
-from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.files import MAX_CONCURRENT_SEARCHES, FileTools
 from gateway.tools.workspace_fs import PathParts, WorkspaceRoot
 from tests.gateway.stream.test_media import png
 from tests.gateway.tools.files_kit import files, where
+from tests.kits.tools import dispatcher
 
 
 def test_a_file_is_written_read_changed_and_found(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ class Watched(WorkspaceRoot):
 def test_searches_leave_threads_to_others(tmp_path: Path) -> None:
     root = Watched(tmp_path, 1_000_000)
     (tmp_path / "a.txt").write_text("x\n" * 20_000)
-    hands = ToolDispatcher(tools_of(FileTools(root, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))))
+    hands = dispatcher(tools_of(FileTools(root, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))))
 
     async def story() -> None:
         call = ToolCall(id="1", name="grep", arguments='{"pattern":"^y$"}')

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.core.clock import ManualClock
-from gateway.core.events import ChannelName
-from gateway.core.facts import ApprovalEnded, ToolRefused, TurnId
+from gateway.core.events import ChannelName, ConversationId
+from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused, TurnId
 from gateway.core.metrics import GatewayStats
 from gateway.ops.server import build_pages
 from gateway.store import NewEntry
@@ -20,6 +20,16 @@ NAMES = {
     "reverie_tool_approvals_total": "counter",
     "reverie_tool_approvals_waiting": "gauge",
 }
+ASKED = ApprovalRequested(
+    approval="k7qd",
+    agent="reverie",
+    tool="bash",
+    arguments="{}",
+    turn=TurnId("t"),
+    asked_by=(),
+    room=ConversationId("irc.test/#a"),
+    until=NOW,
+)
 ENDED = ApprovalEnded(approval="k7qd", agent="reverie", tool="bash", verdict="once", by="root")
 
 
@@ -35,8 +45,8 @@ def scraped(stats: ToolStats) -> tuple[str, dict[str, float]]:
 
 
 def test_every_metric_has_its_name_its_type_and_its_help() -> None:
-    text, samples = scraped(ToolStats(lambda: 3))
-    assert samples == {"reverie_tool_approvals_waiting": 3}
+    text, samples = scraped(ToolStats())
+    assert samples == {"reverie_tool_approvals_waiting": 0}
     for name, kind in NAMES.items():
         assert f"\n# TYPE {name} {kind}\n" in text
         assert re.search(rf"\n# HELP {name} [A-Z].+\.\n", text)
@@ -77,6 +87,8 @@ def test_refusals_and_verdicts_are_counted_as_they_are_written_down(tmp_path: Pa
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
             store.subscribe(stats.on_appended)
+            await store.append([NewEntry(fact=ASKED, at=NOW), NewEntry(fact=replace(ASKED, approval="x"), at=NOW)])
+            assert scraped(stats)[1] == {"reverie_tool_approvals_waiting": 2}
             for _ in range(2):  # the second time the verdict is known
                 await store.append([NewEntry(fact=ENDED, at=NOW, key="approval:k7qd:ended")])
             await store.append([NewEntry(fact=refused, at=NOW), NewEntry(fact=refused, at=NOW)])
@@ -87,5 +99,5 @@ def test_refusals_and_verdicts_are_counted_as_they_are_written_down(tmp_path: Pa
         'reverie_tool_refusals_total{tool="bash"}': 2,
         'reverie_tool_approvals_total{tool="bash",verdict="once"}': 1,
         'reverie_tool_approvals_total{tool="bash",verdict="expired"}': 1,
-        "reverie_tool_approvals_waiting": 0,
+        "reverie_tool_approvals_waiting": 1,
     }

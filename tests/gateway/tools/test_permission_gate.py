@@ -1,6 +1,6 @@
 """The gate before every call: by right, by an admin's word, or not at all."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, TurnTrust, build_tool
 from gateway.core.tool_spec import ToolCall
 from gateway.store import NewEntry, Store
-from gateway.tools.dispatch import ALREADY_BEGUN, ApprovalRequest, PermissionGate, ToolDispatcher, has_side_effects
+from gateway.tools.approvals import ApprovalRequest, Approvals
+from gateway.tools.dispatch import ALREADY_BEGUN, PermissionGate, has_side_effects
 from tests.kits.approvals import GUS, HERE, LOBBY, MIA, ROOT, story
 from tests.kits.store import opened
+from tests.kits.tools import dispatcher, live_tools
 
 AT = LOBBY.conversation
 WHO = identity.AccessPolicy(
@@ -28,15 +30,15 @@ WHO = identity.AccessPolicy(
 )
 
 
-@dataclass
-class Asked:
+class Asked(Approvals):
     """Somebody who is asked, and always says this."""
 
-    says: str = ""
-    wanted: list[ApprovalRequest] = field(default_factory=list)
+    def __init__(self, says: str = "") -> None:
+        self.says = says
+        self.wanted: list[ApprovalRequest] = []
 
-    async def request_approval(self, wanted: ApprovalRequest) -> str:
-        self.wanted.append(wanted)
+    async def request_approval(self, request: ApprovalRequest) -> str:
+        self.wanted.append(request)
         return self.says
 
 
@@ -61,7 +63,7 @@ def hand(permit: ToolPermit, name: str = "bash") -> Tool:
 
 
 def gate(store: Store, asked: Asked, **tools: Any) -> PermissionGate:
-    return PermissionGate(ToolsConfig.model_validate(tools, strict=False), store, ManualClock(), asked, who=WHO)
+    return PermissionGate(live_tools(ToolsConfig.model_validate(tools, strict=False)), store, ManualClock(), asked, WHO)
 
 
 CALL = ToolCall(id="c", name="bash", arguments="{}")
@@ -112,7 +114,7 @@ async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(tmp
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked("Not done, because somebody said so.")
         fetch, run = hand(ALLOW_MEMBERS, "web_fetch"), hand(ToolPermit(role="admin", approval="untrusted"))
-        held = ToolDispatcher([fetch, run], gate(store, asked)).for_turn(where(ROOT))
+        held = dispatcher([fetch, run], gate(store, asked)).for_turn(where(ROOT))
         assert not (await held.call(CALL)).is_error
         await held.call(replace(CALL, name="web_fetch"))
         held.context.trust.foreign = "web_fetch"
@@ -127,11 +129,10 @@ async def test_the_operators_rules_come_before_a_tools_own_permit(tmp_path: Path
         asked = Asked()
         rules = [{"tool": "ba*", "role": "guest", "scope": "private"}]
         ruled = gate(store, asked, rules=rules)
-        assert ruled.required_role(hand(ALLOW_ADMINS)) == "guest"
         private = Address(channel=HERE, room=RoomId("gus")).conversation
         assert await ruled.authorize(hand(ALLOW_ADMINS), CALL, where(GUS, scope=private)) == ""
         assert "private places only" in await ruled.authorize(hand(ALLOW_ADMINS), CALL, where(GUS))
-        assert ruled.required_role(hand(ALLOW_ADMINS, "write_file")) == "admin"
+        assert "for the role admin" in await ruled.authorize(hand(ALLOW_ADMINS, "write_file"), CALL, where(GUS))
 
 
 @story

@@ -12,14 +12,14 @@ from agent.workspace.skills import SKILLS_HEADING
 from gateway.core.tool import specs_of, tools_of
 from gateway.core.tool_spec import ToolCall, canonical_json
 from gateway.tools.agent import SkillTools
-from gateway.tools.dispatch import ToolDispatcher
 from tests.agent.workspace.test_skills import add, front
 from tests.gateway.tools.files_kit import where
+from tests.kits.tools import dispatcher
 
 
 def load(skills: SkillTools, role: str = "guest", **arguments: object) -> ToolResult:
     call = ToolCall(id="1", name="load_skill", arguments=canonical_json(arguments))
-    return asyncio.run(ToolDispatcher(tools_of(skills)).call(call, where(role)))
+    return asyncio.run(dispatcher(tools_of(skills)).call(call, where(role)))
 
 
 def skilled(root: Path, allowed: Collection[str] | None = None, scripts: str = "/skills") -> SkillTools:

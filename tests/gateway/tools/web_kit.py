@@ -14,8 +14,8 @@ from gateway.core.facts import TurnId
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust, tools_of
 from gateway.core.tool_spec import ToolCall
-from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.web import WebTools
+from tests.kits.tools import dispatcher
 from tests.servers.web_server import WebServer
 
 LOOPBACK = ("127.0.0.0/8",)
@@ -52,7 +52,7 @@ class Desk:
     def __init__(self, web: WebTools, site: WebServer, names: Names) -> None:
         self.web, self.site, self.names = web, site, names
         self.where = replace(ROOM, trust=TurnTrust())
-        self._hands = ToolDispatcher(tools_of(web))
+        self._hands = dispatcher(tools_of(web))
 
     async def call(self, name: str, **arguments: object) -> ToolResult:
         return await self._hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), self.where)

@@ -1,0 +1,72 @@
+"""What tools are called with where a gateway would be too much: a gate without admins, settings, calls under way."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.config.loader import parse_config
+from gateway.config.reload import LiveSettings
+from gateway.config.tools import ToolsConfig
+from gateway.context.observer import TurnTracker
+from gateway.core.clock import SystemClock
+from gateway.core.permissions import PermissionRequest, decide_permission
+from gateway.core.redaction import Redactor
+from gateway.core.tool import Tool, ToolContext
+from gateway.core.tool_spec import ToolCall
+from gateway.tools.dispatch import DynamicTools, PermissionGate, RunningCalls, ToolDispatcher
+from gateway.tools.metrics import ToolStats
+
+
+class NoApprovals(PermissionGate):
+    """A gate without anybody to ask: calls that need an approval are refused."""
+
+    def __init__(self) -> None:
+        """Takes nothing."""
+
+    async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
+        now = PermissionRequest(
+            roles=[asker.role for asker in context.requesters],
+            unasked_role="guest",
+            overheard_roles=(*context.overheard_roles, *context.reminder_roles, context.trust.role),
+            is_private=context.visibility.is_private,
+            foreign=context.trust.foreign,
+            is_recovered=call.is_recovered,
+            risk=await tool.find_risk(call, context),
+        )
+        verdict = decide_permission(tool.spec.name, tool.permit, now)
+        return "" if verdict.outcome == "allowed" else f"Refused: {verdict.rule}. Nothing was done."
+
+
+def running_calls() -> RunningCalls:
+    return RunningCalls(TurnTracker(SystemClock()), ToolStats())
+
+
+def dispatcher(
+    tools: Sequence[Tool],
+    gate: PermissionGate | None = None,
+    *,
+    running: RunningCalls | None = None,
+    dynamic: DynamicTools | None = None,
+    off: Sequence[str] = (),
+) -> ToolDispatcher:
+    """A dispatcher of these tools, with nobody to ask unless there is a gate."""
+    return ToolDispatcher(
+        tools, gate or NoApprovals(), running or running_calls(), Redactor(), dynamic=dynamic, off=off
+    )
+
+
+def live_tools(tools: ToolsConfig) -> LiveSettings:
+    """Settings with this section `tools`."""
+    settings = parse_config(
+        {
+            "channels": {"console": {"platform": "console"}},
+            "agents": [{"id": "reverie"}],
+            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+        },
+        Path("/"),
+    )
+    return LiveSettings(settings.model_copy(update={"tools": tools}))
+
+
+def set_tools(live: LiveSettings, **update: object) -> None:
+    """Change keys of the section `tools`, as a reload does."""
+    live._settings = live.settings.model_copy(update={"tools": live.settings.tools.model_copy(update=update)})
