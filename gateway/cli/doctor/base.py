@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,10 +66,10 @@ class DoctorContext:
         return self.environment.offline
 
 
-ConfiglessCheck = Callable[[DoctorEnvironment], Awaitable[Sequence[Finding]]]
-"""A check that needs no configuration."""
 DoctorCheck = Callable[[DoctorContext], Awaitable[Sequence[Finding]]]
 """A check. It may raise any exception; that becomes a finding."""
+BlockingCheck = Callable[[DoctorContext], Iterable[Finding]]
+"""The same, to be run in a thread."""
 
 
 async def run_in_thread(function: Callable[[], T]) -> T:

@@ -9,9 +9,8 @@ from typing import Final
 
 from agent.models.config import fallback_chain
 from gateway.cli.doctor.base import DoctorContext, run_in_thread
-from gateway.cli.doctor.models import price_table_finding
 from gateway.cli.doctor.store import open_reader
-from gateway.cli.probes.base import Finding
+from gateway.cli.probes.base import Finding, bad, ok, warning
 from gateway.config.models import Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.config.source import ConfigProblem
@@ -31,12 +30,8 @@ _IGNORED_SUFFIXES: Final = frozenset({".pem", ".crt", ".key", ".md", ".txt", ".d
 
 def missing_config(problem: ConfigProblem) -> Finding:
     """Build the finding for a directory without a configuration."""
-    return Finding(
-        code="config.none",
-        level="bad",
-        what=problem.message,
-        fix="run `reverie setup`, or name the right directory with --config",
-        where=problem.file,
+    return bad(
+        "config.none", problem.message, "run `reverie setup`, or name the right directory with --config", problem.file
     )
 
 
@@ -50,7 +45,7 @@ def judge_problems(problems: Iterable[ConfigProblem]) -> list[Finding]:
         what, _, fix = one.message.partition("; ")
         closed = what.startswith("cannot be read")
         fix = fix or (_OPEN_FIX if closed else "mend it there; `reverie check-config` looks at the configuration alone")
-        found.append(Finding(code="config.invalid", level="bad", what=what, fix=fix, where=_format_location(one)))
+        found.append(bad("config.invalid", what, fix, _format_location(one)))
     return found
 
 
@@ -70,7 +65,7 @@ def judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
             code, fix = "files.given_away", fix or "name a directory of its own"
         else:
             code, fix = "config.unwise", _REMEDIES.get(one.key) or fix or "see the README about access"
-        yield Finding(code=code, level="warning", what=what, fix=fix, where=_format_location(one))
+        yield warning(code, what, fix, _format_location(one))
 
 
 def find_unread_files(names: Iterable[str], read: Collection[str]) -> Iterator[Finding]:
@@ -86,12 +81,11 @@ def find_unread_files(names: Iterable[str], read: Collection[str]) -> Iterator[F
             continue
         if not any(word in name.lower() for word in _CONFIG_SUFFIXES):
             continue
-        yield Finding(
-            code="config.unread",
-            level="warning",
-            what="this file is not read: only *.yaml and *.yml are",
-            fix="rename it to NAME.yaml if it should count, else move it elsewhere: it may hold secrets",
-            where=name,
+        yield warning(
+            "config.unread",
+            "this file is not read: only *.yaml and *.yml are",
+            "rename it to NAME.yaml if it should count, else move it elsewhere: it may hold secrets",
+            name,
         )
 
 
@@ -100,24 +94,22 @@ def find_example_values(settings: Settings) -> Iterator[Finding]:
     for role, people_of in settings.access.roles:
         copied = [one for one in people_of if one in _EXAMPLE_PEOPLE]
         if copied:
-            yield Finding(
-                code="config.example",
-                level="warning",
-                what=f"{', '.join(copied)} is from the example: whoever has that id is {role} here",
-                fix="write your own ids in its place: the bot tells yours when you say !whoami to it",
-                where=f"access.roles.{role}",
+            yield warning(
+                "config.example",
+                f"{', '.join(copied)} is from the example: whoever has that id is {role} here",
+                "write your own ids in its place: the bot tells yours when you say !whoami to it",
+                f"access.roles.{role}",
             )
     for name, channel in settings.channels.items():
         rooms = channel.rooms
         values = [*rooms, *([channel.contact] if channel.platform == "irc" and channel.contact else [])]
         copied = [value for value in values if value in _EXAMPLES]
         if copied:
-            yield Finding(
-                code="config.example",
-                level="warning",
-                what=f"{', '.join(copied)} is from the example, and stands for something of yours",
-                fix="write your own in its place, or take the line out",
-                where=f"channels.{name}",
+            yield warning(
+                "config.example",
+                f"{', '.join(copied)} is from the example, and stands for something of yours",
+                "write your own in its place, or take the line out",
+                f"channels.{name}",
             )
 
 
@@ -128,20 +120,18 @@ def judge_owners(settings: Settings, *, paired_owners: int, costs: bool) -> Iter
     """
     access = settings.access
     if not access.roles.owner and not paired_owners and not any(one.role == "owner" for one in access.grants):
-        yield Finding(
-            code="config.owner",
-            level="warning",
-            what="nobody is an owner: nobody can approve, administer, or be told of trouble",
-            fix="write yourself under access.roles.owner, or `reverie pair seed CHANNEL:ID --role owner --config DIR`",
-            where="access.roles.owner",
+        yield warning(
+            "config.owner",
+            "nobody is an owner: nobody can approve, administer, or be told of trouble",
+            "write yourself under access.roles.owner, or `reverie pair seed CHANNEL:ID --role owner --config DIR`",
+            "access.roles.owner",
         )
     if access.dm == "open" and access.budgets.sender_usd is None and costs:
-        yield Finding(
-            code="config.open_dm",
-            level="warning",
-            what="anybody may write to the agent, and nothing bounds what that costs",
-            fix="leave access.budgets.sender_usd at its default, or set access.dm: pairing",
-            where="access.dm",
+        yield warning(
+            "config.open_dm",
+            "anybody may write to the agent, and nothing bounds what that costs",
+            "leave access.budgets.sender_usd at its default, or set access.dm: pairing",
+            "access.dm",
         )
 
 
@@ -149,20 +139,18 @@ def judge_channels(settings: Settings) -> Iterator[Finding]:
     """Judge channels that this version cannot run, and a configuration without channels."""
     for name, channel in settings.channels.items():
         if channel.platform == "console":
-            yield Finding(
-                code="config.channel",
-                level="bad",
-                what="a console is no channel that can be configured",
-                fix="take it out; `reverie console` is there without it",
-                where=f"channels.{name}",
+            yield bad(
+                "config.channel",
+                "a console is no channel that can be configured",
+                "take it out; `reverie console` is there without it",
+                f"channels.{name}",
             )
     if not settings.channels:
-        yield Finding(
-            code="config.channel",
-            level="bad",
-            what="no channels are configured: there is nowhere to talk",
-            fix="add one under channels, or run `reverie setup`",
-            where="channels",
+        yield bad(
+            "config.channel",
+            "no channels are configured: there is nowhere to talk",
+            "add one under channels, or run `reverie setup`",
+            "channels",
         )
 
 
@@ -171,12 +159,11 @@ def find_unbound_channels(settings: Settings) -> Iterator[Finding]:
     globs = [one.match.channel for agent in settings.agents for one in agent.bindings if one.listen != "off"]
     for name in settings.channels:
         if not any(fnmatchcase(name, glob) for glob in globs):
-            yield Finding(
-                code="config.unheard",
-                level="warning",
-                what="no agent listens here: no binding matches this channel",
-                fix="add a binding that matches it to an agent (agents[].bindings), or remove the channel",
-                where=f"channels.{name}",
+            yield warning(
+                "config.unheard",
+                "no agent listens here: no binding matches this channel",
+                "add a binding that matches it to an agent (agents[].bindings), or remove the channel",
+                f"channels.{name}",
             )
 
 
@@ -203,16 +190,16 @@ async def check_configuration(context: DoctorContext) -> Sequence[Finding]:
     found += judge_owners(settings, paired_owners=owners, costs=_costs_money(context))
     agents, channels = len(settings.agents), len(settings.channels)
     summary = f"{channels} channel{'s' * (channels != 1)} and {agents} agent{'s' * (agents != 1)} are configured"
-    return [Finding(code="config.read", level="ok", what=summary, where=str(directory)), *found]
+    return [ok("config.read", summary, str(directory)), *found]
 
 
-async def check_prices(context: DoctorContext) -> Sequence[Finding]:
+def check_prices(context: DoctorContext) -> Iterator[Finding]:
     """Check whether the price table can be read."""
     try:
-        await run_in_thread(lambda: load_price_table(context.environment.directory))
+        load_price_table(context.environment.directory)
     except PriceTableError as error:
-        return [price_table_finding(str(error))]
-    return []
+        fix = "mend it, or remove it for the table that comes with the program"
+        yield bad("config.prices", str(error).partition("; mend it")[0], fix, "prices.yaml")
 
 
 def _list_files(directory: Path) -> list[str]:

@@ -5,8 +5,8 @@ Each check has a time bound, and so has the whole examination. A check that fail
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final
 
 from gateway.cli.doctor import configuration, models, store
-from gateway.cli.doctor.base import DoctorCheck, DoctorContext, DoctorEnvironment, run_in_thread
+from gateway.cli.doctor.base import BlockingCheck, DoctorCheck, DoctorContext, DoctorEnvironment, run_in_thread
 from gateway.cli.doctor.configuration import judge_problems, missing_config
 from gateway.cli.doctor.instance import check_config_freshness, check_port, check_running, find_gateway_state
 from gateway.cli.doctor.services import channel_checks, check_servers, mcp_checks
@@ -28,7 +28,7 @@ from gateway.cli.doctor.system import (
     check_versions,
     check_workspaces,
 )
-from gateway.cli.probes.base import Finding, Severity
+from gateway.cli.probes.base import Finding, Severity, ok, warning
 from gateway.config.loader import ConfigError, read_config
 from gateway.config.secrets import collect_secrets
 from gateway.config.source import ConfigProblem
@@ -61,6 +61,7 @@ _SIGNS: Final[dict[Severity, tuple[str, str, str]]] = {
     "bad": ("✗", "x", "31"),
 }
 """Sign, sign in ASCII, and colour (ECMA-48, SGR)."""
+_UNSEEN: Final = "store, channels, models, sandbox and the rest are looked at once the configuration can be read"
 _DIM: Final = "2"
 _BOLD: Final = "1"
 
@@ -158,88 +159,79 @@ CLEANUP_S: Final = 2.0
 
 LOCAL_CHECKS: Final[tuple[tuple[str, DoctorCheck], ...]] = (
     ("configuration", configuration.check_configuration),
-    ("price table", configuration.check_prices),
-    ("modes of files", check_modes),
-    ("workspaces", check_workspaces),
-    ("files that are named", check_references),
-    ("store", store.check_store),
     ("posts that wait", store.check_outbox),
     ("gateway", check_running),
     ("what the gateway goes by", check_config_freshness),
     ("operator's port", check_port),
     ("clock", check_clock),
-    ("embedded model", models.check_embedded),
-    ("fallbacks", models.check_fallbacks),
     ("cacheable prefix", models.check_prefix),
     ("sandbox", check_sandbox),
-    ("machine", check_machine),
 )
 """Checks of this machine. Only the clock's also asks servers."""
+BLOCKING_CHECKS: Final[tuple[tuple[str, BlockingCheck], ...]] = (
+    ("price table", configuration.check_prices),
+    ("modes of files", check_modes),
+    ("workspaces", check_workspaces),
+    ("files that are named", check_references),
+    ("store", store.check_store),
+    ("embedded model", models.check_embedded),
+    ("fallbacks", models.check_fallbacks),
+    ("machine", check_machine),
+)
+"""Checks of this machine that run in threads."""
 
 ProgressCallback = Callable[[int, int, Sequence[str]], None]
 """Receives the number of finished checks, the number of all checks, and the names of the running ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedCheck:
-    """A check with its name for people."""
-
-    name: str
-    run: Callable[[], Awaitable[Sequence[Finding]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ExaminationPlan:
-    """Findings known before any check, and the checks to run."""
-
-    findings: Sequence[Finding]
-    checks: Sequence[NamedCheck] = ()
-    redact: Callable[[str], str] = field(default_factory=Redactor)
-    readable: bool = True
+NamedCheck = tuple[str, Callable[[], Awaitable[Sequence[Finding]]]]
+"""Name for people, and the check."""
 
 
 async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda *_: None) -> DoctorReport:
     """Run all checks. Takes at most 30 s. Raises nothing but CancelledError."""
     began = monotonic()
-    plan = await _build_plan(where)
-    left_s = max(CLEANUP_S, TOTAL_TIMEOUT_S - CLEANUP_S - (monotonic() - began))
-    findings = [*plan.findings, *await run_checks(plan.checks, progress, all_s=left_s)]
-    return DoctorReport(
-        findings=sort_findings(findings, plan.redact), took_s=monotonic() - began, has_config=plan.readable
-    )
-
-
-async def _build_plan(environment: DoctorEnvironment) -> _ExaminationPlan:
-    versions = NamedCheck("versions", lambda: check_versions(environment))
-    subject = "configuration"
+    findings: list[Finding] = []
+    checks: list[NamedCheck] = []
+    redact, subject, has_config = Redactor(), "configuration", True
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            found = await run_in_thread(lambda: read_config(environment.directory, environment.env))
+            found = await run_in_thread(lambda: read_config(where.directory, where.env))
             subject = "store"
-            state = await run_in_thread(
-                lambda: find_gateway_state(environment, found.settings.store.path, datetime.now(UTC))
-            )
+            state = await run_in_thread(lambda: find_gateway_state(where, found.settings.store.path, datetime.now(UTC)))
     except ConfigError as error:
-        if len(error.problems) == 1 and _is_missing_config(error.problems[0]):
-            return _ExaminationPlan(findings=[missing_config(error.problems[0])], readable=False)
-        modes = NamedCheck("modes of files", lambda: check_directory(environment))
-        return _ExaminationPlan(findings=[*judge_problems(error.problems), _unread_finding()], checks=[modes, versions])
+        has_config = not (len(error.problems) == 1 and _is_missing_config(error.problems[0]))
+        if has_config:
+            findings += [*judge_problems(error.problems), ok("doctor.unseen", _UNSEEN)]
+            checks.append(_in_thread("modes of files", lambda: check_directory(where)))
+        else:
+            findings.append(missing_config(error.problems[0]))
     except TimeoutError:
-        return _ExaminationPlan(
-            findings=[replace(_timeout_finding(subject, CHECK_TIMEOUT_S), level="bad")], checks=[versions]
-        )
+        findings.append(replace(_timeout_finding(subject, CHECK_TIMEOUT_S), level="bad"))
     except Exception as error:  # noqa: BLE001 - a bug of ours or a failing file system: reported, not raised
-        return _ExaminationPlan(findings=[replace(_crash_finding(subject, error), level="bad")], checks=[versions])
-    checks = _list_checks(DoctorContext(environment=environment, config=found, gateway_state=state))
-    redact = Redactor(collect_secrets(found.settings, found.resolved_values))
-    return _ExaminationPlan(findings=[], checks=[*checks, versions], redact=redact)
+        findings.append(replace(_crash_finding(subject, error), level="bad"))
+    else:
+        redact = Redactor(collect_secrets(found.settings, found.resolved_values))
+        checks += _list_checks(DoctorContext(environment=where, config=found, gateway_state=state))
+    if has_config:
+        checks.append(_in_thread("versions", check_versions))
+    left_s = max(CLEANUP_S, TOTAL_TIMEOUT_S - CLEANUP_S - (monotonic() - began))
+    findings += await run_checks(checks, progress, all_s=left_s)
+    return DoctorReport(findings=sort_findings(findings, redact), took_s=monotonic() - began, has_config=has_config)
 
 
 def _list_checks(context: DoctorContext) -> list[NamedCheck]:
     some = [*LOCAL_CHECKS, *mcp_checks(context), *models.model_checks(context)]
     if not context.offline:
         some += [*channel_checks(context), ("servers", check_servers)]
-    return [NamedCheck(name, partial(check, context)) for name, check in some]
+    return [
+        *((name, partial(check, context)) for name, check in some),
+        *(_in_thread(name, partial(check, context)) for name, check in BLOCKING_CHECKS),
+    ]
+
+
+def _in_thread(name: str, check: Callable[[], Iterable[Finding]]) -> NamedCheck:
+    return name, lambda: run_in_thread(lambda: list(check()))
 
 
 async def run_checks(
@@ -253,11 +245,11 @@ async def run_checks(
     found: list[Sequence[Finding] | None] = [None] * len(checks)
 
     def report_progress() -> None:
-        left = [check.name for check, some in zip(checks, found, strict=True) if some is None]
+        left = [name for (name, _), some in zip(checks, found, strict=True) if some is None]
         progress(len(checks) - len(left), len(checks), left)
 
     async def one(place: int, check: NamedCheck) -> None:
-        found[place] = await _run_check(check, check_s)
+        found[place] = await _run_check(*check, check_s)
         report_progress()
 
     report_progress()
@@ -269,48 +261,37 @@ async def run_checks(
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
     late = [
-        [_timeout_finding(check.name, all_s)] if some is None else some
-        for check, some in zip(checks, found, strict=True)
+        [_timeout_finding(name, all_s)] if some is None else some for (name, _), some in zip(checks, found, strict=True)
     ]
     return [finding for some in late for finding in some]
 
 
-async def _run_check(check: NamedCheck, check_s: float) -> Sequence[Finding]:
+async def _run_check(name: str, check: Callable[[], Awaitable[Sequence[Finding]]], check_s: float) -> Sequence[Finding]:
     try:
         async with asyncio.timeout(check_s):
-            return await check.run()
+            return await check()
     except TimeoutError:
-        return [_timeout_finding(check.name, check_s)]
+        return [_timeout_finding(name, check_s)]
     except Exception as error:  # noqa: BLE001 - the other checks go on, and nobody sees a traceback
-        return [_crash_finding(check.name, error)]
+        return [_crash_finding(name, error)]
 
 
 def _timeout_finding(name: str, after_s: float) -> Finding:
-    return Finding(
-        code="doctor.late",
-        level="warning",
-        what=f"looking at it took longer than {after_s:.0f} s",
-        fix="run it again; if it stays, the disk or the network there hangs",
-        where=name,
+    return warning(
+        "doctor.late",
+        f"looking at it took longer than {after_s:.0f} s",
+        "run it again; if it stays, the disk or the network there hangs",
+        name,
     )
 
 
 def _crash_finding(name: str, error: Exception) -> Finding:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-    return Finding(
-        code="doctor.broke",
-        level="warning",
-        what=f"this check itself broke: {reason}",
-        fix="report it, with the version and the system, as a bug of reverie doctor",
-        where=name,
-    )
-
-
-def _unread_finding() -> Finding:
-    return Finding(
-        code="doctor.unseen",
-        level="ok",
-        what="store, channels, models, sandbox and the rest are looked at once the configuration can be read",
+    return warning(
+        "doctor.broke",
+        f"this check itself broke: {reason}",
+        "report it, with the version and the system, as a bug of reverie doctor",
+        name,
     )
 
 

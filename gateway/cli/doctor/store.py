@@ -7,15 +7,14 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import aiosqlite
 
 from gateway.cli.doctor.base import DoctorContext, run_in_thread
-from gateway.cli.probes.base import Finding
+from gateway.cli.probes.base import Finding, bad, ok, warning
 from gateway.core.events import DeliveryReport
 from gateway.store import Store, StoreError, StoreReader, StoreUnreadable
 from gateway.store.schema import APPLICATION_ID, check_schema, migrations, sqlite_uri
@@ -32,152 +31,6 @@ LONG_WAIT_S: Final = 600.0
 """Seconds: longer than the usual rate limit of any platform."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreObservation:
-    """The store file as found."""
-
-    path: str
-    exists: bool
-    directory_problem: str = ""
-    """Reason why its directory cannot be used; empty: it can."""
-    open_problem: str = ""
-    """Reason why it cannot be opened; empty: it can."""
-    schema: int = 0
-    newest_schema: int = 0
-    """Newest schema that this version knows."""
-    damage: tuple[str, ...] = ()
-    checked: Literal["whole", "partly", "no"] = "no"
-    size_bytes: int = 0
-    wal_bytes: int = 0
-    free_bytes: int = 0
-    writable: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxObservation:
-    """Posts that are not delivered."""
-
-    waiting: int
-    oldest_s: float
-    """Age of the oldest waiting post; 0: none waits."""
-    uncertain: int
-    """Recent posts of which it is not known whether they arrived."""
-
-
-def judge_store(store: StoreObservation) -> Iterator[Finding]:
-    """Judge whether the store can be used, and for how long."""
-    yield from _judge_space(store)
-    if store.directory_problem:
-        yield _bad_finding(
-            store,
-            "store.directory",
-            f"its directory cannot be used: {store.directory_problem}",
-            "make that directory writable for the gateway's user, or set store.path to another",
-        )
-        return
-    if not store.exists:
-        yield Finding(
-            code="store.file", level="ok", what="there is none yet; the first start makes it", where=store.path
-        )
-        return
-    if not store.writable:
-        yield _bad_finding(
-            store,
-            "store.readonly",
-            "the gateway's user cannot read and write it",
-            "chown it to the user that runs the gateway (mode 600), or look whether its disk is mounted read-only",
-        )
-        return
-    if store.open_problem:
-        yield _bad_finding(
-            store,
-            "store.foreign",
-            store.open_problem,
-            "set store.path to the right file, or restore a backup (`reverie restore FILE --config DIR`)",
-        )
-        return
-    if store.damage:
-        yield _bad_finding(
-            store,
-            "store.damaged",
-            f"the file is damaged: {'; '.join(store.damage[:3])}",
-            "stop the gateway, keep a copy, look at the disk, and restore the newest backup "
-            "(`reverie restore FILE --config DIR`)",
-        )
-        return
-    yield from _judge_schema(store)
-    extent = "whole" if store.checked == "whole" else "looked through in part, for want of time, and good so far"
-    yield Finding(
-        code="store.file",
-        level="ok",
-        what=f"{_format_size(store.size_bytes)}, schema {store.schema}, {extent}",
-        where=store.path,
-    )
-
-
-def judge_outbox(outbox: OutboxObservation, *, running: bool, where: str) -> Iterator[Finding]:
-    """Judge the posts that wait for delivery."""
-    if outbox.uncertain:
-        yield Finding(
-            code="store.uncertain",
-            level="warning",
-            what=f"of {outbox.uncertain} post(s) since yesterday nobody knows whether people have seen them",
-            fix="see `reverie log show --kind delivery`, and say it again by hand where it matters",
-            where=where,
-        )
-    if outbox.waiting and (not running or outbox.oldest_s > LONG_WAIT_S):
-        how = "the gateway is stopped" if not running else f"the oldest for {outbox.oldest_s / 60:.0f} minutes"
-        yield Finding(
-            code="store.waiting",
-            level="warning",
-            what=f"{outbox.waiting} post(s) wait to be delivered; {how}",
-            fix="start the gateway" if not running else "see the findings of the channels that they are for",
-            where=where,
-        )
-    elif not outbox.uncertain:
-        yield Finding(code="store.outbox", level="ok", what="everything is delivered", where=where)
-
-
-def _judge_schema(store: StoreObservation) -> Iterator[Finding]:
-    if store.schema > store.newest_schema:
-        yield _bad_finding(
-            store,
-            "store.schema",
-            f"a newer reverie wrote it (schema {store.schema}, this one knows up to {store.newest_schema})",
-            "upgrade the program to that version again, or restore a backup from before",
-        )
-    elif store.schema < store.newest_schema:
-        yield Finding(
-            code="store.older",
-            level="ok",
-            what=f"it has the older schema {store.schema}; the next start brings it to {store.newest_schema}",
-            where=store.path,
-        )
-
-
-def _judge_space(store: StoreObservation) -> Iterator[Finding]:
-    if store.free_bytes < LOW_SPACE_BYTES:
-        yield Finding(
-            code="store.disk",
-            level="bad" if store.free_bytes < NO_SPACE_BYTES else "warning",
-            what=f"{_format_size(store.free_bytes)} are free on its disk",
-            fix="make room there, or move the store to a larger disk (store.path)",
-            where=store.path,
-        )
-    if store.wal_bytes > LARGE_WAL_BYTES:
-        yield Finding(
-            code="store.wal",
-            level="warning",
-            what=f"its write-ahead log has {_format_size(store.wal_bytes)}",
-            fix="end programs that hold the store open (a `reverie log tail -f`, an SQLite shell), then restart",
-            where=store.path,
-        )
-
-
-def _bad_finding(store: StoreObservation, code: str, what: str, fix: str) -> Finding:
-    return Finding(code=code, level="bad", what=what, fix=fix, where=store.path)
-
-
 def _format_size(count: int) -> str:
     for unit, name in ((1_000_000_000, "GB"), (1_000_000, "MB")):
         if count >= unit:
@@ -185,34 +38,86 @@ def _format_size(count: int) -> str:
     return f"{count / 1000:.0f} kB"
 
 
+_FOREIGN: Final = "the file is not a store of reverie's"
 INTEGRITY_CHECK_S: Final = 5.0
 """Seconds for the integrity check, which delays nothing but the writer's checkpoint."""
 _PROGRESS_STEPS: Final = 10_000
 """Steps of SQLite's virtual machine between two looks at the time."""
 
 
-async def check_store(context: DoctorContext) -> Sequence[Finding]:
-    """Check the store file."""
-    path, alive = context.settings.store.path, context.gateway_state.is_alive
-    return list(judge_store(await run_in_thread(lambda: inspect_store(path, alive=alive))))
+def check_store(context: DoctorContext) -> Iterator[Finding]:
+    """Check whether the store file can be used, and for how long."""
+    path, where = context.settings.store.path, str(context.settings.store.path)
+    free_bytes, wal_bytes = _read_free_bytes(path.parent), _read_wal_bytes(path)
+    if free_bytes < LOW_SPACE_BYTES:
+        found = bad if free_bytes < NO_SPACE_BYTES else warning
+        fix = "make room there, or move the store to a larger disk (store.path)"
+        yield found("store.disk", f"{_format_size(free_bytes)} are free on its disk", fix, where)
+    if wal_bytes > LARGE_WAL_BYTES:
+        fix = "end programs that hold the store open (a `reverie log tail -f`, an SQLite shell), then restart"
+        yield warning("store.wal", f"its write-ahead log has {_format_size(wal_bytes)}", fix, where)
+    if problem := _find_directory_problem(path.parent):
+        fix = "make that directory writable for the gateway's user, or set store.path to another"
+        yield bad("store.directory", f"its directory cannot be used: {problem}", fix, where)
+    elif not path.exists():
+        yield ok("store.file", "there is none yet; the first start makes it", where)
+    elif not os.access(path, os.R_OK | os.W_OK):
+        fix = "chown it to the user that runs the gateway (mode 600), or look whether its disk is mounted read-only"
+        yield bad("store.readonly", "the gateway's user cannot read and write it", fix, where)
+    else:
+        yield from _check_database(path, alive=context.gateway_state.is_alive)
+
+
+def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
+    problem, schema, damage, is_whole = _inspect_database(_build_sqlite_uri(path, alive=alive))
+    where, newest = str(path), len(migrations())
+    if problem:
+        fix = "set store.path to the right file, or restore a backup (`reverie restore FILE --config DIR`)"
+        yield bad("store.foreign", problem, fix, where)
+        return
+    if damage:
+        fix = (
+            "stop the gateway, keep a copy, look at the disk, and restore the newest backup "
+            "(`reverie restore FILE --config DIR`)"
+        )
+        yield bad("store.damaged", f"the file is damaged: {'; '.join(damage[:3])}", fix, where)
+        return
+    if schema > newest:
+        what = f"a newer reverie wrote it (schema {schema}, this one knows up to {newest})"
+        fix = "upgrade the program to that version again, or restore a backup from before"
+        yield bad("store.schema", what, fix, where)
+    elif schema < newest:
+        what = f"it has the older schema {schema}; the next start brings it to {newest}"
+        yield ok("store.older", what, where)
+    extent = "whole" if is_whole else "looked through in part, for want of time, and good so far"
+    yield ok("store.file", f"{_format_size(path.stat().st_size)}, schema {schema}, {extent}", where)
 
 
 async def check_outbox(context: DoctorContext) -> Sequence[Finding]:
     """Check the posts that wait for delivery."""
-    path = context.settings.store.path
+    path, is_running = context.settings.store.path, context.gateway_state.kind == "running"
     try:
         async with await open_reader(path, alive=context.gateway_state.is_alive) as reader:
             posts = await reader.undelivered_posts()
             ended = await reader.newest_entries(200, kinds=["delivery"])
     except (StoreError, sqlite3.Error, OSError):  # the check of the file reports the reason
         return []
-    now = datetime.now(UTC)
+    now, where, found = datetime.now(UTC), str(path), list[Finding]()
     oldest_s = max(((now - post.at).total_seconds() for post in posts), default=0.0)
     uncertain = sum(1 for post in posts if any(part.state == "uncertain" for part in post.parts))
     lately = [one.fact for one in ended if (now - one.at).total_seconds() < RECENT_S]
     uncertain += sum(1 for one in lately if isinstance(one, DeliveryReport) and one.state == "uncertain")
-    outbox = OutboxObservation(waiting=len(posts), oldest_s=oldest_s, uncertain=uncertain)
-    return list(judge_outbox(outbox, running=context.gateway_state.kind == "running", where=str(path)))
+    if uncertain:
+        what = f"of {uncertain} post(s) since yesterday nobody knows whether people have seen them"
+        fix = "see `reverie log show --kind delivery`, and say it again by hand where it matters"
+        found.append(warning("store.uncertain", what, fix, where))
+    if posts and (not is_running or oldest_s > LONG_WAIT_S):
+        how = f"the oldest for {oldest_s / 60:.0f} minutes" if is_running else "the gateway is stopped"
+        fix = "see the findings of the channels that they are for" if is_running else "start the gateway"
+        found.append(warning("store.waiting", f"{len(posts)} post(s) wait to be delivered; {how}", fix, where))
+    elif not uncertain:
+        found.append(ok("store.outbox", "everything is delivered", where))
+    return found
 
 
 async def open_reader(path: Path, *, alive: bool) -> StoreReader:
@@ -227,38 +132,6 @@ async def open_reader(path: Path, *, alive: bool) -> StoreReader:
     if schema != len(migrations()):
         raise StoreUnreadable(f"{path} has the older schema {schema}")
     return StoreReader(path, await aiosqlite.connect(address, uri=True, isolation_level=None))
-
-
-def inspect_store(path: Path, *, alive: bool) -> StoreObservation:
-    """Inspect the store file. `alive`: a process may write to it meanwhile. Blocks."""
-    unusable = _find_directory_problem(path.parent)
-    exists = not unusable and path.exists()
-    closed = exists and not os.access(path, os.R_OK | os.W_OK)
-    found = StoreObservation(
-        path=str(path),
-        exists=exists,
-        directory_problem=unusable,
-        newest_schema=len(migrations()),
-        free_bytes=_read_free_bytes(path.parent),
-        writable=not closed,
-    )
-    if not exists or not os.access(path, os.R_OK):
-        return found
-    wal_bytes = _read_wal_bytes(path)
-    opened = _inspect_database(_build_sqlite_uri(path, alive=alive))
-    return StoreObservation(
-        path=found.path,
-        exists=True,
-        open_problem=opened[0],
-        schema=opened[1],
-        newest_schema=found.newest_schema,
-        damage=opened[2],
-        checked=opened[3],
-        size_bytes=path.stat().st_size,
-        wal_bytes=wal_bytes,
-        free_bytes=found.free_bytes,
-        writable=found.writable,
-    )
 
 
 def _read_wal_bytes(path: Path) -> int:
@@ -283,32 +156,26 @@ def _read_schema(address: str, path: Path) -> int:
         return check_schema(connection, path)
 
 
-def _inspect_database(address: str) -> tuple[str, int, tuple[str, ...], Literal["whole", "partly", "no"]]:
-    """Return why the database cannot be opened, its schema, its damage, and how much of it was checked."""
+def _inspect_database(address: str) -> tuple[str, int, tuple[str, ...], bool]:
+    """Return why the database cannot be opened, its schema, its damage, and whether all of it was checked."""
     schema = 0
     try:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (schema,) = connection.execute("PRAGMA user_version").fetchone()
             if application != APPLICATION_ID or not schema:
-                return "the file is not a store of reverie's", 0, (), "no"
+                return _FOREIGN, 0, (), False
             end = time.monotonic() + INTEGRITY_CHECK_S
             connection.set_progress_handler(lambda: int(time.monotonic() > end), _PROGRESS_STEPS)
             rows = [str(row[0]) for row in connection.execute("PRAGMA quick_check(10)")]
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-            return "", schema, (), "partly"
-        return _format_sqlite_error(error), schema, (), "no"
+        interrupted = error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT
+        return "" if interrupted else f"SQLite says: {error}", schema, (), False
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-            return "the file is not a store of reverie's", 0, (), "no"
-        return "", schema, (_format_sqlite_error(error),), "whole"
-    damage = tuple(" ".join(row.split()) for row in rows if row != "ok")
-    return "", schema, damage, "whole"
-
-
-def _format_sqlite_error(error: sqlite3.Error) -> str:
-    return f"SQLite says: {error}"
+            return _FOREIGN, 0, (), False
+        return "", schema, (f"SQLite says: {error}",), True
+    return "", schema, tuple(" ".join(row.split()) for row in rows if row != "ok"), True
 
 
 def _find_directory_problem(directory: Path) -> str:

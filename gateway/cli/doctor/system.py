@@ -11,9 +11,9 @@ import sqlite3
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import islice
@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 from agent.models.config import LocalConfig, ScriptedConfig
 from agent.workspace import default_workspace
 from agent.workspace.persona import read_workspace
-from gateway.cli.doctor.base import DoctorContext, DoctorEnvironment, run_in_thread
+from gateway.cli.doctor.base import DoctorContext, DoctorEnvironment
 from gateway.cli.doctor.models import list_used_models
-from gateway.cli.probes.base import Finding
+from gateway.cli.probes.base import Finding, bad, ok, warning
 from gateway.config.models import Settings
 from gateway.core.private_files import JOURNAL_FILE, agent_directory
 from gateway.core.process import ProgramNotStarted, run_program
@@ -48,19 +48,19 @@ def judge_clock(ahead_s: Mapping[str, float], kernel: KernelClock, *, keeps: boo
     if ahead_s:
         host, off_s = min(ahead_s.items(), key=lambda one: abs(one[1]))
         if abs(off_s) <= MAX_SKEW_S:
-            return [Finding(code="clock.skew", level="ok", what=f"the clock agrees with that of {host}")]
+            return [ok("clock.skew", f"the clock agrees with that of {host}")]
         way = "ahead of" if off_s > 0 else "behind"
         what = f"the clock is {abs(off_s):.0f} s {way} that of {host}"
-        return [Finding(code="clock.skew", level="bad", what=what, fix=fix)]
+        return [bad("clock.skew", what, fix)]
     if kernel == "unsynchronized" and keeps:
         what = "no server told the time, and the system does not keep its clock by any"
-        return [Finding(code="clock.unsynchronized", level="warning", what=what, fix=fix)]
+        return [warning("clock.unsynchronized", what, fix)]
     summary = (
         "the system keeps its clock by a time server"
         if kernel == "synchronized"
         else "the clock was not compared with any"
     )
-    return [Finding(code="clock.skew", level="ok", what=summary)]
+    return [ok("clock.skew", summary)]
 
 
 ANSWER_TIMEOUT_S: Final = 5.0
@@ -134,24 +134,8 @@ _STICKY: Final = 0o1000
 FileKind = Literal["configuration", "target", "store", "backup", "media", "workspace", "memory", "home"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileMode:
-    """A file or directory as found."""
-
-    path: str
-    kind: FileKind
-    """home: the directory of the store."""
-    mode: int
-    """Permission bits including the sticky bit."""
-    uid: int
-    is_sheltered: bool = False
-    """True if a directory above keeps other users out."""
-
-    @property
-    def octal(self) -> str:
-        return f"{self.mode & 0o777:03o}"
-
-
+FilesFound = Iterator[tuple[Path, FileKind]]
+"""home: the directory of the store."""
 _READ_RISKS: Final[dict[FileKind, tuple[str, str, str]]] = {
     "store": ("files.store_readable", "the log has everything that was said", "chmod 600"),
     "backup": ("files.backup_readable", "a backup has everything that was said", "chmod 600"),
@@ -170,145 +154,77 @@ _WRITE_RISKS: Final[dict[FileKind, str]] = {
 }
 
 
-def judge_modes(modes: Iterable[FileMode], *, uid: int) -> Iterator[Finding]:
-    """Judge what other users may do with each file. `uid`: our user id."""
-    judged = list(modes)
-    found = [finding for one in judged for finding in _judge_mode(one, uid)]
-    yield from found
-    if judged and not found:
-        yield Finding(code="files.modes", level="ok", what=f"{len(judged)} files and directories are closed to others")
-
-
-def _judge_mode(one: FileMode, uid: int) -> Iterator[Finding]:
-    if one.mode & _OTHERS_WRITE and not one.mode & _STICKY and not one.is_sheltered:
-        yield Finding(
-            code="files.writable",
-            level="bad",
-            what=f"others can write it (mode {one.octal}): {_WRITE_RISKS[one.kind]}",
-            fix=f"chmod go-w {shlex.quote(one.path)}",
-            where=one.path,
-        )
-    if one.kind in _READ_RISKS and one.mode & _OTHERS_READ and not one.is_sheltered:
-        code, why, fix = _READ_RISKS[one.kind]
-        yield Finding(
-            code=code,
-            level="warning",
-            what=f"others can read it (mode {one.octal}): {why}",
-            fix=f"{fix} {shlex.quote(one.path)}",
-            where=one.path,
-        )
-    if one.kind in ("store", "home", "backup") and uid and one.uid != uid:
-        yield Finding(
-            code="files.owner",
-            level="warning",
-            what=f"it belongs to another user ({one.uid}, not {uid})",
-            fix=f"run the gateway as that user, or: chown -R {uid} {shlex.quote(one.path)}",
-            where=one.path,
-        )
-
-
-def judge_workspace(
-    agent: str, path: str, *, exists: bool, notes: Iterable[str] = (), closed: str = ""
-) -> Iterator[Finding]:
-    """Judge an agent's workspace. `notes`: problems found while reading it; `closed`: why it cannot be read."""
-    if closed:
-        yield Finding(
-            code="files.workspace",
-            level="bad",
-            what=f"its persona cannot be read: {closed}",
-            fix="make the directory and what is in it readable for the user that runs the gateway (chown, chmod)",
-            where=f"agents.{agent}.workspace ({path})",
-        )
-        return
-    if not exists:
-        yield Finding(
-            code="files.workspace",
-            level="bad",
-            what="there is no such directory: the agent has no persona",
-            fix="make it with an IDENTITY.md in it, or leave `workspace` out for the one that comes with it",
-            where=f"agents.{agent}.workspace ({path})",
-        )
-        return
-    listed = list(notes)
-    for note in listed:
-        yield Finding(
-            code="files.persona",
-            level="warning",
-            what=note,
-            fix="mend that file; IDENTITY.md says who the agent is",
-            where=f"agents.{agent}.workspace",
-        )
-    if not listed:
-        yield Finding(code="files.workspace", level="ok", what="its persona can be read", where=f"agents.{agent}")
-
-
-def judge_reference(name: str, why: str) -> Finding:
-    """Build the finding for a file that the configuration names but that cannot be read."""
-    return Finding(
-        code="files.missing",
-        level="bad",
-        what=f"the file that it names cannot be read: {why}",
-        fix="correct the path (it starts at the configuration directory), or put the file there",
-        where=name,
-    )
-
-
 MAX_FILES: int = 500
 """Most files of one directory that are checked."""
 _SECRET_DIRECTORY = 0o011
 """Execute bits for others: without them nothing inside the directory can be reached."""
 
 
-async def check_modes(context: DoctorContext) -> Sequence[Finding]:
+def check_modes(context: DoctorContext) -> Iterator[Finding]:
     """Check modes and owners of all files of the operator."""
-    return await run_in_thread(lambda: list(judge_modes(_read_all_modes(context), uid=os.geteuid())))
+    yield from _judge_files([*_list_configuration(context.environment.directory), *_list_all_files(context)])
 
 
-async def check_directory(environment: DoctorEnvironment) -> Sequence[Finding]:
+def check_directory(environment: DoctorEnvironment) -> Iterator[Finding]:
     """Check modes and owners of a configuration that cannot be loaded."""
-    return await run_in_thread(
-        lambda: list(judge_modes(_read_configuration_modes(environment.directory), uid=os.geteuid()))
-    )
+    yield from _judge_files(list(_list_configuration(environment.directory)))
 
 
-async def check_workspaces(context: DoctorContext) -> Sequence[Finding]:
-    """Check whether each agent's persona can be read."""
-    return await run_in_thread(lambda: list(_check_workspaces(context.settings)))
+def _judge_files(files: Sequence[tuple[Path, FileKind]]) -> Iterator[Finding]:
+    """Judge what other users may do with each file."""
+    present = [one for one in files if os.access(one[0], os.F_OK)]
+    found = [finding for path, kind in present for finding in _judge_file(path, kind)]
+    yield from found
+    if present and not found:
+        yield ok("files.modes", f"{len(present)} files and directories are closed to others")
 
 
-async def check_references(context: DoctorContext) -> Sequence[Finding]:
-    """Check whether the files that the configuration names can be read: certificates of IRC."""
-    return await run_in_thread(lambda: list(_check_named_files(context.settings)))
+def _judge_file(path: Path, kind: FileKind) -> Iterator[Finding]:
+    try:
+        status, above = path.stat(), path.resolve().parent.stat()
+    except OSError:
+        return
+    mode, uid, where, quoted = stat.S_IMODE(status.st_mode), os.geteuid(), str(path), shlex.quote(str(path))
+    octal = f"{mode & 0o777:03o}"
+    is_sheltered = not stat.S_IMODE(above.st_mode) & _SECRET_DIRECTORY
+    if mode & _OTHERS_WRITE and not mode & _STICKY and not is_sheltered:
+        what = f"others can write it (mode {octal}): {_WRITE_RISKS[kind]}"
+        yield bad("files.writable", what, f"chmod go-w {quoted}", where)
+    if kind in _READ_RISKS and mode & _OTHERS_READ and not is_sheltered:
+        code, why, fix = _READ_RISKS[kind]
+        yield warning(code, f"others can read it (mode {octal}): {why}", f"{fix} {quoted}", where)
+    if kind in ("store", "home", "backup") and uid and status.st_uid != uid:
+        what = f"it belongs to another user ({status.st_uid}, not {uid})"
+        yield warning("files.owner", what, f"run the gateway as that user, or: chown -R {uid} {quoted}", where)
 
 
-def _read_all_modes(context: DoctorContext) -> Iterator[FileMode]:
-    settings = context.settings
-    yield from _read_configuration_modes(context.environment.directory)
+def _list_all_files(context: DoctorContext) -> FilesFound:
+    """List the operator's files outside the configuration directory."""
     for target in sorted(context.config.referenced_files):
-        yield from _read_mode(target, "target")
-    store = settings.store.path
-    yield from _read_mode(store.parent, "home")
+        yield target, "target"
+    store = context.settings.store.path
+    yield store.parent, "home"
     for path in _list_files(store.parent):
         if path.name.startswith(store.name):
-            yield from _read_mode(path, "store")
+            yield path, "store"
         elif "backup" in path.name.lower() or path.suffix in (".bak", ".gz", ".tar", ".zst"):
-            yield from _read_mode(path, "backup")
-    yield from _read_mode(store.parent / "media", "media")
-    for agent in settings.agents:
+            yield path, "backup"
+    yield store.parent / "media", "media"
+    for agent in context.settings.agents:
         if agent.workspace is not None:
-            yield from _read_mode(agent.workspace, "workspace")
+            yield agent.workspace, "workspace"
             for path in _list_files(agent.workspace):
-                yield from _read_mode(path, "workspace")
+                yield path, "workspace"
         own = agent_directory(agent.workspace, store, agent.id)
         for name in ("MEMORY.md", "USER.md", JOURNAL_FILE):
-            yield from _read_mode(own / name, "memory")
+            yield own / name, "memory"
 
 
-def _read_configuration_modes(directory: Path) -> Iterator[FileMode]:
-    yield from _read_mode(directory, "configuration")
+def _list_configuration(directory: Path) -> FilesFound:
+    yield directory, "configuration"
     for path in _list_files(directory):
         if path.suffix in (".yaml", ".yml"):
-            yield from _read_mode(path, "configuration")
+            yield path, "configuration"
 
 
 def _list_files(directory: Path) -> list[Path]:
@@ -318,32 +234,35 @@ def _list_files(directory: Path) -> list[Path]:
         return []
 
 
-def _read_mode(path: Path, what: FileKind) -> Iterator[FileMode]:
-    try:
-        status = path.stat()
-        above = path.resolve().parent.stat()
-    except OSError:
-        return
-    sheltered = not stat.S_IMODE(above.st_mode) & _SECRET_DIRECTORY
-    yield FileMode(
-        path=str(path), kind=what, mode=stat.S_IMODE(status.st_mode), uid=status.st_uid, is_sheltered=sheltered
-    )
-
-
-def _check_workspaces(settings: Settings) -> Iterator[Finding]:
+def check_workspaces(context: DoctorContext) -> Iterator[Finding]:
+    """Check whether each agent's persona can be read."""
+    settings = context.settings
     for agent in settings.agents:
         root = agent.workspace or default_workspace()
+        where = f"agents.{agent.id}.workspace ({root})"
         provider = settings.llm.providers[settings.llm.models[agent.model].provider]
         try:
             reading = read_workspace(root, "public", provider.kind)
         except OSError as error:
-            yield from judge_workspace(agent.id, str(root), exists=True, closed=error.strerror or "it cannot be read")
-        else:
-            yield from judge_workspace(agent.id, str(root), exists=not reading.is_missing, notes=reading.notes)
+            what = f"its persona cannot be read: {error.strerror or 'it cannot be read'}"
+            fix = "make the directory and what is in it readable for the user that runs the gateway (chown, chmod)"
+            yield bad("files.workspace", what, fix, where)
+            continue
+        if reading.is_missing:
+            what = "there is no such directory: the agent has no persona"
+            fix = "make it with an IDENTITY.md in it, or leave `workspace` out for the one that comes with it"
+            yield bad("files.workspace", what, fix, where)
+            continue
+        for note in reading.notes:
+            fix = "mend that file; IDENTITY.md says who the agent is"
+            yield warning("files.persona", note, fix, f"agents.{agent.id}.workspace")
+        if not reading.notes:
+            yield ok("files.workspace", "its persona can be read", f"agents.{agent.id}")
 
 
-def _check_named_files(settings: Settings) -> Iterator[Finding]:
-    for name, channel in settings.channels.items():
+def check_references(context: DoctorContext) -> Iterator[Finding]:
+    """Check whether the files that the configuration names can be read: certificates of IRC."""
+    for name, channel in context.settings.channels.items():
         if channel.platform != "irc" or isinstance(channel.tls, bool):
             continue
         for key in ("ca_file", "cert_file"):
@@ -353,7 +272,9 @@ def _check_named_files(settings: Settings) -> Iterator[Finding]:
             try:
                 Path(path).read_bytes()
             except OSError as error:
-                yield judge_reference(f"channels.{name}.tls.{key}", error.strerror or "it cannot be read")
+                what = f"the file that it names cannot be read: {error.strerror or 'it cannot be read'}"
+                fix = "correct the path (it starts at the configuration directory), or put the file there"
+                yield bad("files.missing", what, fix, f"channels.{name}.tls.{key}")
 
 
 BASE_BYTES: Final = 160_000_000
@@ -362,73 +283,6 @@ EMBEDDED_BYTES: Final = 300_000_000
 """Additional memory of the embedded model (facts, section 10)."""
 MIN_OPEN_FILES: Final = 256
 """Open files of a gateway: sockets of channels, models and readers, files of the store and of tools."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineObservation:
-    """Resources of the machine as found."""
-
-    limit_bytes: int | None
-    """Memory limit of the process' control group. None: no limit."""
-    available_bytes: int | None
-    """Free memory. None: not known."""
-    open_files: int
-    container: str
-    """Kind of container; empty: none."""
-    layered: str
-    """Path of the store if it is in the container's own layer; empty: it is not."""
-    units: Mapping[str, int | None]
-    """Our systemd units with their memory limits."""
-
-
-def judge_machine(machine: MachineObservation, *, embedded: bool) -> Iterator[Finding]:
-    """Judge whether the resources suffice. `embedded`: the model runs on this machine, too."""
-    need = BASE_BYTES + (EMBEDDED_BYTES if embedded else 0)
-    limits = {"this container or service": machine.limit_bytes, **machine.units}
-    tight = {name: limit for name, limit in limits.items() if limit is not None and limit < need}
-    for name, limit in tight.items():
-        yield Finding(
-            code="machine.memory_limit",
-            level="warning",
-            what=(
-                f"{name} may have {_format_mb(limit)} of memory, and a gateway like this needs about {_format_mb(need)}"
-            ),
-            fix=f"raise the limit to {_format_mb(2 * need)} (compose: mem_limit; systemd: MemoryMax)",
-        )
-    if machine.available_bytes is not None and machine.available_bytes < need:
-        yield Finding(
-            code="machine.memory",
-            level="warning",
-            what=(
-                f"{_format_mb(machine.available_bytes)} of memory are free, and a gateway like this needs "
-                f"about {_format_mb(need)}"
-            ),
-            fix="end other programs, or add memory",
-        )
-    elif not tight and machine.available_bytes is not None:
-        yield Finding(
-            code="machine.memory", level="ok", what=f"{_format_mb(machine.available_bytes)} of memory are free"
-        )
-    if machine.open_files < MIN_OPEN_FILES:
-        yield Finding(
-            code="machine.files",
-            level="warning",
-            what=f"a process may have {machine.open_files} files open, and a gateway may need {MIN_OPEN_FILES}",
-            fix="raise it (ulimit -n 1024; systemd: LimitNOFILE=1024)",
-        )
-    if machine.layered:
-        yield Finding(
-            code="machine.volume",
-            level="warning",
-            what=f"the store is in the {machine.container} container's own layer, and goes with the container",
-            fix="mount a volume there (docker run -v reverie-data:/DIRECTORY ..., or volumes: in compose)",
-            where=machine.layered,
-        )
-    elif machine.container:
-        yield Finding(code="machine.container", level="ok", what=f"this is a {machine.container} container")
-    for name in machine.units:
-        if name not in tight:
-            yield Finding(code="machine.service", level="ok", what=f"systemd has the unit {name}")
 
 
 def _format_mb(count: int) -> str:
@@ -440,23 +294,42 @@ _SIZE_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _LAYERED_FILESYSTEMS: Final = frozenset({"overlay", "aufs", "overlayfs"})
 
 
-async def check_machine(context: DoctorContext) -> Sequence[Finding]:
+def check_machine(context: DoctorContext) -> Iterator[Finding]:
     """Check whether the resources suffice."""
-    return await run_in_thread(lambda: list(_check_machine(context)))
-
-
-def _check_machine(context: DoctorContext) -> Sequence[Finding]:
     root, store = context.environment.root, context.settings.store.path
-    kind = find_container(root, context.environment.env)
-    machine = MachineObservation(
-        limit_bytes=_read_memory_limit(root),
-        available_bytes=_read_available_memory(root),
-        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        container=kind,
-        layered=str(store) if kind and _find_filesystem_type(root, store) in _LAYERED_FILESYSTEMS else "",
-        units=_find_systemd_units(root),
-    )
-    return list(judge_machine(machine, embedded=_uses_embedded_model(context.settings)))
+    need = BASE_BYTES + (EMBEDDED_BYTES if _uses_embedded_model(context.settings) else 0)
+    units = _find_systemd_units(root)
+    limits = {"this container or service": _read_memory_limit(root), **units}
+    tight = {name: limit for name, limit in limits.items() if limit is not None and limit < need}
+    for name, limit in tight.items():
+        yield warning(
+            "machine.memory_limit",
+            f"{name} may have {_format_mb(limit)} of memory, and a gateway like this needs about {_format_mb(need)}",
+            f"raise the limit to {_format_mb(2 * need)} (compose: mem_limit; systemd: MemoryMax)",
+        )
+    available = _read_available_memory(root)
+    if available is not None and available < need:
+        what = f"{_format_mb(available)} of memory are free, and a gateway like this needs about {_format_mb(need)}"
+        yield warning("machine.memory", what, "end other programs, or add memory")
+    elif not tight and available is not None:
+        yield ok("machine.memory", f"{_format_mb(available)} of memory are free")
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if open_files < MIN_OPEN_FILES:
+        what = f"a process may have {open_files} files open, and a gateway may need {MIN_OPEN_FILES}"
+        yield warning("machine.files", what, "raise it (ulimit -n 1024; systemd: LimitNOFILE=1024)")
+    container = find_container(root, context.environment.env)
+    if container and _find_filesystem_type(root, store) in _LAYERED_FILESYSTEMS:
+        yield warning(
+            "machine.volume",
+            f"the store is in the {container} container's own layer, and goes with the container",
+            "mount a volume there (docker run -v reverie-data:/DIRECTORY ..., or volumes: in compose)",
+            str(store),
+        )
+    elif container:
+        yield ok("machine.container", f"this is a {container} container")
+    for name in units:
+        if name not in tight:
+            yield ok("machine.service", f"systemd has the unit {name}")
 
 
 def find_container(root: Path, env: Mapping[str, str]) -> str:
@@ -541,96 +414,41 @@ _CONTAINER_OPTIONS = "--security-opt seccomp=unconfined --security-opt apparmor=
 _APPARMOR_FIX = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or give bwrap an AppArmor profile of its own"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxObservation:
-    """Conditions of the sandbox as found."""
-
-    is_wanted: bool
-    """True if the shell is not listed in `tools.off`."""
-    is_sandboxed: bool
-    """True if `tools.bash.sandbox` is bubblewrap."""
-    program: str | None
-    """Path of bwrap. None: not installed."""
-    trouble: str = ""
-    """Reason why it cannot create a sandbox; empty: it can, or it was not tried."""
-    clone: str = ""
-    namespaces: str = ""
-    apparmor: str = ""
-    """Kernel settings: unprivileged_userns_clone, max_user_namespaces, apparmor_restrict_unprivileged_userns."""
-    container: bool = False
-
-
-def judge_sandbox(sandbox: SandboxObservation) -> list[Finding]:
-    """Judge whether the agents' shell can run. Returns one finding."""
-    where = "tools.bash.sandbox"
-    if not sandbox.is_wanted:
-        return [Finding(code="sandbox.off", level="ok", what="no agent has a shell (tools.off)")]
-    if not sandbox.is_sandboxed:
-        return [
-            Finding(
-                code="sandbox.off",
-                level="warning",
-                what="commands run as the gateway's own user, who can read the configuration and all its secrets",
-                fix="install bubblewrap and set tools.bash.sandbox: bubblewrap, or add bash* to tools.off",
-                where=where,
-            )
-        ]
-    if sandbox.program is None:
-        return [
-            Finding(
-                code="sandbox.missing",
-                level="warning",
-                what="bubblewrap is not installed: no command of an agent's can run",
-                fix="apt-get install bubblewrap (or dnf, apk add), or add bash* to tools.off",
-                where=where,
-            )
-        ]
-    if sandbox.trouble:
-        return [
-            Finding(
-                code="sandbox.namespaces",
-                level="warning",
-                what=f"bubblewrap cannot make a sandbox here: {sandbox.trouble}",
-                fix=_find_sandbox_fix(sandbox),
-                where=where,
-            )
-        ]
-    return [Finding(code="sandbox.works", level="ok", what=f"bubblewrap works ({sandbox.program})")]
-
-
-def _find_sandbox_fix(sandbox: SandboxObservation) -> str:
-    if sandbox.clone == "0" or sandbox.namespaces == "0":
-        return f"{_NAMESPACES_FIX} (as root, and in /etc/sysctl.d to keep it)"
-    if sandbox.apparmor == "1":
-        return _APPARMOR_FIX
-    if sandbox.container:
-        return f"start the container with {_CONTAINER_OPTIONS}, or add bash* to tools.off"
-    return "allow unprivileged user namespaces (see bwrap(1)), or add bash* to tools.off"
-
-
 TRIAL_TIMEOUT_S: Final = 5.0
 _TRIAL_ARGUMENTS: Final = ("--ro-bind", "/", "/", "--unshare-all", "--unshare-user", "--die-with-parent", "true")
-_KERNEL_SETTINGS: Final = {
-    "clone": "proc/sys/kernel/unprivileged_userns_clone",
-    "namespaces": "proc/sys/user/max_user_namespaces",
-    "apparmor": "proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-}
+_SANDBOX_KEY: Final = "tools.bash.sandbox"
 
 
 async def check_sandbox(context: DoctorContext) -> Sequence[Finding]:
     """Check whether bubblewrap is installed and the kernel lets it work, by starting an empty sandbox."""
-    tools, env, root = context.settings.tools, context.environment.env, context.environment.root
-    search = env.get("PATH", os.defpath)
-    sandbox = SandboxObservation(
-        is_wanted=not is_off("bash", tools.off),
-        is_sandboxed=tools.bash.sandbox == "bubblewrap",
-        program=shutil.which("bwrap", path=search),
-        container=bool(find_container(root, env)),
-        **{name: _read_kernel_setting(root / path) for name, path in _KERNEL_SETTINGS.items()},
-    )
-    if sandbox.is_wanted and sandbox.is_sandboxed and sandbox.program is not None:
-        sandbox = replace(sandbox, trouble=await _find_sandbox_trouble(sandbox.program))
-    return judge_sandbox(sandbox)
+    tools, env, root, where = context.settings.tools, context.environment.env, context.environment.root, _SANDBOX_KEY
+    if is_off("bash", tools.off):
+        return [ok("sandbox.off", "no agent has a shell (tools.off)")]
+    if tools.bash.sandbox != "bubblewrap":
+        what = "commands run as the gateway's own user, who can read the configuration and all its secrets"
+        fix = "install bubblewrap and set tools.bash.sandbox: bubblewrap, or add bash* to tools.off"
+        return [warning("sandbox.off", what, fix, where)]
+    program = shutil.which("bwrap", path=env.get("PATH", os.defpath))
+    if program is None:
+        what = "bubblewrap is not installed: no command of an agent's can run"
+        fix = "apt-get install bubblewrap (or dnf, apk add), or add bash* to tools.off"
+        return [warning("sandbox.missing", what, fix, where)]
+    if trouble := await _find_sandbox_trouble(program):
+        fix = _find_sandbox_fix(root, in_container=bool(find_container(root, env)))
+        return [warning("sandbox.namespaces", f"bubblewrap cannot make a sandbox here: {trouble}", fix, where)]
+    return [ok("sandbox.works", f"bubblewrap works ({program})")]
+
+
+def _find_sandbox_fix(root: Path, *, in_container: bool) -> str:
+    kernel = root / "proc/sys/kernel"
+    namespaces = (kernel / "unprivileged_userns_clone", root / "proc/sys/user/max_user_namespaces")
+    if any(_read_text(one).strip() == "0" for one in namespaces):
+        return f"{_NAMESPACES_FIX} (as root, and in /etc/sysctl.d to keep it)"
+    if _read_text(kernel / "apparmor_restrict_unprivileged_userns").strip() == "1":
+        return _APPARMOR_FIX
+    if in_container:
+        return f"start the container with {_CONTAINER_OPTIONS}, or add bash* to tools.off"
+    return "allow unprivileged user namespaces (see bwrap(1)), or add bash* to tools.off"
 
 
 async def _find_sandbox_trouble(program: str) -> str:
@@ -646,13 +464,6 @@ async def _find_sandbox_trouble(program: str) -> str:
         return "it does not come to an end"
     words = " ".join(ran.output.decode(errors="replace").split())[:200]
     return (words or f"it ended with {ran.status}") if ran.status else ""
-
-
-def _read_kernel_setting(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 MIN_PYTHON: Final = (3, 11)
@@ -696,55 +507,24 @@ def is_allowed_version(bounds: Iterable[tuple[str, str]], version: str) -> bool:
     return True
 
 
-def judge_libraries(needs: Iterable[str], installed: Callable[[str], str | None]) -> Iterator[Finding]:
-    """Judge the requirements of our package. `installed`: returns a version by name, None: not installed."""
-    count = 0
-    found = []
-    for one in map(parse_requirement, needs):
-        version = None if one is None else installed(one.name)
-        if one is None or (one.is_optional and version is None):
-            continue
-        count += 1
+def _check_libraries(needs: Sequence[str]) -> Iterator[Finding]:
+    right = 0
+    known = [one for one in map(parse_requirement, needs) if one is not None]
+    installed = {one.name: _find_installed_version(one.name) for one in known}
+    needed = [one for one in known if installed[one.name] is not None or not one.is_optional]
+    for one in needed:
+        version = installed[one.name]
         wanted = ",".join(f"{operator}{bound}" for operator, bound in one.bounds)
+        if version is not None and is_allowed_version(one.bounds, version):
+            right += 1
+            continue
+        what = f"{one.name} {version} is installed, and {wanted} is needed"
         if version is None:
             what = f"{one.name} is not installed ({wanted or 'any version'} is needed)"
-        elif not is_allowed_version(one.bounds, version):
-            what = f"{one.name} {version} is installed, and {wanted} is needed"
-        else:
-            continue
-        found.append(
-            Finding(
-                code="versions.library",
-                level="bad",
-                what=what,
-                fix=f"pip install '{one.name}{wanted}', or install reverie-gateway anew in an environment of its own",
-                where=one.name,
-            )
-        )
-    yield from found
-    if not found:
-        yield Finding(code="versions.library", level="ok", what=f"{count} libraries are as they are needed")
-
-
-def judge_python(version: tuple[int, ...], sqlite: tuple[int, ...], *, strict: bool, fts5: bool) -> Iterator[Finding]:
-    """Judge whether Python and its SQLite have what the program needs."""
-    number = ".".join(map(str, version))
-    if version < MIN_PYTHON:
-        fix = f"install Python {'.'.join(map(str, MIN_PYTHON))} or newer"
-        yield Finding(code="versions.python", level="bad", what=f"this is Python {number}", fix=fix)
-    else:
-        yield Finding(code="versions.python", level="ok", what=f"Python {number}")
-    lacks = [name for name, available in (("STRICT tables", strict), ("FTS5", fts5)) if not available]
-    engine = ".".join(map(str, sqlite))
-    if lacks:
-        what = f"SQLite {engine} here has no {' and no '.join(lacks)}"
-        fix = (
-            f"use a Python with SQLite {'.'.join(map(str, MIN_SQLITE))} or newer, with FTS5 (python.org's "
-            "and Debian's are)"
-        )
-        yield Finding(code="versions.sqlite", level="bad", what=what, fix=fix)
-    else:
-        yield Finding(code="versions.sqlite", level="ok", what=f"SQLite {engine} with STRICT tables and FTS5")
+        fix = f"pip install '{one.name}{wanted}', or install reverie-gateway anew in an environment of its own"
+        yield bad("versions.library", what, fix, one.name)
+    if right == len(needed):
+        yield ok("versions.library", f"{right} libraries are as they are needed")
 
 
 def _parse_version(version: str) -> tuple[int, ...]:
@@ -752,18 +532,31 @@ def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in _NUMBERS.findall(release))
 
 
-async def check_versions(environment: DoctorEnvironment) -> Sequence[Finding]:
+def check_versions() -> Iterator[Finding]:
     """Check Python, SQLite and the installed libraries."""
-    del environment
-    return await run_in_thread(_check_versions)
+    yield from _check_python()
+    yield from _check_libraries(requires("reverie-gateway") or ())
 
 
-def _check_versions() -> list[Finding]:
-    strict, fts5 = (
-        _can_execute(sql) for sql in ("CREATE TABLE a (b INTEGER) STRICT", "CREATE VIRTUAL TABLE c USING fts5(d)")
-    )
-    found = list(judge_python(sys.version_info[:3], sqlite3.sqlite_version_info, strict=strict, fts5=fts5))
-    return [*found, *judge_libraries(requires("reverie-gateway") or (), _find_installed_version)]
+def _check_python() -> Iterator[Finding]:
+    number = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:3] < MIN_PYTHON:
+        fix = f"install Python {'.'.join(map(str, MIN_PYTHON))} or newer"
+        yield bad("versions.python", f"this is Python {number}", fix)
+    else:
+        yield ok("versions.python", f"Python {number}")
+    needs = {
+        "STRICT tables": "CREATE TABLE a (b INTEGER) STRICT",
+        "FTS5": "CREATE VIRTUAL TABLE c USING fts5(d)",
+    }
+    lacks = [name for name, sql in needs.items() if not _can_execute(sql)]
+    if lacks:
+        what = f"SQLite {sqlite3.sqlite_version} here has no {' and no '.join(lacks)}"
+        wanted = ".".join(map(str, MIN_SQLITE))
+        fix = f"use a Python with SQLite {wanted} or newer, with FTS5 (python.org's and Debian's are)"
+        yield bad("versions.sqlite", what, fix)
+    else:
+        yield ok("versions.sqlite", f"SQLite {sqlite3.sqlite_version} with STRICT tables and FTS5")
 
 
 def _find_installed_version(name: str) -> str | None:

@@ -37,6 +37,21 @@ class Finding:
     """Key of the configuration, file or channel. Empty: the machine."""
 
 
+def ok(code: str, what: str, where: str = "") -> Finding:
+    """Build a finding of something that is as it should be."""
+    return Finding(code=code, level="ok", what=what, where=where)
+
+
+def warning(code: str, what: str, fix: str, where: str = "") -> Finding:
+    """Build a finding of something that works, but will surprise somebody."""
+    return Finding(code=code, level="warning", what=what, fix=fix, where=where)
+
+
+def bad(code: str, what: str, fix: str, where: str = "") -> Finding:
+    """Build a finding of something that does not work."""
+    return Finding(code=code, level="bad", what=what, fix=fix, where=where)
+
+
 _MAX_SENTENCE_CHARS = 400
 """Longest sentence; sentences may quote a server."""
 

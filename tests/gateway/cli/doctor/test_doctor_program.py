@@ -23,7 +23,6 @@ from gateway.cli.doctor.base import DoctorEnvironment
 from gateway.cli.doctor.doctor import (
     CHECK_TIMEOUT_S,
     DoctorReport,
-    NamedCheck,
     ReportStyle,
     examine,
     run_checks,
@@ -327,9 +326,9 @@ def test_which_checks_break_or_hang_does_not_matter_to_the_others() -> None:
         raise AssertionError
 
     checks = [
-        NamedCheck("a", broken),
-        NamedCheck("b", hanging),
-        NamedCheck("a", good),
+        ("a", broken),
+        ("b", hanging),
+        ("a", good),
     ]  # a channel may be named like a check of ours
     progress: list[tuple[int, int]] = []
     found = asyncio.run(run_checks(checks, lambda done, of, _: progress.append((done, of)), check_s=0.1))
