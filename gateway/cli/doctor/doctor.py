@@ -216,7 +216,7 @@ async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda 
     if has_config:
         checks.append(_in_thread("versions", check_versions))
     left_s = max(CLEANUP_S, TOTAL_TIMEOUT_S - CLEANUP_S - (monotonic() - began))
-    findings += await run_checks(checks, progress, all_s=left_s)
+    findings += await run_checks(checks, progress, check_s=CHECK_TIMEOUT_S, all_s=left_s)
     return DoctorReport(findings=sort_findings(findings, redact), took_s=monotonic() - began, has_config=has_config)
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from gateway.cli.doctor import services
 from gateway.cli.probes.base import Severity
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId
 from gateway.core.facts import PostQueued
@@ -349,7 +351,8 @@ def a_server_of_tools_that_ends_at_once(here: World, _: Any) -> None:
 
 
 @fault("mcp.slow", "warning", "tools.mcp.notes", "how long it takes")
-def a_server_of_tools_that_says_nothing(here: World, _: Any) -> None:
+def a_server_of_tools_that_says_nothing(here: World, stack: contextlib.AsyncExitStack) -> None:
+    stack.enter_context(mock.patch.object(services, "MCP_START_TIMEOUT_S", 1.0))
     here.config["tools"] = {"mcp": {"notes": {"command": ["sleep", "100"]}}}
 
 
