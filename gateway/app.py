@@ -43,7 +43,7 @@ from gateway.core.redaction import Redactor
 from gateway.ingest.factory import ChannelUnavailable, check_adapters, make_channel
 from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
 from gateway.ops.actions import OperatorActions
-from gateway.ops.api_schemas import ApiServices
+from gateway.ops.api_views import ApiServices
 from gateway.ops.health import OutageMonitor
 from gateway.ops.metrics import AgentStats, LlmStats
 from gateway.ops.server import OpsService

@@ -38,7 +38,7 @@ from gateway.core.logging import ReportProgress, show_progress
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, LogRow, SpendingKey, SpendingSum, StoreError, StoreReader, ledger, rebuild
-from gateway.store.format import format_entry
+from gateway.store.format import actor_name, format_entry
 from gateway.store.ledger import LedgerRequest
 from gateway.stream import policies
 from gateway.stream.trace import explain_event
@@ -114,13 +114,12 @@ def format_audit(found: Sequence[AuditRow]) -> list[str]:
     redact = Redactor()
     lines: list[tuple[str, ...]] = [("entry", "when (UTC)", "who", "role", "where", "what", "result")]
     for seq, at, fact in found:
-        who = f"{fact.by} ({fact.name})" if fact.name else fact.by
         where = fact.at.conversation if fact.at is not None else "command line"
         result = fact.result if fact.ok else f"not done: {fact.result}"
         cells = (
             str(seq),
             f"{at:%Y-%m-%d %H:%M:%S}",
-            who,
+            actor_name(fact),
             fact.role,
             where,
             f"{fact.what} {fact.args}".rstrip(),

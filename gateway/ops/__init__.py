@@ -4,10 +4,10 @@
 pages for everybody, the API with a token). `http` has the request and response types and the checks of host and token;
 it is pure. `health` has `OpsService`, which runs all of this, the heartbeat file beside the store, and `OutageMonitor`.
 
-The API: `api` has one row per path (`ROUTES`), the router and the OpenAPI document; `api_schemas` the models of queries
-and answers, redaction and titles; `api_views` the functions that answer. `live_events` has `/api/events` (server-sent
-events). `metrics` counts for Prometheus. `actions` carries out the operator's orders. `page/` holds the dashboard's
-files.
+The API: `api_models` has the models of queries, answers and events, which the console reads as well; `api` one row per
+path (`ROUTES`), the router and the OpenAPI document; `api_views` the functions that answer, redaction and titles.
+`live_events` has `/api/events` (server-sent events). `metrics` counts for Prometheus. `actions` carries out the
+operator's orders. `page/` holds the dashboard's files.
 
 Rules: what a client receives is redacted and cut in one place, where it becomes JSON (`serialize_answer`,
 `SseEncoder`), not where it is made. The API is imported at the first request that needs it: pydantic models of it cost

@@ -1,7 +1,7 @@
 """HTTP API of a running gateway: one row for each path (`ROUTES`), their router, and their OpenAPI document.
 
 Routes, input validation and `/openapi.json` (OpenAPI 3.1, https://spec.openapis.org/oas/v3.1.1) are made of the rows.
-`api_schemas` has the models of answers, `live_events` those of events. Every path needs the token. The module is
+`api_models` has the models of queries, answers and events. Every path needs the token. The module is
 imported at the first request for the API.
 """
 
@@ -16,38 +16,14 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from gateway.core.control_messages import CONTROL_REQUEST, ControlRequest, ControlResponse
 from gateway.core.events import ConversationId
-from gateway.ops.api_schemas import (
+from gateway.ops import api_models as models
+from gateway.ops.api_views import (
     MAX_PROMPT_CHARS,
     MAX_TEXT_CHARS,
     ApiBackend,
-    ApiQuery,
     ApiServices,
-    AuditPage,
-    CacheReport,
-    ChannelList,
-    ConversationDetail,
-    ConversationList,
-    ConversationPageQuery,
-    ConversationQuery,
-    DmnHistory,
-    DmnStatusList,
-    EventsQuery,
-    GatewayStatus,
-    HoursQuery,
-    LimitQuery,
-    NotificationPage,
-    NotificationQuery,
-    OutboxStatus,
-    PageQuery,
-    SayReceipt,
-    SayRequest,
-    SpendingQuery,
-    TurnPage,
     add_titles,
     find_untitled,
-    serialize_answer,
-)
-from gateway.ops.api_views import (
     get_cache_report,
     get_conversation,
     get_dmn_history,
@@ -59,6 +35,7 @@ from gateway.ops.api_views import (
     list_minds,
     list_notifications,
     list_turns,
+    serialize_answer,
 )
 from gateway.ops.http import (
     JSON_TYPE,
@@ -68,7 +45,7 @@ from gateway.ops.http import (
     StreamingHttpResponse,
     problem_response,
 )
-from gateway.ops.live_events import EVENT_NAMES, ApiEvent, EventBroadcaster, SseEncoder
+from gateway.ops.live_events import EventBroadcaster, SseEncoder
 from gateway.store import StoreError
 
 
@@ -77,9 +54,9 @@ async def carry_out_order(backend: ApiBackend, request: ControlRequest) -> Contr
     return await backend.services.carry_out_order(request)
 
 
-async def say_as_operator(backend: ApiBackend, request: SayRequest) -> SayReceipt:
+async def say_as_operator(backend: ApiBackend, request: models.SayRequest) -> models.SayReceipt:
     """Post a text as the operator."""
-    return SayReceipt(seq=await backend.services.say_as_operator(request.text))
+    return models.SayReceipt(seq=await backend.services.say_as_operator(request.text))
 
 
 EVENTS_PATH: Final = "/api/events"
@@ -104,7 +81,7 @@ class ApiRoute:
 
 def _get_route(
     path: str,
-    query: type[ApiQuery],
+    query: type[models.ApiQuery],
     handler: Callable[[ApiBackend, Any], Awaitable[BaseModel]],
     response: type[BaseModel],
     summary: str,
@@ -122,48 +99,52 @@ def _get_route(
 
 
 ROUTES: Final[tuple[ApiRoute, ...]] = (
-    _get_route("/api/status", ApiQuery, get_status, GatewayStatus, "The gateway as a whole."),
-    _get_route("/api/channels", ApiQuery, list_channels, ChannelList, "Every account's connection."),
+    _get_route("/api/status", models.ApiQuery, get_status, models.GatewayStatus, "The gateway as a whole."),
+    _get_route("/api/channels", models.ApiQuery, list_channels, models.ChannelList, "Every account's connection."),
     _get_route(
         "/api/conversations",
-        LimitQuery,
+        models.LimitQuery,
         list_conversations,
-        ConversationList,
+        models.ConversationList,
         "The newest conversations.",
     ),
     _get_route(
         "/api/conversation",
-        ConversationQuery,
+        models.ConversationQuery,
         get_conversation,
-        ConversationDetail,
+        models.ConversationDetail,
         "One conversation, and the exact blocks of the last request that was made for it.",
         chars=MAX_PROMPT_CHARS,
     ),
     _get_route(
         "/api/notifications",
-        NotificationQuery,
+        models.NotificationQuery,
         list_notifications,
-        NotificationPage,
+        models.NotificationPage,
         "What was noticed, and what became of it.",
     ),
     _get_route(
         "/api/turns",
-        ConversationPageQuery,
+        models.ConversationPageQuery,
         list_turns,
-        TurnPage,
+        models.TurnPage,
         "The turns that were taken, and what they cost.",
     ),
     _get_route(
         "/api/cache",
-        SpendingQuery,
+        models.SpendingQuery,
         get_cache_report,
-        CacheReport,
+        models.CacheReport,
         "What requests cost, and what the cache spared.",
     ),
-    _get_route("/api/dmn", ApiQuery, list_minds, DmnStatusList, "The agents' Default Mode Networks."),
-    _get_route("/api/dmn/history", HoursQuery, get_dmn_history, DmnHistory, "When they entered which mode."),
-    _get_route("/api/outbox", ApiQuery, get_outbox, OutboxStatus, "What is to be delivered, and what was."),
-    _get_route("/api/audit", PageQuery, list_audit, AuditPage, "Acts of administration."),
+    _get_route("/api/dmn", models.ApiQuery, list_minds, models.DmnStatusList, "The agents' Default Mode Networks."),
+    _get_route(
+        "/api/dmn/history", models.HoursQuery, get_dmn_history, models.DmnHistory, "When they entered which mode."
+    ),
+    _get_route(
+        "/api/outbox", models.ApiQuery, get_outbox, models.OutboxStatus, "What is to be delivered, and what was."
+    ),
+    _get_route("/api/audit", models.PageQuery, list_audit, models.AuditPage, "Acts of administration."),
     ApiRoute(
         method="POST",
         path="/api/orders",
@@ -176,16 +157,12 @@ ROUTES: Final[tuple[ApiRoute, ...]] = (
         method="POST",
         path="/api/say",
         summary="Says something as the operator, in the operator's own conversation.",
-        input_type=TypeAdapter(SayRequest),
-        response_model=SayReceipt,
+        input_type=TypeAdapter(models.SayRequest),
+        response_model=models.SayReceipt,
         handler=say_as_operator,
     ),
 )
 """All paths except `EVENTS_PATH`, whose response is a stream, and `SPEC_PATH`."""
-
-EVENT_MODELS: Final[dict[str, type[ApiEvent]]] = {name: kind for kind, name in EVENT_NAMES.items()}
-"""Models of the events on `EVENTS_PATH`, by name."""
-
 
 _REF = "#/components/schemas/{model}"
 _PROBLEM: dict[str, Any] = {
@@ -203,7 +180,9 @@ _REFUSALS = {
 def build_openapi(version: str) -> dict[str, Any]:
     """Build the OpenAPI document, ready for JSON."""
     responses = [(row.response_model, "serialization") for row in ROUTES]
-    events: list[tuple[type[BaseModel], JsonSchemaMode]] = [(kind, "serialization") for kind in EVENT_MODELS.values()]
+    events: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+        (kind, "serialization") for kind in models.EVENT_MODELS.values()
+    ]
     refs, definitions = models_json_schema([*_unique_models(responses), *events], ref_template=_REF)
     schemas: dict[str, Any] = dict(definitions.get("$defs", {}))
     paths: dict[str, Any] = {}
@@ -212,7 +191,7 @@ def build_openapi(version: str) -> dict[str, Any]:
             row, refs[row.response_model, "serialization"], schemas
         )
     paths[EVENTS_PATH] = {
-        "get": _build_events_operation(schemas, [refs[kind, "serialization"] for kind in EVENT_MODELS.values()])
+        "get": _build_events_operation(schemas, [refs[kind, "serialization"] for kind in models.EVENT_MODELS.values()])
     }
     paths[SPEC_PATH] = {
         "get": {
@@ -259,11 +238,14 @@ def _build_operation(row: ApiRoute, response: dict[str, Any], schemas: dict[str,
 
 
 def _build_events_operation(schemas: dict[str, Any], kinds: list[dict[str, Any]]) -> dict[str, Any]:
-    schemas["AnyEvent"] = {"oneOf": kinds, "description": f"By the name of the event: {', '.join(EVENT_MODELS)}."}
+    schemas["AnyEvent"] = {
+        "oneOf": kinds,
+        "description": f"By the name of the event: {', '.join(models.EVENT_MODELS)}.",
+    }
     return {
         "summary": "What happens, as it happens: server-sent events.",
         "parameters": [
-            *_build_parameters(TypeAdapter(EventsQuery)),
+            *_build_parameters(TypeAdapter(models.EventsQuery)),
             {
                 "name": "Last-Event-ID",
                 "in": "header",
@@ -303,7 +285,7 @@ def _build_body_schema(body: TypeAdapter[Any], schemas: dict[str, Any]) -> dict[
 
 
 _ROUTES_BY_PATH: dict[tuple[str, str], ApiRoute] = {(row.method, row.path): row for row in ROUTES}
-_EVENTS_QUERY: TypeAdapter[EventsQuery] = TypeAdapter(EventsQuery)
+_EVENTS_QUERY: TypeAdapter[models.EventsQuery] = TypeAdapter(models.EventsQuery)
 ALLOWED_METHODS = {
     EVENTS_PATH: "GET, HEAD",
     SPEC_PATH: "GET, HEAD",

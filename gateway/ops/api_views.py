@@ -1,11 +1,12 @@
 """Answers of the API: status, conversations with their last request, pages of the log, costs, outbox and audit.
 
-Each view takes the `ApiBackend` and its query and returns one model of `api_schemas`. `ROUTES` in `api` lists them.
+Each view takes the `ApiBackend` and its query and returns one model of `api_models`. `ROUTES` in `api` lists them.
 """
 
+import asyncio
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from itertools import groupby
@@ -13,64 +14,81 @@ from typing import Final
 
 from agent.cache.plan import PlannedRequest, PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
-from gateway.core.clock import id_created_at
+from gateway.context.observer import TurnTracker
+from gateway.core.clock import Clock, id_created_at
+from gateway.core.control_messages import ControlRequest, ControlResponse, DmnStatus
 from gateway.core.events import Address, CacheTtl, ChannelName, ConversationId, DeliveryReport, Usage
-from gateway.core.facts import AuditRecord, PostQueued, is_inner
+from gateway.core.facts import AuditRecord, PostQueued, Seq, is_inner
+from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redact
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
-from gateway.ops.api_schemas import (
-    ApiBackend,
-    ApiQuery,
-    AuditEntry,
-    AuditPage,
-    CacheReport,
-    ChannelList,
-    ChannelStatus,
-    ConversationDetail,
-    ConversationList,
-    ConversationMessage,
-    ConversationPageQuery,
-    ConversationQuery,
-    ConversationSummary,
-    DeliveryRecord,
-    DmnHistory,
-    DmnModeChange,
-    DmnStatusList,
-    GatewayStatus,
-    HoursQuery,
-    LimitQuery,
-    NotificationPage,
-    NotificationQuery,
-    NotificationRecord,
-    OutboxStatus,
-    PageQuery,
-    PendingPart,
-    PendingPost,
-    PromptBlock,
-    PromptSnapshot,
-    RequestBill,
-    SpendingQuery,
-    TurnInProgress,
-    TurnPage,
-    TurnSummary,
-    UsageBucket,
-    UsageTotal,
-    UsageTotals,
-    find_actor,
-    find_outcome,
-    render_fact_text,
-)
+from gateway.ops import api_models as models
 from gateway.ops.http import HttpProblem, problem_response
-from gateway.store.format import hide_codes
+from gateway.store import Store
+from gateway.store.format import actor_name, describe_contents, hide_codes
 from gateway.store.ledger import prompt_tokens, read_share
-from gateway.store.overview import ConversationRow, NotificationRow, SpokenRow, TurnRow
+from gateway.store.overview import ConversationRow, NotificationRow, OverviewReader, SpokenRow, TurnRow
+from gateway.stream.place_names import PlaceTitles
+from gateway.stream.trace import find_outcome
+
+OrderHandler = Callable[[ControlRequest], Awaitable[ControlResponse]]
+LastRequestLookup = Callable[[ConversationId], "PlannedRequest | None"]
+"""Returns the last request of a conversation. None: there was none since the start, or it is no longer kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServices:
+    """Services of a running gateway that the API reads and calls."""
+
+    store: Store
+    clock: Clock
+    stats: GatewayStats
+    version: str
+    turn_tracker: TurnTracker
+    redact: Redact
+    list_minds: Callable[[], Sequence[DmnStatus]]
+    list_platforms: Callable[[], Mapping[ChannelName, str]]
+    """Platform name of each channel."""
+    describe_model: Callable[[], str]
+    find_agent: Callable[[Address], str]
+    """Returns the agent of a conversation. Empty: none."""
+    find_last_request: LastRequestLookup
+    titles: PlaceTitles
+    carry_out_order: OrderHandler
+    say_as_operator: Callable[[str], Awaitable[Seq]]
+    """Posts a text as the operator. Returns its position in the log once it is durable."""
+
+
+class ApiBackend:
+    """Services of the gateway and a connection to its store, opened at the first use. Close it."""
+
+    def __init__(self, services: ApiServices) -> None:
+        self.services = services
+        self._reader: OverviewReader | None = None
+        self._opening = asyncio.Lock()
+
+    async def open_reader(self) -> OverviewReader:
+        """Return the reader of the store; open it at the first call. Raises StoreError."""
+        async with self._opening:
+            if self._reader is None:
+                self._reader = await OverviewReader.open(self.services.store.path)
+            return self._reader
+
+    async def close(self) -> None:
+        """Close the reader. May be called more than once."""
+        async with self._opening:
+            if self._reader is not None:
+                reader, self._reader = self._reader, None
+                await reader.close()
+
 
 MAX_MODES = 2_000
 """Most mode changes of one answer; the newest are kept."""
 
 
 def token_fields(usage: Usage, cost_usd: float) -> dict[str, float]:
-    """Return the fields of `BilledTokens`."""
+    """Return the fields of `models.BilledTokens`."""
     return {
         "input_tokens": usage.input_tokens,
         "read_tokens": usage.cache_read_tokens,
@@ -80,26 +98,26 @@ def token_fields(usage: Usage, cost_usd: float) -> dict[str, float]:
     }
 
 
-async def get_status(backend: ApiBackend, _query: ApiQuery) -> GatewayStatus:
+async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.GatewayStatus:
     """Return the state of the gateway."""
     services, now = backend.services, backend.services.clock.now().astimezone(UTC)
     snapshot = services.stats.snapshot()
     spent = await (await backend.open_reader()).spending_sums("all", since=now.date().isoformat())
     usage = sum((one.usage for one in spent), Usage())
-    return GatewayStatus(
+    return models.GatewayStatus(
         version=services.version,
         started=snapshot.started,
         now=now,
         ready=snapshot.is_ready,
         model=services.describe_model(),
         agents=tuple(services.list_minds()),
-        today=UsageTotals(
+        today=models.UsageTotals(
             requests=sum(one.requests for one in spent),
             read_share=read_share(usage),
             **token_fields(usage, sum(one.cost_usd for one in spent)),
         ),
         activity=tuple(
-            TurnInProgress(
+            models.TurnInProgress(
                 turn=one.turn,
                 agent=one.agent,
                 conversation=one.conversation,
@@ -111,36 +129,36 @@ async def get_status(backend: ApiBackend, _query: ApiQuery) -> GatewayStatus:
     )
 
 
-async def list_channels(backend: ApiBackend, _query: ApiQuery) -> ChannelList:
+async def list_channels(backend: ApiBackend, _query: models.ApiQuery) -> models.ChannelList:
     """Return the connections of all accounts."""
-    return ChannelList(
-        channels=tuple(ChannelStatus(**asdict(one)) for one in backend.services.stats.snapshot().channels)
+    return models.ChannelList(
+        channels=tuple(models.ChannelStatus(**asdict(one)) for one in backend.services.stats.snapshot().channels)
     )
 
 
-async def list_minds(backend: ApiBackend, _query: ApiQuery) -> DmnStatusList:
+async def list_minds(backend: ApiBackend, _query: models.ApiQuery) -> models.DmnStatusList:
     """Return the DMN status of all agents."""
-    return DmnStatusList(agents=tuple(backend.services.list_minds()))
+    return models.DmnStatusList(agents=tuple(backend.services.list_minds()))
 
 
-async def get_dmn_history(backend: ApiBackend, query: HoursQuery) -> DmnHistory:
+async def get_dmn_history(backend: ApiBackend, query: models.HoursQuery) -> models.DmnHistory:
     """Return the changes of DMN modes, oldest first."""
     since = backend.services.clock.now() - timedelta(hours=query.hours)
-    modes, states = dict[str, str](), list[DmnModeChange]()
+    modes, states = dict[str, str](), list[models.DmnModeChange]()
     for at, agent, mode in await (await backend.open_reader()).dmn_modes(since):
         if modes.get(agent) != mode:
-            states.append(DmnModeChange(at=at, agent=agent, mode=mode))
+            states.append(models.DmnModeChange(at=at, agent=agent, mode=mode))
         modes[agent] = mode
-    return DmnHistory(states=tuple(states[-MAX_MODES:]))
+    return models.DmnHistory(states=tuple(states[-MAX_MODES:]))
 
 
 NOW_BLOCK: Final = "now"
 
 
-def build_prompt_snapshot(planned: PlannedRequest) -> PromptSnapshot:
+def build_prompt_snapshot(planned: PlannedRequest) -> models.PromptSnapshot:
     """Return the request as it was sent to the model. Images are replaced by their description."""
     request, account = planned.request, planned.account
-    return PromptSnapshot(
+    return models.PromptSnapshot(
         at=datetime.fromtimestamp(planned.sent_at_s, UTC),
         model=account.model if account is not None else "",
         blocks=tuple(_build_blocks(planned)),
@@ -148,7 +166,7 @@ def build_prompt_snapshot(planned: PlannedRequest) -> PromptSnapshot:
         marks=len(request.breakpoints),
         bill=None
         if account is None
-        else RequestBill(
+        else models.RequestBill(
             input_tokens=account.usage.input_tokens,
             read_tokens=account.usage.cache_read_tokens,
             written_tokens=account.usage.cache_write_tokens,
@@ -159,7 +177,7 @@ def build_prompt_snapshot(planned: PlannedRequest) -> PromptSnapshot:
     )
 
 
-def _build_blocks(planned: PlannedRequest) -> Iterator[PromptBlock]:
+def _build_blocks(planned: PlannedRequest) -> Iterator[models.PromptBlock]:
     marks = {(mark.behind, mark.index): mark.lifetime for mark in planned.request.breakpoints}
     marked: list[CacheTtl | None] = [
         marks.get((unit.behind, unit.number)) if unit.takes_breakpoint else None for unit in planned.segments
@@ -174,14 +192,14 @@ def _build_blocks(planned: PlannedRequest) -> Iterator[PromptBlock]:
     last = "\n\n".join(filter(str.strip, [planned.request.aside, planned.request.now]))
     if last:
         tokens = planned.estimate.correct(planned.estimate.size.now)
-        yield PromptBlock(
+        yield models.PromptBlock(
             name=NOW_BLOCK, lifetime=None, marked=False, tokens=tokens, read_tokens=0, written_tokens=0, text=last
         )
 
 
 def _build_block(
     planned: PlannedRequest, name: str, part: Sequence[tuple[int, PromptSegment]], mark: CacheTtl | None
-) -> PromptBlock:
+) -> models.PromptBlock:
     tokens, read, written = 0, 0, 0
     writes = max([index for index, _ in planned.plan.writes], default=-1)
     for index, unit in part:
@@ -191,7 +209,7 @@ def _build_block(
             read += size
         elif index <= writes:
             written += size
-    return PromptBlock(
+    return models.PromptBlock(
         name=name,
         lifetime=mark,
         marked=mark is not None,
@@ -243,24 +261,26 @@ MAX_LAST_TEXT_CHARS = 300
 """Longest text of the last message in a list of conversations."""
 
 
-async def list_conversations(backend: ApiBackend, query: LimitQuery) -> ConversationList:
+async def list_conversations(backend: ApiBackend, query: models.LimitQuery) -> models.ConversationList:
     """Return the most recently active conversations."""
     found = await (await backend.open_reader()).recent_conversations(query.limit)
     running = {one.conversation for one in backend.services.turn_tracker.running}
-    return ConversationList(conversations=tuple(_build_summary(backend, one, running) for one in found))
+    return models.ConversationList(conversations=tuple(_build_summary(backend, one, running) for one in found))
 
 
-def _build_summary(backend: ApiBackend, one: ConversationRow, running: set[ConversationId]) -> ConversationSummary:
+def _build_summary(
+    backend: ApiBackend, one: ConversationRow, running: set[ConversationId]
+) -> models.ConversationSummary:
     place, last = Address.parse(one.conversation), one.last
     redact = backend.services.redact
-    return ConversationSummary(
+    return models.ConversationSummary(
         conversation=one.conversation,
         agent=find_agent(backend, one.conversation),
         platform=backend.services.list_platforms().get(ChannelName(place.channel), ""),
         last_at=last.at if last is not None else one.at,
         last_seq=last.seq if last is not None else one.seq,
-        last_text=shorten(redact(render_fact_text(last.fact)), MAX_LAST_TEXT_CHARS) if last is not None else "",
-        last_who=find_actor(last.fact) if last is not None else "",
+        last_text=shorten(redact(describe_contents(last.fact)), MAX_LAST_TEXT_CHARS) if last is not None else "",
+        last_who=actor_name(last.fact) if last is not None else "",
         unread=one.unread,
         running=one.conversation in running,
     )
@@ -284,7 +304,7 @@ def parse_conversation(text: str) -> ConversationId:
         ) from None
 
 
-async def get_conversation(backend: ApiBackend, query: ConversationQuery) -> ConversationDetail:
+async def get_conversation(backend: ApiBackend, query: models.ConversationQuery) -> models.ConversationDetail:
     """Return one conversation with its last request."""
     conversation = parse_conversation(query.id)
     reader = await backend.open_reader()
@@ -292,7 +312,7 @@ async def get_conversation(backend: ApiBackend, query: ConversationQuery) -> Con
     events = {event.seq: event for event in await reader.notifications_at([one.seq for one in entries])}
     agent = find_agent(backend, conversation)
     planned = backend.services.find_last_request(conversation)
-    return ConversationDetail(
+    return models.ConversationDetail(
         conversation=conversation,
         agent=agent,
         messages=tuple(
@@ -305,13 +325,13 @@ async def get_conversation(backend: ApiBackend, query: ConversationQuery) -> Con
     )
 
 
-def _build_message(one: SpokenRow, became: str) -> ConversationMessage:
-    return ConversationMessage(
+def _build_message(one: SpokenRow, became: str) -> models.ConversationMessage:
+    return models.ConversationMessage(
         seq=one.seq,
         at=one.at,
-        who=find_actor(one.fact),
+        who=actor_name(one.fact),
         ours=isinstance(one.fact, PostQueued),
-        text=render_fact_text(one.fact),
+        text=describe_contents(one.fact),
         kind=one.fact.kind,
         fate=became,
     )
@@ -323,7 +343,7 @@ MAX_WAITING = 200
 MAX_DELIVERIES = 100
 
 
-async def list_notifications(backend: ApiBackend, query: NotificationQuery) -> NotificationPage:
+async def list_notifications(backend: ApiBackend, query: models.NotificationQuery) -> models.NotificationPage:
     """Return a page of notifications with their outcomes."""
     conversation = parse_conversation(query.conversation) if query.conversation is not None else None
     found = await (await backend.open_reader()).notifications(
@@ -333,42 +353,42 @@ async def list_notifications(backend: ApiBackend, query: NotificationQuery) -> N
         conversation=conversation,
         oldest=query.after is not None,
     )
-    return NotificationPage(
+    return models.NotificationPage(
         notifications=tuple(build_notification(one) for one in found),
         next=found[-1].seq if len(found) == query.limit else None,
     )
 
 
-def build_notification(event: NotificationRow) -> NotificationRecord:
+def build_notification(event: NotificationRow) -> models.NotificationRecord:
     """Convert a stored notification."""
-    return NotificationRecord(
+    return models.NotificationRecord(
         seq=event.seq,
         at=event.at,
         type=event.judged.type,
         kind=event.fact.kind,
         conversation=event.conversation,
-        who=find_actor(event.fact),
-        text=render_fact_text(event.fact),
+        who=actor_name(event.fact),
+        text=describe_contents(event.fact),
         urgency=event.judged.urgency,
         fate=find_outcome(event).value,
         rule=event.judged.rule,
     )
 
 
-async def list_turns(backend: ApiBackend, query: ConversationPageQuery) -> TurnPage:
+async def list_turns(backend: ApiBackend, query: models.ConversationPageQuery) -> models.TurnPage:
     """Return a page of turns."""
     conversation = parse_conversation(query.conversation) if query.conversation is not None else None
     found = await (await backend.open_reader()).recent_turns(
         query.limit, before=query.before, conversation=conversation
     )
-    return TurnPage(
+    return models.TurnPage(
         turns=tuple(_build_turn(one) for one in found), next=found[-1].seq if len(found) == query.limit else None
     )
 
 
-def _build_turn(one: TurnRow) -> TurnSummary:
+def _build_turn(one: TurnRow) -> models.TurnSummary:
     began = None if one.within else id_created_at(one.turn)
-    return TurnSummary(
+    return models.TurnSummary(
         seq=one.seq,
         at=one.at,
         turn=one.turn,
@@ -384,7 +404,7 @@ def _build_turn(one: TurnRow) -> TurnSummary:
     )
 
 
-async def get_cache_report(backend: ApiBackend, query: SpendingQuery) -> CacheReport:
+async def get_cache_report(backend: ApiBackend, query: models.SpendingQuery) -> models.CacheReport:
     """Return usage and cost, by hour or by day, and the share read from the cache."""
     since, daily = backend.services.clock.now() - timedelta(hours=query.hours), query.hours > MAX_HOURLY_BUCKETS
     found = await (await backend.open_reader()).spending_over_time(query.by, since, daily=daily)
@@ -393,42 +413,42 @@ async def get_cache_report(backend: ApiBackend, query: SpendingQuery) -> CacheRe
         requests, usage, cost = sums.get(one.key, (0, Usage(), 0.0))
         sums[one.key] = requests + one.requests, usage + one.usage, cost + one.cost_usd
     order = sorted(sums.items(), key=lambda item: (-item[1][2], -prompt_tokens(item[1][1]), item[0]))
-    return CacheReport(
+    return models.CacheReport(
         by=query.by,
         buckets=tuple(
-            UsageBucket(
+            models.UsageBucket(
                 at=one.at, key=one.key, read_share=read_share(one.usage), **token_fields(one.usage, one.cost_usd)
             )
             for one in found
         ),
         totals=tuple(
-            UsageTotal(key=key, requests=requests, read_share=read_share(usage), **token_fields(usage, cost))
+            models.UsageTotal(key=key, requests=requests, read_share=read_share(usage), **token_fields(usage, cost))
             for key, (requests, usage, cost) in order
         ),
     )
 
 
-async def get_outbox(backend: ApiBackend, _query: ApiQuery) -> OutboxStatus:
+async def get_outbox(backend: ApiBackend, _query: models.ApiQuery) -> models.OutboxStatus:
     """Return the posts that wait for delivery, and the newest deliveries."""
     reader = await backend.open_reader()
     waiting = await reader.undelivered_posts()
     ended = await reader.newest_entries(MAX_DELIVERIES, kinds=["delivery"])
-    return OutboxStatus(
+    return models.OutboxStatus(
         waiting=tuple(
-            PendingPost(
+            models.PendingPost(
                 seq=one.seq,
                 at=one.at,
                 to=one.post.to.conversation,
                 text=hide_codes(one.post.text),
                 parts=tuple(
-                    PendingPart(index=part.index, state=part.state, attempts=part.attempts, reason=part.reason)
+                    models.PendingPart(index=part.index, state=part.state, attempts=part.attempts, reason=part.reason)
                     for part in one.parts
                 ),
             )
             for one in waiting[:MAX_WAITING]
         ),
         deliveries=tuple(
-            DeliveryRecord(
+            models.DeliveryRecord(
                 seq=one.seq, at=one.at, to=one.fact.at.conversation, outcome=one.fact.state, reason=one.fact.reason
             )
             for one in reversed(ended)
@@ -437,15 +457,15 @@ async def get_outbox(backend: ApiBackend, _query: ApiQuery) -> OutboxStatus:
     )
 
 
-async def list_audit(backend: ApiBackend, query: PageQuery) -> AuditPage:
+async def list_audit(backend: ApiBackend, query: models.PageQuery) -> models.AuditPage:
     """Return a page of the audit log."""
     found = await (await backend.open_reader()).newest_entries(query.limit, before=query.before, kinds=["audited"])
-    return AuditPage(
+    return models.AuditPage(
         audit=tuple(
-            AuditEntry(
+            models.AuditEntry(
                 seq=one.seq,
                 at=one.at,
-                actor=f"{one.fact.by} ({one.fact.name})" if one.fact.name else one.fact.by,
+                actor=actor_name(one.fact),
                 place=one.fact.at.conversation if one.fact.at is not None else "",
                 command=one.fact.what,
                 arguments=hide_codes(one.fact.args),
@@ -457,3 +477,47 @@ async def list_audit(backend: ApiBackend, query: PageQuery) -> AuditPage:
         ),
         next=found[0].seq if len(found) == query.limit else None,
     )
+
+
+MAX_TEXT_CHARS: Final = 16_000
+"""Longest text of an answer, except prompts."""
+MAX_PROMPT_CHARS: Final = 2_000_000
+"""Longest text of a prompt block: more than any context window."""
+_CONVERSATION_KEYS: Final = ("conversation", "to", "place")
+"""Keys whose value is a conversation."""
+
+
+def serialize_answer(tree: object, redact: Redact, *, chars: int = MAX_TEXT_CHARS) -> bytes:
+    """Serialize a dumped answer to JSON in UTF-8, redacted and cut."""
+    redacted = redact_tree(tree, redact, chars)
+    return json.dumps(redacted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def find_untitled(tree: object) -> Iterator[tuple[dict[str, object], str]]:
+    """Yield each part of a dumped answer that has a conversation and an empty title, with that conversation."""
+    if isinstance(tree, dict):
+        named = next((tree[key] for key in _CONVERSATION_KEYS if tree.get(key)), None)
+        if isinstance(named, str) and tree.get("title") == "":
+            yield tree, named
+        for value in tree.values():
+            yield from find_untitled(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from find_untitled(value)
+
+
+def add_titles(tree: object, title: Callable[[str], str]) -> None:
+    """Fill in the display title of each conversation."""
+    for part, conversation in find_untitled(tree):
+        part["title"] = title(conversation)
+
+
+def redact_tree(tree: object, redact: Redact, chars: int = MAX_TEXT_CHARS) -> object:
+    """Return the tree with its texts redacted and cut. Keys of mappings are not changed."""
+    if isinstance(tree, str):
+        return shorten(redact(tree), chars) if tree else tree
+    if isinstance(tree, dict):
+        return {key: redact_tree(value, redact, chars) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [redact_tree(value, redact, chars) for value in tree]
+    return tree

@@ -25,178 +25,19 @@ from agent.turn import presentable_text
 from gateway.context.observer import RunningTurn, ToolProgress, TurnTracker
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
-from gateway.core.events import ConversationId, DeliveryReport, Time, Usage
+from gateway.core.events import ConversationId, DeliveryReport, Usage
 from gateway.core.facts import Fact, Judgement, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed
-from gateway.ops.api_schemas import (
-    ApiBackend,
-    ApiModel,
-    BilledTokens,
-    ChannelStatus,
-    UrgencyLevel,
-    add_titles,
-    find_actor,
-    find_outcome,
-    redact_tree,
-    render_fact_text,
-)
-from gateway.ops.api_views import token_fields
+from gateway.ops import api_models as models
+from gateway.ops.api_views import ApiBackend, add_titles, redact_tree, token_fields
 from gateway.store import LogEntry, StoreError
-from gateway.store.format import hide_codes
+from gateway.store.format import actor_name, describe_contents
 from gateway.store.overview import NotificationRow, TurnRow
+from gateway.stream.trace import find_outcome
 
 logger = logging.getLogger("reverie.ops")
 
 
-class ApiEvent(ApiModel):
-    """Base of all events."""
-
-    at: Time
-
-
-class NotificationEvent(ApiEvent):
-    """A new notification."""
-
-    seq: int
-    type: str
-    kind: str
-    conversation: str | None
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
-    who: str
-    text: str
-    urgency: UrgencyLevel
-
-
-class FateEvent(ApiEvent):
-    """The current outcome of a notification."""
-
-    seq: int
-    """Position of the notification."""
-    conversation: str | None
-    fate: str
-    rule: str
-
-
-class TurnEvent(ApiEvent, BilledTokens):
-    """Start or end of a turn. At the start tokens and cost are 0."""
-
-    turn: str
-    agent: str
-    conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
-    state: Literal["started", "ended"]
-    autonomous: bool
-    cause: str
-    outcome: str
-    """Empty: it has only started, or it ended without a record."""
-    model: str
-
-
-class _TurnPartEvent(ApiEvent):
-    turn: str
-    agent: str
-    conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
-
-
-class TextEvent(_TurnPartEvent):
-    """Text added to the answer of a turn."""
-
-    autonomous: bool
-    delta: str
-    begins: bool
-    """True if the text sent before is void: another answer begins, or the same one again."""
-
-
-class ThinkingEvent(_TurnPartEvent):
-    """Text added to the thinking of a turn."""
-
-    autonomous: bool
-    delta: str
-
-
-class ToolEvent(_TurnPartEvent):
-    """Start or end of a tool call."""
-
-    call: str
-    name: str
-    state: Literal["started", "ended"]
-    arguments: str
-    result: str
-    error: bool
-
-
-class PostEvent(ApiEvent):
-    """A post that is to be delivered."""
-
-    seq: int
-    conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
-    text: str
-
-
-class DeliveryEvent(ApiEvent):
-    """Result of a post's delivery."""
-
-    seq: int
-    conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
-    outcome: Literal["sent", "uncertain", "failed"]
-    reason: str
-
-
-class DmnEvent(ApiEvent, DmnStatus):
-    """A change of an agent's DMN status."""
-
-
-class ChannelEvent(ApiEvent, ChannelStatus):
-    """A change of a connection."""
-
-
-class ReloadedEvent(ApiEvent):
-    """A reload of the configuration. Keys only, never values."""
-
-    taken: tuple[str, ...]
-    later: tuple[str, ...]
-    problems: tuple[str, ...]
-
-
-class LogEvent(ApiEvent):
-    """A logged warning or error."""
-
-    level: str
-    logger: str
-    message: str
-
-
-class LostEvent(ApiEvent):
-    """Number of events that were dropped because the client read too slowly."""
-
-    count: int
-
-
-EVENT_NAMES: Final[dict[type[ApiEvent], str]] = {
-    NotificationEvent: "notification",
-    FateEvent: "fate",
-    TurnEvent: "turn",
-    TextEvent: "text",
-    ThinkingEvent: "thinking",
-    ToolEvent: "tool",
-    PostEvent: "post",
-    DeliveryEvent: "delivery",
-    DmnEvent: "dmn",
-    ChannelEvent: "channel",
-    ReloadedEvent: "reloaded",
-    LogEvent: "log",
-    LostEvent: "lost",
-}
-
-
-PositionedEvents = tuple[Seq, Sequence[ApiEvent]]
+PositionedEvents = tuple[Seq, Sequence[models.ApiEvent]]
 """Events of the entries up to a position of the log."""
 
 
@@ -206,7 +47,7 @@ def build_append_events(entries: Sequence[LogEntry]) -> list[PositionedEvents]:
     return [(entry.seq, events) for entry in entries if (events := list(_build_entry_events(entry, by_seq)))]
 
 
-def _build_entry_events(entry: LogEntry, by_seq: Mapping[Seq, LogEntry]) -> Iterator[ApiEvent]:
+def _build_entry_events(entry: LogEntry, by_seq: Mapping[Seq, LogEntry]) -> Iterator[models.ApiEvent]:
     event = by_seq.get(entry.cause or Seq(0))
     if isinstance(entry.fact, Judgement) and event is not None:
         yield from _notification_events(
@@ -224,28 +65,28 @@ def _build_entry_events(entry: LogEntry, by_seq: Mapping[Seq, LogEntry]) -> Iter
         yield from build_fact_events(entry.fact, entry.seq, entry.at, entry.conversation or "")
 
 
-def build_notification_events(event: NotificationRow) -> list[ApiEvent]:
+def build_notification_events(event: NotificationRow) -> list[models.ApiEvent]:
     """Return the events of a notification read from the log."""
     return list(_notification_events(event))
 
 
-def _notification_events(event: NotificationRow) -> Iterator[ApiEvent]:
-    yield NotificationEvent(
+def _notification_events(event: NotificationRow) -> Iterator[models.ApiEvent]:
+    yield models.NotificationEvent(
         at=event.at,
         seq=event.seq,
         type=event.judged.type,
         kind=event.fact.kind,
         conversation=event.conversation,
-        who=find_actor(event.fact),
-        text=render_fact_text(event.fact),
+        who=actor_name(event.fact),
+        text=describe_contents(event.fact),
         urgency=event.judged.urgency,
     )
     yield build_fate_event(event)
 
 
-def build_fate_event(event: NotificationRow, at: datetime | None = None) -> FateEvent:
+def build_fate_event(event: NotificationRow, at: datetime | None = None) -> models.FateEvent:
     """Return the event of a notification's outcome. `at`: None: the time of the notification."""
-    return FateEvent(
+    return models.FateEvent(
         at=at or event.at,
         seq=event.seq,
         conversation=event.conversation,
@@ -254,11 +95,11 @@ def build_fate_event(event: NotificationRow, at: datetime | None = None) -> Fate
     )
 
 
-def build_fact_events(fact: Fact, seq: Seq, at: datetime, conversation: str) -> Iterator[ApiEvent]:
+def build_fact_events(fact: Fact, seq: Seq, at: datetime, conversation: str) -> Iterator[models.ApiEvent]:
     """Yield the events of a fact other than a notification."""
     match fact:
         case TurnRecord():
-            yield TurnEvent(
+            yield models.TurnEvent(
                 at=at,
                 turn=fact.turn,
                 agent=fact.agent,
@@ -271,18 +112,18 @@ def build_fact_events(fact: Fact, seq: Seq, at: datetime, conversation: str) -> 
                 **token_fields(fact.usage, sum(one.cost_usd or 0.0 for one in fact.accounts)),
             )
         case PostQueued(post=post):
-            yield PostEvent(at=at, seq=seq, conversation=post.to.conversation, text=hide_codes(post.text))
+            yield models.PostEvent(at=at, seq=seq, conversation=post.to.conversation, text=describe_contents(fact))
         case DeliveryReport():
-            yield DeliveryEvent(
+            yield models.DeliveryEvent(
                 at=at, seq=seq, conversation=fact.at.conversation, outcome=fact.state, reason=fact.reason
             )
         case _:
             pass
 
 
-def build_recorded_turn_event(one: TurnRow) -> TurnEvent:
+def build_recorded_turn_event(one: TurnRow) -> models.TurnEvent:
     """Return the event of a turn read from the log."""
-    return TurnEvent(
+    return models.TurnEvent(
         at=one.at,
         turn=one.turn,
         agent=one.agent,
@@ -296,9 +137,9 @@ def build_recorded_turn_event(one: TurnRow) -> TurnEvent:
     )
 
 
-def build_live_turn_event(running: RunningTurn, at: datetime, state: Literal["started", "ended"]) -> TurnEvent:
+def build_live_turn_event(running: RunningTurn, at: datetime, state: Literal["started", "ended"]) -> models.TurnEvent:
     """Return the event of a turn that began, or ended without a record."""
-    return TurnEvent(
+    return models.TurnEvent(
         at=at,
         turn=running.turn,
         agent=running.agent,
@@ -377,6 +218,9 @@ GatewayEvent = (
 )
 
 
+_EVENT_NAMES: Final = {kind: name for name, kind in models.EVENT_MODELS.items()}
+
+
 class SseFrame(NamedTuple):
     """Events serialized for the wire."""
 
@@ -396,7 +240,7 @@ class EventEncoder(Protocol):
         """Return the last position of the log, and frames of the events behind `after`."""
 
     def encode_lost(self, count: int) -> bytes:
-        """Serialize a `LostEvent`."""
+        """Serialize a `models.LostEvent`."""
 
 
 MAX_BACKLOG_EVENTS = 1_000
@@ -471,9 +315,9 @@ class SseEncoder:
         return last, [*first, *(self._encode_frame(events, seq) for seq, events in recent)]
 
     def encode_lost(self, count: int) -> bytes:
-        return self._encode_frame([LostEvent(at=self._services.clock.now(), count=count)]).data
+        return self._encode_frame([models.LostEvent(at=self._services.clock.now(), count=count)]).data
 
-    def _encode_frame(self, events: Sequence[ApiEvent], seq: int = 0) -> SseFrame:
+    def _encode_frame(self, events: Sequence[models.ApiEvent], seq: int = 0) -> SseFrame:
         """Serialize events.
 
         The position stands at the last event only, so a client that resumes from it misses none.
@@ -484,19 +328,19 @@ class SseEncoder:
                 lines.append(f"id: {seq}\n")
             chars = (
                 MAX_LONG_TEXT_CHARS
-                if isinstance(event, ToolEvent | TextEvent | ThinkingEvent)
+                if isinstance(event, models.ToolEvent | models.TextEvent | models.ThinkingEvent)
                 else MAX_EVENT_TEXT_CHARS
             )
             dumped = event.model_dump(mode="json")
             add_titles(dumped, self._services.titles.title)
             redacted = redact_tree(dumped, self._services.redact, chars)
             data = json.dumps(redacted, ensure_ascii=False, separators=(",", ":"))  # one line: JSON escapes line ends
-            lines.append(f"event: {EVENT_NAMES[type(event)]}\ndata: {data}\n\n")
+            lines.append(f"event: {_EVENT_NAMES[type(event)]}\ndata: {data}\n\n")
         return SseFrame(seq=seq, data="".join(lines).encode("utf-8", "replace"), event_count=len(events))
 
     def _build_events(
         self, one: TurnStateChanged | AnswerGrown | ToolStateChanged | WarningLogged | ConfigReloaded | StatusChanged
-    ) -> Iterator[ApiEvent]:
+    ) -> Iterator[models.ApiEvent]:
         match one:
             case TurnStateChanged():
                 yield from self._build_turn_events(one)
@@ -504,11 +348,11 @@ class SseEncoder:
                 yield from self._build_growth_events(one)
             case ToolStateChanged(running=running, tool=tool):
                 yield from self._flush_turn(running.turn, one.at)
-                yield ToolEvent(**_turn_fields(running, one.at), **asdict(tool))
+                yield models.ToolEvent(**_turn_fields(running, one.at), **asdict(tool))
             case WarningLogged():
-                yield LogEvent(at=one.at, level=one.level, logger=one.logger, message=one.message)
+                yield models.LogEvent(at=one.at, level=one.level, logger=one.logger, message=one.message)
             case ConfigReloaded():
-                yield ReloadedEvent(at=one.at, taken=one.taken, later=one.later, problems=one.problems)
+                yield models.ReloadedEvent(at=one.at, taken=one.taken, later=one.later, problems=one.problems)
             case StatusChanged():
                 pass
 
@@ -520,7 +364,7 @@ class SseEncoder:
             for turn in texts.keys() - running:
                 del texts[turn]
 
-    def _build_turn_events(self, one: TurnStateChanged) -> Iterator[ApiEvent]:
+    def _build_turn_events(self, one: TurnStateChanged) -> Iterator[models.ApiEvent]:
         running = one.running
         yield from self._flush_turn(running.turn, one.at)
         if one.state == "ended" and running.turn in self._recorded:  # already sent from the log, with its cost
@@ -528,7 +372,7 @@ class SseEncoder:
             return
         yield build_live_turn_event(running, one.at, one.state)
 
-    def _build_growth_events(self, one: AnswerGrown) -> Iterator[ApiEvent]:
+    def _build_growth_events(self, one: AnswerGrown) -> Iterator[models.ApiEvent]:
         running = one.running
         if one.thinking:
             thought = self._thinking.get(running.turn, (running, ""))[1] + one.thinking
@@ -540,13 +384,13 @@ class SseEncoder:
             text = _LAST_WORD.sub("", presentable_text(one.text)).rstrip()
             yield from self._build_text_events(running, one.at, self._services.redact(text))
 
-    def _build_closing_events(self, one: LogAppended) -> Iterator[ApiEvent]:
+    def _build_closing_events(self, one: LogAppended) -> Iterator[models.ApiEvent]:
         """Yield the last text of the turns that end in these entries."""
         for entry in one.entries:
             if isinstance(entry.fact, TurnRecord):
                 yield from self._flush_turn(entry.fact.turn, entry.at)
 
-    def _flush_turn(self, turn: TurnId, at: datetime) -> Iterator[ApiEvent]:
+    def _flush_turn(self, turn: TurnId, at: datetime) -> Iterator[models.ApiEvent]:
         """Yield the held back end of an answer and of its thinking."""
         running, word = self._thinking.pop(turn, (None, ""))
         if running is not None:
@@ -556,12 +400,14 @@ class SseEncoder:
             yield from self._build_text_events(running, at, self._services.redact(presentable_text(whole)).rstrip())
         self._sent_text.pop(turn, None)
 
-    def _build_text_events(self, running: RunningTurn, at: datetime, now: str) -> Iterator[ApiEvent]:
+    def _build_text_events(self, running: RunningTurn, at: datetime, now: str) -> Iterator[models.ApiEvent]:
         before = self._sent_text.get(running.turn, "")
         begins = not before or not now.startswith(before)
         if now != before:
             delta = now if begins else now[len(before) :]
-            yield TextEvent(**_turn_fields(running, at), autonomous=running.autonomous, delta=delta, begins=begins)
+            yield models.TextEvent(
+                **_turn_fields(running, at), autonomous=running.autonomous, delta=delta, begins=begins
+            )
         self._sent_text[running.turn] = now
 
     async def _encode_fates(
@@ -570,7 +416,7 @@ class SseEncoder:
         """Return the current outcomes of the notifications that these turns or decisions handled or looked at."""
         try:
             reader = await self._backend.open_reader()
-            changed = dict[int, ApiEvent]()
+            changed = dict[int, models.ApiEvent]()
             for seq, place, fact in ended:
                 for event in await reader.notifications(MAX_FATES_REVISITED, before=fact.upto + 1, conversation=place):
                     if seq in (event.dealt_seq, event.after_seq):
@@ -583,26 +429,26 @@ class SseEncoder:
             return []  # a client that queries the notifications gets the error
         return [self._encode_frame([*changed.values()])] if changed else []
 
-    def _build_mind_events(self) -> Iterator[ApiEvent]:
+    def _build_mind_events(self) -> Iterator[models.ApiEvent]:
         now: datetime | None = None
         for one in self._services.list_minds():
             still = _without_countdown(one)
             if self._minds.get(one.agent) != still:
                 now = now or self._services.clock.now()
-                yield DmnEvent(at=now, **one.model_dump())
+                yield models.DmnEvent(at=now, **one.model_dump())
             self._minds[one.agent] = still
 
-    def _build_channel_events(self) -> Iterator[ApiEvent]:
+    def _build_channel_events(self) -> Iterator[models.ApiEvent]:
         for one in self._services.stats.snapshot().channels:
             before = self._channels.get(one.channel)
             if before is None or (before.state, before.since, before.reason) != (one.state, one.since, one.reason):
-                yield ChannelEvent(at=self._services.clock.now(), **asdict(one))
+                yield models.ChannelEvent(at=self._services.clock.now(), **asdict(one))
             self._channels[one.channel] = one
 
 
-def _build_thinking_events(running: RunningTurn, at: datetime, words: str) -> Iterator[ApiEvent]:
+def _build_thinking_events(running: RunningTurn, at: datetime, words: str) -> Iterator[models.ApiEvent]:
     if words:
-        yield ThinkingEvent(**_turn_fields(running, at), autonomous=running.autonomous, delta=words)
+        yield models.ThinkingEvent(**_turn_fields(running, at), autonomous=running.autonomous, delta=words)
 
 
 def _turn_fields(running: RunningTurn, at: datetime) -> dict[str, Any]:

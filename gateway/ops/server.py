@@ -52,7 +52,7 @@ from gateway.tools.metrics import ToolStats
 
 if TYPE_CHECKING:
     from gateway.ops.api import ApiRouter
-    from gateway.ops.api_schemas import ApiServices
+    from gateway.ops.api_views import ApiServices
 
 logger = logging.getLogger("reverie.ops")
 

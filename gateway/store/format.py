@@ -79,11 +79,11 @@ _REQUEST_ID = re.compile(r"[a-z]{5}|[A-Za-z0-9._-]+[:/][^\s`]+")
 def format_entry(entry: LogEntry, redact: Callable[[str], str] = str) -> str:
     """Format one entry, without a line end and without any character that could control a terminal.
 
-    `redact` is applied to its text before that is escaped. One-time codes, which are valid for an hour, are removed.
+    `redact` is applied to its text before that is escaped.
     """
     time = entry.at.strftime("%Y-%m-%d %H:%M:%S")
     cause = f"  (of {entry.cause})" if entry.cause is not None else ""
-    text = redact(hide_codes(describe_fact(without_code(entry.fact))))
+    text = redact(describe(entry.fact))
     return escape_unprintable(f"{entry.seq:>8}  {time}  {entry.kind:<10}  {entry.conversation or '-'}  {text}{cause}")
 
 
@@ -114,26 +114,65 @@ def without_code(fact: Fact) -> Fact:
     return replace(fact, args=f"{sub} {HIDDEN_VALUE}" if sub in ("approve", "revoke") else HIDDEN_VALUE)
 
 
-def describe_fact(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
-    """Describe a fact with its own (untrusted) characters."""
+def actor_name(fact: Fact) -> str:
+    """Return the name of whoever did it, for people. Untrusted. Empty: nobody did, or it is not recorded."""
     match fact:
-        case Message() | MessageEdited():
-            return f"<{fact.sender.name}> {fact.text}"
+        case Message() | MessageEdited() | ReactionChanged() | MembershipChanged() | Command():
+            return fact.sender.name
         case MessageDeleted():
-            return f"<{fact.sender.name if fact.sender else '?'}> deleted {fact.message}"
+            return fact.sender.name if fact.sender is not None else ""
+        case Alarm():
+            return fact.asked_by
+        case AuditRecord():
+            return f"{fact.by} ({fact.name})" if fact.name else fact.by
+        case _:
+            return ""
+
+
+def describe(fact: Fact) -> str:
+    """Describe a fact of the log: who did it or what it concerns, then its contents as in `describe_contents`."""
+    match fact:
+        case Message() | MessageEdited() | MessageDeleted() | ReactionChanged() | MembershipChanged() | Command():
+            subject = f"<{actor_name(fact) or '?'}> "
+        case ConnectionChanged():
+            subject = f"{fact.channel} "
+        case Alarm():
+            subject = f"{fact.reminder}: " if fact.reminder else ""
+        case PostQueued():
+            subject = f"{fact.post.key}: "
+        case DeliveryReport():
+            subject = f"{fact.post} "
+        case _:
+            subject = ""
+    about = f" {fact.message}" if isinstance(fact, ReactionChanged) else ""
+    return hide_codes(f"{subject}{_describe_contents(without_code(fact))}{about}")
+
+
+def describe_contents(fact: Fact) -> str:
+    """Describe what a fact says, without its sender, for people who see that beside it.
+
+    The text has its own (untrusted) characters. One-time codes, which are valid for an hour, are removed.
+    """
+    return hide_codes(_describe_contents(without_code(fact)))
+
+
+def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
+    match fact:
+        case Message() | MessageEdited() | Alarm():
+            return fact.text
+        case MessageDeleted():
+            return f"deleted {fact.message}"
         case ReactionChanged():
-            return f"<{fact.sender.name}> {'+' if fact.added else '-'}{fact.reaction} {fact.message}"
+            return f"{'+' if fact.added else '-'}{fact.reaction}"
         case MembershipChanged():
-            return " ".join(filter(None, [f"<{fact.sender.name}> {fact.change}", fact.subject, fact.text]))
+            return " ".join(filter(None, [fact.change, fact.subject, fact.text]))
         case PlaceRenamed():
             names = (fact.names.person, fact.names.thread, fact.names.room, fact.names.server)
             return f"is called {' in '.join(filter(None, names)) or '?'}"
         case Command():
-            return f"<{fact.sender.name}> {fact.name} {fact.args}"
+            return f"{fact.name} {fact.args}".rstrip()
         case ConnectionChanged():
-            return f"{fact.channel} {'up' if fact.up else 'down'}: {fact.reason}"
-        case Alarm():
-            return f"{fact.reminder}: {fact.text}" if fact.reminder else fact.text
+            return _with_reason("up" if fact.up else "down", fact.reason)
         case TaskFinished():
             return f"{fact.what} {'is done' if fact.ok else 'failed'}: {fact.text}"
         case Judgement():
@@ -151,13 +190,13 @@ def describe_fact(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds 
         case ChannelCardPinned():
             return f"{fact.reason}: {fact.text}"
         case PostQueued():
-            return f"{fact.post.key}: {fact.post.text}"
+            return fact.post.text
         case PartSendStarted():
             return f"{fact.post} part {fact.part}"
         case PartSendEnded():
-            return f"{fact.post} part {fact.part} {fact.state} {fact.reason}".rstrip()
+            return _with_reason(f"{fact.post} part {fact.part} {fact.state}", fact.reason)
         case DeliveryReport():
-            return f"{fact.post} {fact.state} {fact.reason}".rstrip()
+            return _with_reason(fact.state, fact.reason)
         case PreviewShown():
             return f"{fact.message} shows an answer while it grows"
         case PreviewEnded():
@@ -194,6 +233,10 @@ def describe_fact(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds 
             return f"note {fact.note} is to be forgotten, by {fact.by}"
         case _:
             return _describe_people_fact(fact)
+
+
+def _with_reason(state: str, reason: str) -> str:
+    return f"{state}: {reason}" if reason else state
 
 
 def _describe_dmn_state(state: str) -> str:
@@ -244,7 +287,7 @@ def _describe_people_fact(  # noqa: C901 - one case per kind
         case LimitReached():
             return f"{fact.whose} {fact.subject} is past its {fact.limit} limit: {fact.rule}"
         case AuditRecord():
-            return f"{fact.by} ({fact.role}): {fact.what} {fact.args}: {'' if fact.ok else 'refused: '}{fact.result}"
+            return f"{fact.by} ({fact.role}): {fact.what} {fact.args}: {'' if fact.ok else 'not done: '}{fact.result}"
 
 
 def _describe_tool_fact(

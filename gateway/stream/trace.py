@@ -27,6 +27,7 @@ from gateway.core.facts import (
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, StoreReader
 from gateway.store.format import format_entry
+from gateway.store.overview import NotificationRow
 
 
 class EventOutcome(StrEnum):
@@ -181,6 +182,43 @@ def compute_outcomes(entries: Iterable[LogEntry]) -> dict[Seq, EventOutcome]:
         found.update(tracker.add(entry))
     found.update(tracker.open_outcomes())
     return found
+
+
+def find_outcome(event: NotificationRow) -> EventOutcome:
+    """Return the outcome of a notification by its row, as `compute_outcomes` derives it from the whole log."""
+    judged = event.judged.fate
+    if judged == "refused":
+        return EventOutcome.REFUSED
+    if judged == "noted" or event.place is None:
+        return EventOutcome.COMMAND if isinstance(event.fact, Command) else EventOutcome.NOTED
+    if not event.dealt:
+        if judged != "due":
+            return EventOutcome.OVERHEARD
+        return (
+            EventOutcome.LOOKED_AT
+            if event.unread is not None and event.unread < event.judged.urgency
+            else EventOutcome.WAITING
+        )
+    if event.dealt == "handled":
+        return EventOutcome.HANDLED
+    if not event.shown:
+        return EventOutcome.COUNTED
+    if judged != "due" or event.looked:
+        return EventOutcome.CONTEXT
+    if event.outcome != "interrupted":
+        return _find_turn_outcome(event, event.outcome, within=event.within)
+    return (
+        _find_turn_outcome(event, event.after, within=event.after_within) if event.after else EventOutcome.INTERRUPTED
+    )
+
+
+def _find_turn_outcome(event: NotificationRow, outcome: str, *, within: bool) -> EventOutcome:
+    ended = _TURN_OUTCOMES[outcome]
+    if ended is not EventOutcome.ANSWERED:
+        return ended
+    if event.place is not None and is_inner(event.place):
+        return EventOutcome.TAKEN_UP
+    return EventOutcome.ANSWERED_ELSEWHERE if within else ended
 
 
 TURN_OUTCOME_TEXTS = {

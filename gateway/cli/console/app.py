@@ -35,16 +35,7 @@ from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
 from channels.text import clean_text
-from gateway.cli.console.client import (
-    ApiUnavailable,
-    ConsoleApiError,
-    ConsoleApiModel,
-    ConsoleHistory,
-    ConsoleStatus,
-    ConsoleTurnEvent,
-    GatewayApiClient,
-    listen_with_reconnect,
-)
+from gateway.cli.console.client import ApiUnavailable, ConsoleApiError, GatewayApiClient, listen_with_reconnect
 from gateway.cli.console.launch import GatewayProcess
 from gateway.cli.console.model import (
     ALL_CONVERSATIONS,
@@ -66,6 +57,7 @@ from gateway.cli.console.model import (
 from gateway.cli.console.pane import Pane, PaneLine, StyledRow, StyledSpan, Tone, cell_width, one_line, truncate_cells
 from gateway.commands.table import COMMAND_GROUPS, COMMANDS
 from gateway.core.text_safety import reveal_hidden
+from gateway.ops.api_models import ApiEvent, ConversationDetail, GatewayStatus, TurnEvent
 
 MAX_PROMPT_ROWS: Final = 5
 
@@ -677,7 +669,7 @@ class ConsoleApp(App[int]):
         self._run_in_background(partial(listen_with_reconnect, self._api, self, self.model.followed))
         self.schedule_draw()
 
-    def handle_connected(self, status: ConsoleStatus, past: ConsoleHistory | None) -> None:
+    def handle_connected(self, status: GatewayStatus, past: ConversationDetail | None) -> None:
         if self._connection.state == "down":
             self.model.add_gateway_note("attached again", at=status.now)
         self._connection = replace(self._connection, state="up", detail="")
@@ -688,12 +680,10 @@ class ConsoleApp(App[int]):
         self._poll()
         self.schedule_draw()
 
-    def handle_events(self, events: Sequence[ConsoleApiModel]) -> None:
+    def handle_events(self, events: Sequence[ApiEvent]) -> None:
         for event in events:
             self.model.apply_event(event)
-        self._is_status_stale |= any(
-            isinstance(event, ConsoleTurnEvent) and event.state != "started" for event in events
-        )
+        self._is_status_stale |= any(isinstance(event, TurnEvent) and event.state != "started" for event in events)
         self.schedule_draw()
 
     def handle_disconnected(self, error: ConsoleApiError, seconds: float) -> None:

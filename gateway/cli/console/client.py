@@ -1,7 +1,6 @@
-"""HTTP client of a running gateway's API, its models, and the event stream with reconnects.
+"""HTTP client of a running gateway's API, and the event stream with reconnects.
 
-Plain HTTP is accepted for this machine only, else HTTPS. The models accept older and newer gateways: a missing field is
-empty, an unknown one is ignored.
+Plain HTTP is accepted for this machine only, else HTTPS. The gateway may be older or newer: see `parse_answer`.
 
 Errors:
 - `ConsoleApiError`: no usable answer.
@@ -15,281 +14,61 @@ import json
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel
 
 from agent.models.http import SseEventTooLarge, SseParser
 from channels.aio import Backoff
+from gateway.core.control_messages import ControlResponse
+from gateway.ops.api_models import (
+    EVENT_MODELS,
+    ApiEvent,
+    ConversationDetail,
+    ConversationList,
+    GatewayStatus,
+    SayReceipt,
+)
 from gateway.ops.http import is_loopback
 
 if TYPE_CHECKING:
     import httpx
 
 
-def _as_text(value: object) -> object:
-    """Accept null as an empty text, and any JSON as text: arguments and results may be anything."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+ModelT = TypeVar("ModelT", bound=BaseModel)
+_LONG_AGO: Final = datetime.fromtimestamp(0, UTC)
+_EMPTY_VALUES: Final[dict[object, object]] = {str: "", int: 0, float: 0.0, bool: False, dict: {}, datetime: _LONG_AGO}
 
 
-ApiText = Annotated[str, BeforeValidator(_as_text)]
+def parse_answer(kind: type[ModelT], data: bytes | str) -> ModelT:
+    """Parse an answer or an event of a gateway, which may be older or newer than we are.
 
+    A missing field, and null where there must be something, is empty; an unknown field is ignored. Raises ValueError.
+    """
+    return kind.model_validate_json(json.dumps(_complete(kind, json.loads(data)), default=str))
 
-class ConsoleApiModel(BaseModel):
-    """Base of events and answers."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+def _complete(kind: Any, value: object) -> object:  # noqa: ANN401 - an annotation of a field
+    """Return the value with all fields of `kind`, and no others."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict | None):
+        fields = value or {}
+        return {name: _complete(field.annotation, fields.get(name)) for name, field in kind.model_fields.items()}
+    if get_origin(kind) is tuple and isinstance(value, list | None):
+        return [_complete(get_args(kind)[0], one) for one in value or ()]
+    return _EMPTY_VALUES.get(get_origin(kind) or kind) if value is None else value
 
-    at: datetime | None = None
-    title: ApiText = ""
-    """Display title of the conversation. Empty: none."""
 
-
-class ConsoleNotification(ConsoleApiModel):
-    """`notification`: a new notification."""
-
-    seq: int = 0
-    type: ApiText = ""
-    kind: ApiText = ""
-    conversation: ApiText = ""
-    who: ApiText = ""
-    text: ApiText = ""
-    fate: ApiText = ""
-
-
-class ConsoleFate(ConsoleApiModel):
-    """`fate`: the outcome of a notification."""
-
-    seq: int = 0
-    conversation: ApiText = ""
-    fate: ApiText = ""
-    rule: ApiText = ""
-
-
-class ConsoleTurnEvent(ConsoleApiModel):
-    """`turn`: start or end of a turn."""
-
-    turn: ApiText = ""
-    agent: ApiText = ""
-    conversation: ApiText = ""
-    state: ApiText = ""
-    autonomous: bool = False
-    cause: ApiText = ""
-    outcome: ApiText = ""
-    model: ApiText = ""
-    input_tokens: int | None = None
-    read_tokens: int | None = None
-    written_tokens: int | None = None
-    output_tokens: int | None = None
-    cost_usd: float | None = None
-
-
-class ConsoleTextDelta(ConsoleApiModel):
-    """`text`: an answer has grown."""
-
-    turn: ApiText = ""
-    agent: ApiText = ""
-    conversation: ApiText = ""
-    autonomous: bool = False
-    delta: ApiText = ""
-    begins: bool = False
-    """True if earlier text of the turn is finished, or replaced by this."""
-
-
-class ConsoleThinkingDelta(ConsoleTextDelta):
-    """`thinking`: thinking has grown."""
-
-
-class ConsoleToolEvent(ConsoleApiModel):
-    """`tool`: start or end of a tool call."""
-
-    turn: ApiText = ""
-    agent: ApiText = ""
-    conversation: ApiText = ""
-    call: ApiText = ""
-    name: ApiText = ""
-    state: ApiText = ""
-    arguments: ApiText = ""
-    """JSON, unless it was cut."""
-    result: ApiText = ""
-    error: bool = False
-
-
-class ConsolePost(ConsoleApiModel):
-    """`post`: the gateway posts a message."""
-
-    seq: int = 0
-    conversation: ApiText = ""
-    text: ApiText = ""
-
-
-class ConsoleDelivery(ConsoleApiModel):
-    """`delivery`: result of a post."""
-
-    seq: int = 0
-    conversation: ApiText = ""
-    outcome: ApiText = ""
-    reason: ApiText = ""
-
-
-class ConsoleDmnState(ConsoleApiModel):
-    """`dmn`: state of an agent's Default Mode Network."""
-
-    agent: ApiText = ""
-    mode: ApiText = ""
-    next_tick_s: float | None = None
-    running: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
-    held: tuple[str, ...] = ()
-    in_a_row: int = 0
-    turns_today: int = 0
-    daily_turns: int = 0
-    quiet: bool = False
-
-
-class ConsoleChannelState(ConsoleApiModel):
-    """`channel`: state of a channel."""
-
-    channel: ApiText = ""
-    platform: ApiText = ""
-    state: ApiText = ""
-    reason: ApiText = ""
-
-
-class ConsoleReload(ConsoleApiModel):
-    """`reloaded`: the configuration was reloaded."""
-
-    taken: tuple[str, ...] = ()
-    later: tuple[str, ...] = ()
-    problems: tuple[ApiText, ...] = ()
-
-
-class ConsoleLogRecord(ConsoleApiModel):
-    """`log`: a logged warning or error."""
-
-    level: ApiText = ""
-    logger: ApiText = ""
-    message: ApiText = ""
-
-
-class ConsoleEventsLost(ConsoleApiModel):
-    """`lost`: number of events that were dropped because we read too slowly."""
-
-    count: int = 0
-
-
-class ConsoleUsageToday(ConsoleApiModel):
-    """Usage since midnight UTC."""
-
-    requests: int = 0
-    input_tokens: int = 0
-    read_tokens: int = 0
-    written_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = None
-    read_share: float | None = None
-
-
-class ConsoleRunningTurn(ConsoleApiModel):
-    """A running turn."""
-
-    turn: ApiText = ""
-    agent: ApiText = ""
-    conversation: ApiText = ""
-    since: datetime | None = None
-    tool: ApiText = ""
-
-
-class ConsoleStatus(ConsoleApiModel):
-    """`GET /api/status`."""
-
-    version: ApiText = ""
-    now: datetime | None = None
-    ready: bool = False
-    model: ApiText = ""
-    agents: tuple[ConsoleDmnState, ...] = ()
-    today: ConsoleUsageToday = ConsoleUsageToday()
-    activity: tuple[ConsoleRunningTurn, ...] = ()
-
-
-class ConsoleMessage(ConsoleApiModel):
-    """A message of a conversation."""
-
-    seq: int = 0
-    who: ApiText = ""
-    ours: bool = False
-    text: ApiText = ""
-    kind: ApiText = ""
-    fate: ApiText = ""
-
-
-class ConsoleHistory(ConsoleApiModel):
-    """`GET /api/conversation`."""
-
-    conversation: ApiText = ""
-    agent: ApiText = ""
-    messages: tuple[ConsoleMessage, ...] = ()
-
-
-class ConsoleConversation(ConsoleApiModel):
-    """An item of `GET /api/conversations`."""
-
-    conversation: ApiText = ""
-    agent: ApiText = ""
-    last_at: datetime | None = None
-    last_text: ApiText = ""
-    last_who: ApiText = ""
-    unread: int = 0
-    running: bool = False
-
-
-class ConsoleConversationList(ConsoleApiModel):
-    """`GET /api/conversations`."""
-
-    conversations: tuple[ConsoleConversation, ...] = ()
-
-
-class ConsoleOrderResult(ConsoleApiModel):
-    """Result of an order."""
-
-    ok: bool = False
-    lines: tuple[ApiText, ...] = ()
-
-
-EVENT_MODELS: Final[dict[str, type[ConsoleApiModel]]] = {
-    "notification": ConsoleNotification,
-    "fate": ConsoleFate,
-    "turn": ConsoleTurnEvent,
-    "text": ConsoleTextDelta,
-    "thinking": ConsoleThinkingDelta,
-    "tool": ConsoleToolEvent,
-    "post": ConsolePost,
-    "delivery": ConsoleDelivery,
-    "dmn": ConsoleDmnState,
-    "channel": ConsoleChannelState,
-    "reloaded": ConsoleReload,
-    "log": ConsoleLogRecord,
-    "lost": ConsoleEventsLost,
-}
-"""Models by event name."""
-
-
-def parse_event(name: str, data: str) -> ConsoleApiModel | None:
+def parse_event(name: str, data: str) -> ApiEvent | None:
     """Parse an event of the stream; None: its kind is unknown, or it is malformed."""
     kind = EVENT_MODELS.get(name)
-    if kind is None:
-        return None
     try:
-        return kind.model_validate_json(data)
-    except ValidationError:
+        return parse_answer(kind, data) if kind is not None else None
+    except ValueError:
         return None
 
 
-ApiModelT = TypeVar("ApiModelT", bound=ConsoleApiModel)
 REQUEST_TIMEOUT_S = 10.0
 STREAM_TIMEOUT_S = 40.0
 """Seconds: a stream sends something every 15 s, at least a comment."""
@@ -318,7 +97,7 @@ class ApiEventStream:
     def __init__(self, response: "httpx.Response") -> None:
         self._response = response
 
-    async def batches(self) -> AsyncGenerator[tuple[str, list[ConsoleApiModel]]]:
+    async def batches(self) -> AsyncGenerator[tuple[str, list[ApiEvent]]]:
         """Yield what arrived together: the last position of the log in it (empty: none), and events.
 
         Raises ApiUnavailable at the end of the connection.
@@ -359,26 +138,27 @@ class GatewayApiClient:
         if self._client is not None:
             await self._client.aclose()
 
-    async def get_status(self) -> ConsoleStatus:
+    async def get_status(self) -> GatewayStatus:
         """Return the state of the gateway."""
-        return await self._get("/api/status", ConsoleStatus)
+        return await self._request(GatewayStatus, "GET", "/api/status")
 
-    async def get_history(self, conversation: str, limit: int = 100) -> ConsoleHistory:
+    async def get_history(self, conversation: str, limit: int = 100) -> ConversationDetail:
         """Return the newest messages of a conversation, oldest first."""
-        return await self._get("/api/conversation", ConsoleHistory, {"id": conversation, "limit": str(limit)})
+        query = {"id": conversation, "limit": str(limit)}
+        return await self._request(ConversationDetail, "GET", "/api/conversation", query=query)
 
-    async def list_conversations(self, limit: int = 50) -> ConsoleConversationList:
+    async def list_conversations(self, limit: int = 50) -> ConversationList:
         """Return conversations, the most recently active first."""
-        return await self._get("/api/conversations", ConsoleConversationList, {"limit": str(limit)})
+        return await self._request(ConversationList, "GET", "/api/conversations", query={"limit": str(limit)})
 
     async def say(self, text: str) -> None:
         """Post a text as the operator; return when it is durable."""
-        await self._request("POST", "/api/say", body={"text": text})
+        await self._request(SayReceipt, "POST", "/api/say", body={"text": text})
 
-    async def send_order(self, kind: str, conversation: str, by: str) -> ConsoleOrderResult:
+    async def send_order(self, kind: str, conversation: str, by: str) -> ControlResponse:
         """Send an order, `stop` or `kill`, for a conversation."""
         body = {"kind": kind, "conversation": conversation, "by": by}
-        return _parse_answer(ConsoleOrderResult, await self._request("POST", "/api/orders", body=body))
+        return await self._request(ControlResponse, "POST", "/api/orders", body=body)
 
     @asynccontextmanager
     async def open_stream(self, last: str) -> AsyncGenerator[ApiEventStream]:
@@ -409,12 +189,15 @@ class GatewayApiClient:
             )
         return self._client
 
-    async def _get(self, path: str, shape: type[ApiModelT], query: Mapping[str, str] | None = None) -> ApiModelT:
-        return _parse_answer(shape, await self._request("GET", path, query=query))
-
     async def _request(
-        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, str] | None = None
-    ) -> bytes:
+        self,
+        kind: type[ModelT],
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, str] | None = None,
+    ) -> ModelT:
         import httpx  # noqa: PLC0415 - as above
 
         try:
@@ -422,7 +205,10 @@ class GatewayApiClient:
         except httpx.HTTPError as error:
             raise ApiUnavailable(_describe_http_error(error)) from error
         _raise_for_status(response)
-        return response.content
+        try:
+            return parse_answer(kind, response.content)
+        except ValueError as error:
+            raise ApiRejected("the gateway's answer is not one: it is of another version, or no gateway") from error
 
 
 def _raise_for_status(response: "httpx.Response") -> None:
@@ -442,13 +228,6 @@ def _raise_for_status(response: "httpx.Response") -> None:
     raise (ApiUnavailable if status >= _BROKEN else ApiRejected)(sentence)
 
 
-def _parse_answer(shape: type[ApiModelT], data: bytes) -> ApiModelT:
-    try:
-        return shape.model_validate_json(data)
-    except ValidationError as error:
-        raise ApiRejected("the gateway's answer is not one: it is of another version, or no gateway") from error
-
-
 def _describe_http_error(error: Exception) -> str:
     name = type(error).__name__
     words = {"ConnectError": "nobody answers there", "ReadTimeout": "nothing came for too long"}
@@ -462,10 +241,10 @@ MAX_RECONNECT_S: Final = 10.0
 class ApiListener(Protocol):
     """Receiver of what happens. Its methods must not block."""
 
-    def handle_connected(self, status: ConsoleStatus, past: ConsoleHistory | None) -> None:
+    def handle_connected(self, status: GatewayStatus, past: ConversationDetail | None) -> None:
         """Handle a new connection. `past`: messages of the followed conversation, at the first connection only."""
 
-    def handle_events(self, events: Sequence[ConsoleApiModel]) -> None:
+    def handle_events(self, events: Sequence[ApiEvent]) -> None:
         """Handle events."""
 
     def handle_disconnected(self, error: ConsoleApiError, seconds: float) -> None:

@@ -14,26 +14,8 @@ from datetime import datetime, tzinfo
 from itertools import islice
 from typing import Final, Literal, TypeVar
 
-from gateway.cli.console.client import (
-    ConsoleApiModel,
-    ConsoleChannelState,
-    ConsoleConversation,
-    ConsoleDelivery,
-    ConsoleDmnState,
-    ConsoleEventsLost,
-    ConsoleFate,
-    ConsoleHistory,
-    ConsoleLogRecord,
-    ConsoleMessage,
-    ConsoleNotification,
-    ConsolePost,
-    ConsoleReload,
-    ConsoleStatus,
-    ConsoleTextDelta,
-    ConsoleThinkingDelta,
-    ConsoleToolEvent,
-    ConsoleTurnEvent,
-)
+from pydantic import BaseModel
+
 from gateway.cli.console.pane import (
     Pane,
     PaneLine,
@@ -46,6 +28,27 @@ from gateway.cli.console.pane import (
     truncate_cells,
 )
 from gateway.commands.table import COMMANDS, CommandDefinition, format_arg
+from gateway.core.control_messages import DmnStatus
+from gateway.ops.api_models import (
+    ApiEvent,
+    ChannelEvent,
+    ConversationDetail,
+    ConversationMessage,
+    ConversationSummary,
+    DeliveryEvent,
+    DmnEvent,
+    FateEvent,
+    GatewayStatus,
+    LogEvent,
+    LostEvent,
+    NotificationEvent,
+    PostEvent,
+    ReloadedEvent,
+    TextEvent,
+    ThinkingEvent,
+    ToolEvent,
+    TurnEvent,
+)
 
 LocalCommandName = Literal["quit", "clear", "follow", "help"]
 LOCAL_COMMANDS: Final[dict[LocalCommandName, str]] = {
@@ -259,14 +262,14 @@ def describe_kind(kind: str) -> str:
     return "" if kind in _MESSAGE_KINDS else kind
 
 
-def message_text(one: ConsoleNotification | ConsoleMessage) -> str:
+def message_text(one: NotificationEvent | ConversationMessage) -> str:
     """Return the text of a message; a command as it is typed."""
     return f"/{one.text}" if one.kind == "command" else one.text
 
 
 def render_heading(time: str, what: str, where: str) -> PaneLine:
     """Render the heading of something that begins in a conversation."""
-    return PaneLine((("time", f"{time} "), ("head", what), ("time", f"  {one_line(where, 60)}")), 2)
+    return PaneLine((("time", f"{time} "), ("head", one_line(what, 100)), ("time", f"  {one_line(where, 60)}")), 2)
 
 
 def render_text(words: str) -> list[PaneLine]:
@@ -274,7 +277,7 @@ def render_text(words: str) -> list[PaneLine]:
     return [PaneLine((*_padding(), ("plain", one)), 2) for one in safe_lines(words.strip("\n")) if one.strip()]
 
 
-def render_tool_call(time: str, tool: ConsoleToolEvent, where: str) -> list[PaneLine]:
+def render_tool_call(time: str, tool: ToolEvent, where: str) -> list[PaneLine]:
     """Render the start of a tool call with all its arguments."""
     spans: list[StyledSpan] = [("time", f"{time} ")] if time else []
     spans += [("tool", f"▶ {one_line(tool.name, 60)}"), ("time", f"  {one_line(where, 60)}")]
@@ -284,7 +287,7 @@ def render_tool_call(time: str, tool: ConsoleToolEvent, where: str) -> list[Pane
     ]
 
 
-def render_tool_result(time: str, tool: ConsoleToolEvent, seconds: float | None) -> list[PaneLine]:
+def render_tool_result(time: str, tool: ToolEvent, seconds: float | None) -> list[PaneLine]:
     """Render the end of a tool call with its whole result."""
     spans: list[StyledSpan] = [("time", f"{time} ")] if time else []
     mark: StyledSpan = ("bad", "✗ ") if tool.error else ("good", "✓ ")
@@ -298,16 +301,14 @@ def render_tool_result(time: str, tool: ConsoleToolEvent, seconds: float | None)
     ]
 
 
-def describe_turn_end(turn: ConsoleTurnEvent, seconds: float | None) -> str:
+def describe_turn_end(turn: TurnEvent, seconds: float | None) -> str:
     """Describe how a turn ended, without a full stop."""
     parts = [turn.outcome or "ended"]
     if seconds is not None:
         parts.append(format_duration(seconds))
-    prompt_tokens = sum(filter(None, (turn.input_tokens, turn.read_tokens, turn.written_tokens)))
+    prompt_tokens = turn.input_tokens + turn.read_tokens + turn.written_tokens
     if prompt_tokens:
-        parts.append(
-            f"{format_tokens(prompt_tokens)} in ({format_percent((turn.read_tokens or 0) / prompt_tokens)} read)"
-        )
+        parts.append(f"{format_tokens(prompt_tokens)} in ({format_percent(turn.read_tokens / prompt_tokens)} read)")
     if turn.output_tokens:
         parts.append(f"{format_tokens(turn.output_tokens)} out")
     if turn.cost_usd:
@@ -315,7 +316,7 @@ def describe_turn_end(turn: ConsoleTurnEvent, seconds: float | None) -> str:
     return ", ".join(parts)
 
 
-def describe_dmn(mind: ConsoleDmnState) -> str:
+def describe_dmn(mind: DmnStatus) -> str:
     """Describe the state of an agent's DMN."""
     parts = [f"{mind.agent} is {mind.mode}"]
     if mind.quiet:
@@ -327,7 +328,7 @@ def describe_dmn(mind: ConsoleDmnState) -> str:
     return ", ".join(parts)
 
 
-def describe_reload(read: ConsoleReload) -> str:
+def describe_reload(read: ReloadedEvent) -> str:
     """Describe a reload of the configuration."""
     parts = [f"{len(read.problems)} problems: {'; '.join(read.problems)}" if read.problems else ""]
     parts.append(f"now in force: {', '.join(read.taken)}" if read.taken else "")
@@ -399,9 +400,9 @@ class ConsoleModel:
         self.followed = follows
         self.turns: dict[str, ConsoleActiveTurn] = {}
         self.tool_calls: dict[str, ConsoleActiveCall] = {}
-        self.dmn_states: dict[str, ConsoleDmnState] = {}
-        self.status: ConsoleStatus | None = None
-        self.conversations: tuple[ConsoleConversation, ...] = ()
+        self.dmn_states: dict[str, DmnStatus] = {}
+        self.status: GatewayStatus | None = None
+        self.conversations: tuple[ConversationSummary, ...] = ()
         """Known conversations, the most recently active first."""
         self._titles: dict[str, str] = {}
         """Display titles of conversations."""
@@ -413,56 +414,56 @@ class ConsoleModel:
         """Turns that the last status no longer listed, and whose end event has not come."""
         self._history_seq = 0  # the conversation pane was filled from the log up to this position
 
-    def apply_event(self, event: ConsoleApiModel) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
+    def apply_event(self, event: ApiEvent) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
         """Apply an event."""
         self.learn_titles([event])
         time = format_clock(event.at, self._zone)
         match event:
-            case ConsoleNotification():
+            case NotificationEvent():
                 self._add_notification(event, time)
-            case ConsolePost():
+            case PostEvent():
                 self._add_post(event, time)
-            case ConsoleDelivery():
+            case DeliveryEvent():
                 if event.outcome in _FAILED_DELIVERIES and self._is_followed(event.conversation):
                     self.conversation_pane.add(
                         render_remark(time, f"not delivered ({event.outcome}): {event.reason}", "bad")
                     )
-            case ConsoleFate():
+            case FateEvent():
                 if event.fate == "refused" and self._is_followed(event.conversation):
                     self.conversation_pane.add(render_remark(time, f"refused by {event.rule}"))
-            case ConsoleTurnEvent():
+            case TurnEvent():
                 self._apply_turn(event, time)
-            case ConsoleThinkingDelta():
+            case ThinkingEvent():
                 self._append_thinking(event, time)
-            case ConsoleTextDelta():
+            case TextEvent():
                 self._append_text(event, time)
-            case ConsoleToolEvent():
+            case ToolEvent():
                 self._apply_tool(event, time)
-            case ConsoleDmnState():
+            case DmnEvent():
                 self._update_dmn(event, time)
-            case ConsoleChannelState():
+            case ChannelEvent():
                 reason = f": {event.reason}" if event.reason else ""
                 self.autonomous_pane.add(render_remark(time, f"channel {event.channel} is {event.state}{reason}"))
-            case ConsoleReload():
+            case ReloadedEvent():
                 self.autonomous_pane.add(
                     render_remark(time, describe_reload(event), "bad" if event.problems else "note")
                 )
-            case ConsoleLogRecord():
+            case LogEvent():
                 words = f"{event.level} {event.logger}: {event.message}"
                 self.autonomous_pane.add(render_remark(time, words, "note" if event.level == "warning" else "bad"))
-            case ConsoleEventsLost():
+            case LostEvent():
                 self.autonomous_pane.add(
                     render_remark(time, f"{event.count} events are missing here: they came too fast", "bad")
                 )
             case _:
                 pass
 
-    def learn_titles(self, models: Iterable[ConsoleApiModel]) -> None:
-        """Remember the display titles in these models."""
+    def learn_titles(self, models: Iterable[BaseModel]) -> None:
+        """Remember the display titles in these events or answers."""
         for one in models:
-            conversation = getattr(one, "conversation", "")
-            if one.title and conversation:
-                self._titles[conversation] = one.title
+            conversation, title = getattr(one, "conversation", ""), getattr(one, "title", "")
+            if title and conversation:
+                self._titles[conversation] = title
 
     def title(self, conversation: str) -> str:
         """Return the display title of a conversation."""
@@ -481,7 +482,7 @@ class ConsoleModel:
         """Add a remark about the gateway to the autonomous pane."""
         self.autonomous_pane.add(render_remark(format_clock(at, self._zone), what, "bad" if bad else "note"))
 
-    def handle_connected(self, status: ConsoleStatus) -> None:
+    def handle_connected(self, status: GatewayStatus) -> None:
         """Handle a new connection: turns that the status does not list have ended meanwhile."""
         for turn in self.turns.keys() - {one.turn for one in status.activity}:
             self._end_turn(turn)
@@ -490,7 +491,7 @@ class ConsoleModel:
         for mind in status.agents:
             self._update_dmn(mind, format_clock(status.now, self._zone))
 
-    def update_status(self, status: ConsoleStatus) -> None:
+    def update_status(self, status: GatewayStatus) -> None:
         """Update the state of the gateway."""
         self.status = status
         self.learn_titles(status.activity)
@@ -505,7 +506,7 @@ class ConsoleModel:
                 ConsoleActiveTurn(agent=one.agent, conversation=one.conversation, since=one.since, autonomous=False),
             )
 
-    def follow(self, conversation: str, past: ConsoleHistory | None) -> None:
+    def follow(self, conversation: str, past: ConversationDetail | None) -> None:
         """Follow another conversation. `past`: its newest messages; None: start empty."""
         self.followed, self._history_seq = conversation, 0
         for turn in self.turns:
@@ -522,7 +523,7 @@ class ConsoleModel:
             )
         self.conversation_pane.scroll_to_end()
 
-    def add_summary(self, place: ConsoleConversation) -> None:
+    def add_summary(self, place: ConversationSummary) -> None:
         """Show the last message of a conversation."""
         if not place.last_text:
             return
@@ -551,13 +552,13 @@ class ConsoleModel:
             next(iter(self.dmn_states)) if len(self.dmn_states) == 1 else "agent"
         )
 
-    def _place_title(self, conversation: str) -> str:
-        return self.title(conversation) if self.followed == ALL_CONVERSATIONS else ""
+    def _place_title(self, conversation: str | None) -> str:
+        return self.title(conversation) if conversation and self.followed == ALL_CONVERSATIONS else ""
 
-    def _is_followed(self, conversation: str) -> bool:
+    def _is_followed(self, conversation: str | None) -> bool:
         return bool(conversation) and self.followed in (ALL_CONVERSATIONS, conversation)
 
-    def _add_notification(self, event: ConsoleNotification, time: str) -> None:
+    def _add_notification(self, event: NotificationEvent, time: str) -> None:
         if not self._is_followed(event.conversation) or 0 < event.seq <= self._history_seq:
             return
         text, kind = message_text(event), describe_kind(event.kind)
@@ -565,7 +566,7 @@ class ConsoleModel:
             render_message(time, event.who, text, ours=False, place=self._place_title(event.conversation), kind=kind)
         )
 
-    def _add_post(self, event: ConsolePost, time: str) -> None:
+    def _add_post(self, event: PostEvent, time: str) -> None:
         if not self._is_followed(event.conversation) or 0 < event.seq <= self._history_seq:
             return
         for key, turn in self.turns.items():
@@ -575,7 +576,7 @@ class ConsoleModel:
         who, place = self._agent_name(event.conversation), self._place_title(event.conversation)
         self.conversation_pane.add(render_message(time, who, event.text, ours=True, place=place))
 
-    def _apply_turn(self, event: ConsoleTurnEvent, time: str) -> None:
+    def _apply_turn(self, event: TurnEvent, time: str) -> None:
         self._agent_names[event.conversation] = event.agent
         if event.state == "started":
             self.turns[event.turn] = ConsoleActiveTurn(
@@ -609,8 +610,8 @@ class ConsoleModel:
         if turn is not None:
             self.tool_calls = {call: one for call, one in self.tool_calls.items() if one.turn != key}
 
-    def _append_thinking(self, event: ConsoleThinkingDelta, time: str) -> None:
-        head = f"{time} {event.agent} thinks, in {one_line(self.title(event.conversation), 60)}"
+    def _append_thinking(self, event: ThinkingEvent, time: str) -> None:
+        head = f"{time} {one_line(event.agent, 40)} thinks, in {one_line(self.title(event.conversation), 60)}"
         line = PaneLine((("thinking", head),), 2, "thinking")
         self.autonomous_pane.append_delta(f"think {event.turn}", event.delta, head=[line], tone="thinking", indent=2)
         if event.turn in self._ended_turns:
@@ -618,7 +619,7 @@ class ConsoleModel:
         else:
             self._ensure_turn(event)
 
-    def _append_text(self, event: ConsoleTextDelta, time: str) -> None:
+    def _append_text(self, event: TextEvent, time: str) -> None:
         if event.turn in self._ended_turns:  # the log reported the end before the last text was flushed
             if event.autonomous:
                 self.autonomous_pane.add(render_text(event.delta))
@@ -634,19 +635,21 @@ class ConsoleModel:
             self.autonomous_pane.append_delta(f"write {event.turn}", event.delta, head=[head], indent=2)
         if self._is_followed(event.conversation):
             turn.written_text += event.delta
-            head = PaneLine((("time", f"{time} "), ("ours", event.agent), ("time", "  is writing ...")), 2)
+            head = PaneLine(
+                (("time", f"{time} "), ("ours", one_line(event.agent, 40)), ("time", "  is writing ...")), 2
+            )
             self.conversation_pane.append_delta(
                 f"talk {event.turn}", event.delta, head=[head], tone="note", indent=4, held=True
             )
 
-    def _ensure_turn(self, event: ConsoleTextDelta) -> ConsoleActiveTurn:
+    def _ensure_turn(self, event: TextEvent | ThinkingEvent) -> ConsoleActiveTurn:
         """Return the turn of this text; its start event may be missing."""
         started = ConsoleActiveTurn(
             agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous
         )
         return self.turns.setdefault(event.turn, started)
 
-    def _apply_tool(self, event: ConsoleToolEvent, time: str) -> None:
+    def _apply_tool(self, event: ToolEvent, time: str) -> None:
         self.autonomous_pane.finish_block(f"think {event.turn}")
         self.autonomous_pane.finish_block(f"write {event.turn}")
         if event.state == "started":
@@ -660,7 +663,7 @@ class ConsoleModel:
             render_tool_result(time, event, seconds_between(before.since if before else None, event.at))
         )
 
-    def _update_dmn(self, mind: ConsoleDmnState, time: str) -> None:
+    def _update_dmn(self, mind: DmnStatus, time: str) -> None:
         before = self.dmn_states.get(mind.agent)
         self.dmn_states[mind.agent] = mind
         if before is None or (before.mode, before.quiet, before.held) != (mind.mode, mind.quiet, mind.held):
@@ -749,9 +752,7 @@ def _usage_spans(console: ConsoleModel) -> list[list[StyledSpan]]:
     used: list[StyledSpan] = [("time", "today "), ("plain", f"{format_tokens(prompt_tokens)} in")]
     if today.read_share is not None:
         used.append(("good", f" {format_percent(today.read_share)} read"))
-    used.append(("plain", f" {format_tokens(today.output_tokens)} out"))
-    if today.cost_usd is not None:
-        used.append(("plain", f" {format_usd(today.cost_usd)}"))
+    used.append(("plain", f" {format_tokens(today.output_tokens)} out {format_usd(today.cost_usd)}"))
     parts: list[list[StyledSpan]] = [used, [("time", "model "), ("plain", one_line(status.model, 60) or "-")]]
     parts += [
         [("time", "autonomous turns "), ("plain", f"{one.turns_today} of {one.daily_turns}")]

@@ -17,7 +17,7 @@ from gateway.cli.log import add_log_parser, fact_kinds
 from gateway.core.facts import FACT, DmnStateSaved, Fact, Seq
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, NewEntry
-from gateway.store.format import describe_fact, format_entry
+from gateway.store.format import describe, format_entry
 from tests.kits import strategies
 from tests.kits.store import NOW, heard, opened, place, run, turn
 
@@ -204,4 +204,4 @@ def test_every_fact_can_be_told(fact: Fact) -> None:
     ],
 )
 def test_a_saved_state_of_mind_is_told_in_a_few_words(state: str, words: str) -> None:
-    assert describe_fact(DmnStateSaved(state=state, agent="mira")) == words
+    assert describe(DmnStateSaved(state=state, agent="mira")) == words

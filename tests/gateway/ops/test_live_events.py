@@ -16,7 +16,7 @@ from gateway.core.events import Address, ChannelName, ConversationId, RoomId
 from gateway.core.facts import Seq, TurnId
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
-from gateway.ops.api_schemas import ApiBackend, ApiServices
+from gateway.ops.api_views import ApiBackend, ApiServices
 from gateway.ops.live_events import AnswerGrown, GatewayEvent, SseEncoder, TurnStateChanged
 from gateway.store import UnreadEntries
 from gateway.stream.place_names import PlaceTitles

@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 
 from gateway.core.events import ToolCallRecord, TurnStep
 from gateway.core.facts import DmnStateSaved, PostQueued, TurnRecord
-from gateway.ops.api_schemas import find_outcome
 from gateway.store import NewEntry
 from gateway.store.overview import OverviewReader
-from gateway.stream.trace import EventOutcome, compute_outcomes
+from gateway.stream.trace import EventOutcome, compute_outcomes, find_outcome
 from tests.gateway.stream.test_outcomes import TABLE, logs, wrote
 from tests.gateway.stream.test_outcomes import Step as Happened
 from tests.kits.examples import examples

@@ -380,7 +380,7 @@ def test_hostile_text_breaks_no_layout(size: tuple[int, int]) -> None:
                 tool(seat, "ended", f"c{number}", text, result=text, error=True)
                 tell("dmn", **mind(text, agent=text))
                 tell("log", level=text, logger=text, message=text)
-                tell("channel", channel=text, platform=text, state=text, reason=text)
+                tell("channel", channel=text, platform=text, state="down", reason=text)
             tell("log", level="warning", logger="x", message="the end")
             await seat.until(
                 lambda: any("the end" in said for _, said in seat.app.model.autonomous_pane.lines[-1].spans)

@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 from gateway.cli.console import client, model, pane
 from gateway.cli.console.model import ALL_CONVERSATIONS, ConsoleConnection, ConsoleModel, InputHistory, LocalCommand
 from gateway.cli.console.pane import Pane
+from gateway.ops import api_models
 from tests.kits.console import AT, OWN, mind, turn
 
 NOW = datetime(2026, 11, 22, 10, 0, 30, tzinfo=UTC)
 ROOM = "irc.x/#lobby"
+
+
+def answer(kind: type[client.ModelT], told: dict[str, Any]) -> client.ModelT:
+    return client.parse_answer(kind, json.dumps(told))
 
 
 def apply(console: ConsoleModel, kind: str, /, **fields: Any) -> None:
@@ -102,13 +107,14 @@ def test_only_the_followed_conversation_is_shown_and_all_are_told_apart() -> Non
 
 def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice() -> None:
     console = new_console()
-    past = client.ConsoleHistory.model_validate(
+    past = answer(
+        api_models.ConversationDetail,
         {
             "messages": [
                 {"seq": 4, "at": AT, "who": "ann", "ours": False, "text": "hi", "kind": "room", "fate": "answered"},
                 {"seq": 7, "at": AT, "who": "", "ours": True, "text": "hello ann", "kind": "post", "fate": "sent"},
             ]
-        }
+        },
     )
     console.follow(ROOM, past)
     apply(console, "post", seq=7, conversation=ROOM, text="hello ann")
@@ -221,7 +227,16 @@ def test_posts_that_do_not_arrive_are_told() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [*client.EVENT_MODELS, "unheard-of"])
+def test_an_answer_of_another_version_is_understood() -> None:
+    status = answer(
+        api_models.GatewayStatus,
+        {"now": AT, "model": None, "agents": [{"agent": "ana", "mood": 1}], "today": None, "colour": "red"},
+    )
+    assert (status.model, status.today.cost_usd, status.today.read_share, status.activity) == ("", 0.0, None, ())
+    assert (status.agents[0].agent, status.agents[0].held, status.agents[0].next_tick_s) == ("ana", (), None)
+
+
+@pytest.mark.parametrize("kind", [*api_models.EVENT_MODELS, "unheard-of"])
 def test_odd_events_harm_nobody(kind: str) -> None:
     console = new_console()
     for data in ("", "{", "[]", "null", "1", '{"at": "soon"}', '{"seq": "x"}', "{}", '{"text": null, "who": null}'):
@@ -271,7 +286,7 @@ def test_in_whatever_order_things_happen_nothing_stays_open_behind_the_end(happe
         else:
             delta(kind, console, what, autonomous=autonomous, where=where, turn=key)
     for _ in range(2):  # an end that was lost is found out when the gateway has been asked twice
-        console.update_status(client.ConsoleStatus())
+        console.update_status(answer(api_models.GatewayStatus, {}))
     assert not console.turns
     open_blocks = [f"{what} {key}" for what in ("talk", "write", "think") for key in ("t1", "t2", "t3")]
     assert not any(
@@ -285,7 +300,7 @@ def test_after_a_cut_what_ended_meanwhile_is_over() -> None:
     delta("thinking", console, "hm")
     delta("text", console, "half")
     apply(console, "tool", turn="t1", agent="reverie", conversation=OWN, call="c", name="shell", state="started")
-    console.handle_connected(client.ConsoleStatus.model_validate({"now": AT, "agents": [mind()], "activity": []}))
+    console.handle_connected(answer(api_models.GatewayStatus, {"now": AT, "agents": [mind()], "activity": []}))
     assert not console.turns
     assert not console.tool_calls
     assert pane_texts(console.conversation_pane) == []
@@ -294,7 +309,7 @@ def test_after_a_cut_what_ended_meanwhile_is_over() -> None:
 
 def test_the_status_tells_everything_and_fits() -> None:
     console = new_console()
-    answer = {
+    told = {
         "now": AT,
         "ready": True,
         "model": "claude-sonnet-5-5",
@@ -309,7 +324,7 @@ def test_the_status_tells_everything_and_fits() -> None:
         },
         "activity": [{"turn": "t1", "agent": "reverie", "conversation": ROOM, "since": AT, "tool": ""}],
     }
-    console.handle_connected(client.ConsoleStatus.model_validate(answer))
+    console.handle_connected(answer(api_models.GatewayStatus, told))
     up = ConsoleConnection(state="up", address="127.0.0.1:9090")
     first, second = (["".join(said for _, said in row)] for row in model.render_status(console, up, NOW, 200))
     assert first == ["● attached 127.0.0.1:9090 │ reverie foraging │ ⠋ thinks 30 s irc.x/#lobby"]

@@ -1,50 +1,16 @@
-"""Models of the API's queries and answers, the gateway services behind them, and their way to JSON.
+"""Models of the API: queries, answers and events. The server builds them, and the console reads them.
 
-Texts in the models are redacted and cut when they are serialized (`serialize_answer`), not before. Times are UTC.
-One-time codes are removed from the texts of facts.
+Times are UTC. Texts of people and platforms are untrusted; the server redacts and cuts them where it makes JSON of
+them.
 """
 
-import asyncio
-import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.context.observer import TurnTracker
-from gateway.core.clock import Clock
-from gateway.core.control_messages import ControlRequest, ControlResponse, DmnStatus
-from gateway.core.events import (
-    Address,
-    Alarm,
-    CacheTtl,
-    ChannelName,
-    Command,
-    ConnectionChanged,
-    ConversationId,
-    DeliveryReport,
-    MembershipChanged,
-    Message,
-    MessageDeleted,
-    MessageEdited,
-    ReactionChanged,
-    TaskFinished,
-    Time,
-)
-from gateway.core.facts import Fact, PostQueued, Seq, is_inner
-from gateway.core.metrics import ChannelState, GatewayStats
-from gateway.core.redaction import Redact
-from gateway.core.text_safety import shorten
-from gateway.store import Store
-from gateway.store.format import describe_fact, hide_codes, without_code
-from gateway.store.overview import NotificationRow, OverviewReader
-from gateway.stream.place_names import PlaceTitles
-from gateway.stream.trace import EventOutcome
-
-if TYPE_CHECKING:
-    from agent.cache.plan import PlannedRequest
-
+from gateway.core.control_messages import DmnStatus
+from gateway.core.events import CacheTtl, Time
+from gateway.core.metrics import ChannelState
 
 MAX_LIMIT = 200
 """Most entries of one answer."""
@@ -58,7 +24,7 @@ ConversationParam = Annotated[str, Field(max_length=2_000)]
 class ApiQuery(BaseModel):
     """Query without parameters."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class LimitQuery(ApiQuery):
@@ -121,66 +87,15 @@ class SayRequest(BaseModel):
     text: Annotated[str, Field(min_length=1, max_length=16_000)]
 
 
-OrderHandler = Callable[[ControlRequest], Awaitable[ControlResponse]]
-LastRequestLookup = Callable[[ConversationId], "PlannedRequest | None"]
-"""Returns the last request of a conversation. None: there was none since the start, or it is no longer kept."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiServices:
-    """Services of a running gateway that the API reads and calls."""
-
-    store: Store
-    clock: Clock
-    stats: GatewayStats
-    version: str
-    turn_tracker: TurnTracker
-    redact: Redact
-    list_minds: Callable[[], Sequence[DmnStatus]]
-    list_platforms: Callable[[], Mapping[ChannelName, str]]
-    """Platform name of each channel."""
-    describe_model: Callable[[], str]
-    find_agent: Callable[[Address], str]
-    """Returns the agent of a conversation. Empty: none."""
-    find_last_request: LastRequestLookup
-    titles: PlaceTitles
-    carry_out_order: OrderHandler
-    say_as_operator: Callable[[str], Awaitable[Seq]]
-    """Posts a text as the operator. Returns its position in the log once it is durable."""
-
-
-class ApiBackend:
-    """Services of the gateway and a connection to its store, opened at the first use. Close it."""
-
-    def __init__(self, services: ApiServices) -> None:
-        self.services = services
-        self._reader: OverviewReader | None = None
-        self._opening = asyncio.Lock()
-
-    async def open_reader(self) -> OverviewReader:
-        """Return the reader of the store; open it at the first call. Raises StoreError."""
-        async with self._opening:
-            if self._reader is None:
-                self._reader = await OverviewReader.open(self.services.store.path)
-            return self._reader
-
-    async def close(self) -> None:
-        """Close the reader. May be called more than once."""
-        async with self._opening:
-            if self._reader is not None:
-                reader, self._reader = self._reader, None
-                await reader.close()
-
-
 Share = Annotated[float, Field(ge=0, le=1)]
 UrgencyLevel = Literal[0, 1, 2, 3]
 """0 ambient, 1 low, 2 normal, 3 urgent."""
 
 
 class ApiModel(BaseModel):
-    """Base of all models of answers."""
+    """Base of all models of answers and events. Each is built at its first use, for most commands use none."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class BilledTokens(ApiModel):
@@ -513,131 +428,151 @@ class SayReceipt(ApiModel):
     seq: int
 
 
-_TURN_OUTCOMES = {
-    "replied": EventOutcome.ANSWERED,
-    "silent": EventOutcome.SILENT,
-    "yielded": EventOutcome.YIELDED,
-    "failed": EventOutcome.FAILED,
-    "interrupted": EventOutcome.INTERRUPTED,
+class ApiEvent(ApiModel):
+    """Base of all events."""
+
+    at: Time
+
+
+class NotificationEvent(ApiEvent):
+    """A new notification."""
+
+    seq: int
+    type: str
+    kind: str
+    conversation: str | None
+    title: str = ""
+    """Display title of the conversation. Empty: none."""
+    who: str
+    text: str
+    urgency: UrgencyLevel
+
+
+class FateEvent(ApiEvent):
+    """The current outcome of a notification."""
+
+    seq: int
+    """Position of the notification."""
+    conversation: str | None
+    fate: str
+    rule: str
+
+
+class TurnEvent(ApiEvent, BilledTokens):
+    """Start or end of a turn. At the start tokens and cost are 0."""
+
+    turn: str
+    agent: str
+    conversation: str
+    title: str = ""
+    """Display title of the conversation. Empty: none."""
+    state: Literal["started", "ended"]
+    autonomous: bool
+    cause: str
+    outcome: str
+    """Empty: it has only started, or it ended without a record."""
+    model: str
+
+
+class _TurnPartEvent(ApiEvent):
+    turn: str
+    agent: str
+    conversation: str
+    title: str = ""
+    """Display title of the conversation. Empty: none."""
+
+
+class TextEvent(_TurnPartEvent):
+    """Text added to the answer of a turn."""
+
+    autonomous: bool
+    delta: str
+    begins: bool
+    """True if the text sent before is void: another answer begins, or the same one again."""
+
+
+class ThinkingEvent(_TurnPartEvent):
+    """Text added to the thinking of a turn."""
+
+    autonomous: bool
+    delta: str
+
+
+class ToolEvent(_TurnPartEvent):
+    """Start or end of a tool call."""
+
+    call: str
+    name: str
+    state: Literal["started", "ended"]
+    arguments: str
+    result: str
+    error: bool
+
+
+class PostEvent(ApiEvent):
+    """A post that is to be delivered."""
+
+    seq: int
+    conversation: str
+    title: str = ""
+    """Display title of the conversation. Empty: none."""
+    text: str
+
+
+class DeliveryEvent(ApiEvent):
+    """Result of a post's delivery."""
+
+    seq: int
+    conversation: str
+    title: str = ""
+    """Display title of the conversation. Empty: none."""
+    outcome: Literal["sent", "uncertain", "failed"]
+    reason: str
+
+
+class DmnEvent(ApiEvent, DmnStatus):
+    """A change of an agent's DMN status."""
+
+
+class ChannelEvent(ApiEvent, ChannelStatus):
+    """A change of a connection."""
+
+
+class ReloadedEvent(ApiEvent):
+    """A reload of the configuration. Keys only, never values."""
+
+    taken: tuple[str, ...]
+    later: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+class LogEvent(ApiEvent):
+    """A logged warning or error."""
+
+    level: str
+    logger: str
+    message: str
+
+
+class LostEvent(ApiEvent):
+    """Number of events that were dropped because the client read too slowly."""
+
+    count: int
+
+
+EVENT_MODELS: Final[dict[str, type[ApiEvent]]] = {
+    "notification": NotificationEvent,
+    "fate": FateEvent,
+    "turn": TurnEvent,
+    "text": TextEvent,
+    "thinking": ThinkingEvent,
+    "tool": ToolEvent,
+    "post": PostEvent,
+    "delivery": DeliveryEvent,
+    "dmn": DmnEvent,
+    "channel": ChannelEvent,
+    "reloaded": ReloadedEvent,
+    "log": LogEvent,
+    "lost": LostEvent,
 }
-
-
-def find_actor(fact: Fact) -> str:
-    """Return the display name of the sender. Untrusted. Empty: there is none, or it is not recorded."""
-    match fact:
-        case Message() | MessageEdited() | ReactionChanged() | MembershipChanged() | Command():
-            return fact.sender.name
-        case MessageDeleted():
-            return fact.sender.name if fact.sender is not None else ""
-        case Alarm():
-            return fact.asked_by
-        case _:
-            return ""
-
-
-def render_fact_text(fact: Fact) -> str:  # noqa: C901 - a table of kinds reads best in one piece
-    """Render the contents of a fact, without its sender. Untrusted."""
-    match without_code(fact):
-        case Message() | MessageEdited() as shown:
-            return hide_codes(shown.text)
-        case Command() as shown:
-            return hide_codes(f"{shown.name} {shown.args}".rstrip())
-        case MembershipChanged() as shown:
-            return " ".join(filter(None, [shown.change, shown.subject, shown.text]))
-        case MessageDeleted() as shown:
-            return f"deleted {shown.message}"
-        case ReactionChanged() as shown:
-            return f"{'+' if shown.added else '-'}{shown.reaction}"
-        case ConnectionChanged() as shown:
-            return f"{'up' if shown.up else 'down'}{f': {shown.reason}' if shown.reason else ''}"
-        case Alarm() as shown:
-            return shown.text
-        case TaskFinished() as shown:
-            return f"{shown.what} {'is done' if shown.ok else 'failed'}: {shown.text}"
-        case DeliveryReport() as shown:
-            return f"{shown.state}{f': {shown.reason}' if shown.reason else ''}"
-        case PostQueued() as shown:
-            return hide_codes(shown.post.text)
-        case shown:
-            return hide_codes(describe_fact(shown))
-
-
-def find_outcome(event: NotificationRow) -> EventOutcome:
-    """Return the outcome of a notification, as `gateway.stream.trace` derives it from the whole log."""
-    judged = event.judged.fate
-    if judged == "refused":
-        return EventOutcome.REFUSED
-    if judged == "noted" or event.place is None:
-        return EventOutcome.COMMAND if isinstance(event.fact, Command) else EventOutcome.NOTED
-    if not event.dealt:
-        if judged != "due":
-            return EventOutcome.OVERHEARD
-        return (
-            EventOutcome.LOOKED_AT
-            if event.unread is not None and event.unread < event.judged.urgency
-            else EventOutcome.WAITING
-        )
-    if event.dealt == "handled":
-        return EventOutcome.HANDLED
-    if not event.shown:
-        return EventOutcome.COUNTED
-    if judged != "due" or event.looked:
-        return EventOutcome.CONTEXT
-    if event.outcome != "interrupted":
-        return _find_turn_outcome(event, event.outcome, within=event.within)
-    return (
-        _find_turn_outcome(event, event.after, within=event.after_within) if event.after else EventOutcome.INTERRUPTED
-    )
-
-
-def _find_turn_outcome(event: NotificationRow, outcome: str, *, within: bool) -> EventOutcome:
-    ended = _TURN_OUTCOMES[outcome]
-    if ended is not EventOutcome.ANSWERED:
-        return ended
-    if event.place is not None and is_inner(event.place):
-        return EventOutcome.TAKEN_UP
-    return EventOutcome.ANSWERED_ELSEWHERE if within else ended
-
-
-MAX_TEXT_CHARS: Final = 16_000
-"""Longest text of an answer, except prompts."""
-MAX_PROMPT_CHARS: Final = 2_000_000
-"""Longest text of a prompt block: more than any context window."""
-_CONVERSATION_KEYS: Final = ("conversation", "to", "place")
-"""Keys whose value is a conversation."""
-
-
-def serialize_answer(tree: object, redact: Redact, *, chars: int = MAX_TEXT_CHARS) -> bytes:
-    """Serialize a dumped answer to JSON in UTF-8, redacted and cut."""
-    redacted = redact_tree(tree, redact, chars)
-    return json.dumps(redacted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-def find_untitled(tree: object) -> Iterator[tuple[dict[str, object], str]]:
-    """Yield each part of a dumped answer that has a conversation and an empty title, with that conversation."""
-    if isinstance(tree, dict):
-        named = next((tree[key] for key in _CONVERSATION_KEYS if tree.get(key)), None)
-        if isinstance(named, str) and tree.get("title") == "":
-            yield tree, named
-        for value in tree.values():
-            yield from find_untitled(value)
-    elif isinstance(tree, list):
-        for value in tree:
-            yield from find_untitled(value)
-
-
-def add_titles(tree: object, title: Callable[[str], str]) -> None:
-    """Fill in the display title of each conversation."""
-    for part, conversation in find_untitled(tree):
-        part["title"] = title(conversation)
-
-
-def redact_tree(tree: object, redact: Redact, chars: int = MAX_TEXT_CHARS) -> object:
-    """Return the tree with its texts redacted and cut. Keys of mappings are not changed."""
-    if isinstance(tree, str):
-        return shorten(redact(tree), chars) if tree else tree
-    if isinstance(tree, dict):
-        return {key: redact_tree(value, redact, chars) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [redact_tree(value, redact, chars) for value in tree]
-    return tree
+"""Models of the events by name."""
