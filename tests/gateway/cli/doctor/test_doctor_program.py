@@ -13,12 +13,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway import app
+from gateway.cli.doctor import services
 from gateway.cli.doctor.base import DoctorEnvironment
 from gateway.cli.doctor.doctor import (
     CHECK_TIMEOUT_S,
@@ -294,6 +296,7 @@ def said_to(model: ModelApi) -> dict[str, Any]:
 @story
 async def test_it_ends_in_time_though_nobody_answers(tmp_path: Path) -> None:
     async with world(tmp_path) as here, contextlib.AsyncExitStack() as stack:
+        stack.enter_context(mock.patch.object(services, "MCP_START_TIMEOUT_S", 8.0))
 
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(ConnectionError):
