@@ -1,25 +1,11 @@
-"""Steps of the setup dialog and their replies, the answers they add up to, and the questions that all parts share.
+"""Questions of the setup dialog, the answers they add up to, and who answers them."""
 
-Pure.
-
-A `DialogFlow` is a generator that yields steps and is sent one reply for each: a text for `SetupQuestion`, a
-`SecretReference` for `SecretQuestion`, True or False for `ConfirmQuestion`, the result for `ProbeRequest`, None for
-`SetupNotice`.
-"""
-
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Literal, Protocol
 
-from agent.models.config import ModelConfig, ProviderConfig
-from channels.discord.config import DiscordConfig
-from channels.irc.config import IrcConfig
-from channels.telegram.config import TelegramConfig
 from gateway.cli.probes.base import Finding
-from gateway.cli.probes.discord import DiscordProbeResult
-from gateway.cli.probes.irc import IrcProbeResult
-from gateway.cli.probes.model import ModelListing, ModelProbeResult
-from gateway.cli.probes.telegram import TelegramContacts, TelegramProbeResult
 
 ProviderKind = Literal["anthropic", "openai", "llamacpp", "local"]
 
@@ -144,12 +130,9 @@ class SetupAnswers:
         return tuple(secret for secret in found if secret is not None)
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupQuestion:
-    """A question. The reply is what `parse` makes of the text."""
+    """A question. The answer is what `parse` makes of the text."""
 
     key: str
     """Key of the answer, also its flag (`--` in front, `-` for dots). Empty: no flag."""
@@ -172,7 +155,7 @@ class SetupQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretQuestion:
-    """A question with hidden input. The reply is a `SecretReference`."""
+    """A question with hidden input."""
 
     key: str
     """Key of the answer; its flags end in `-env` and `-file`."""
@@ -188,127 +171,35 @@ class SecretQuestion:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmQuestion:
-    """A yes or no question."""
-
-    text: str
-    default: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class SetupNotice:
-    """Text for the person."""
-
-    lines: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SetupFindings:
-    """Findings of a probe, for the person."""
-
-    findings: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProblemQuestion:
-    """A question about something that does not work. The reply is one of `choices`."""
-
-    choices: tuple["ProblemChoice", ...]
-    """Offered choices; the first is the answer for empty input."""
-    findings: tuple[Finding, ...]
-
-
 ProblemChoice = Literal["correct", "again", "go on", "skip"]
 """correct: answer the question again; again: probe again; go on: accept; skip: leave the platform out."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeRequest:
-    """A request to run a probe."""
-
-    target: "_ProbeTarget"
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingProbeRequest:
-    """Request for the people and groups whose messages wait for a Telegram bot."""
-
-    config: TelegramConfig
-
-
-@dataclass(frozen=True, slots=True)
-class PersonProbeRequest:
-    """Request for the name of the person with this id. The reply is the name, or an empty text."""
-
-    config: TelegramConfig | DiscordConfig
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ModelProbeRequest:
-    """Request to test a model."""
-
-    config: ModelConfig
-    provider: ProviderConfig
-
-
-_ProbeTarget = (
-    TelegramConfig
-    | DiscordConfig
-    | IrcConfig
-    | ProviderConfig
-    | WaitingProbeRequest
-    | ModelProbeRequest
-    | PersonProbeRequest
-)
-"""Target of a probe: an account, a provider, or one of the requests above."""
-
-
-ProbeReply = (
-    TelegramProbeResult | DiscordProbeResult | IrcProbeResult | ModelProbeResult | ModelListing | TelegramContacts
-)
-DialogStep = (
-    SetupQuestion | SecretQuestion | ConfirmQuestion | SetupNotice | SetupFindings | ProblemQuestion | ProbeRequest
-)
-DialogReply = str | bool | SecretReference | ProbeReply | None
-DialogFlow = Generator[DialogStep, DialogReply, T]
 
 
 class PlatformSkipped(Exception):
     """The person leaves the platform out."""
 
 
-def ask(question: SetupQuestion) -> DialogFlow[str]:
-    """Yield a question and return the answer."""
-    reply = yield question
-    assert isinstance(reply, str)
-    return reply
+class Respondent(Protocol):
+    """Answers the questions of setup. Each method may raise `SetupAborted`."""
 
+    directory: Path
+    """Configuration directory, the base of relative paths."""
 
-def ask_secret(question: SecretQuestion) -> DialogFlow[SecretReference]:
-    """Yield a question for a secret and return it."""
-    reply = yield question
-    assert isinstance(reply, SecretReference)
-    return reply
+    def ask(self, question: SetupQuestion) -> str: ...
 
+    def ask_secret(self, question: SecretQuestion) -> SecretReference: ...
 
-def confirm(text: str, *, default: bool = True) -> DialogFlow[bool]:
-    """Yield a yes or no question and return whether the person agrees."""
-    reply = yield ConfirmQuestion(text=text, default=default)
-    return reply is True
+    def confirm(self, text: str, *, default: bool = True) -> bool:
+        """Return the answer to a yes or no question."""
+        ...
 
+    def tell(self, *lines: str) -> None: ...
 
-def tell(*lines: str) -> DialogFlow[None]:
-    """Yield lines for the person."""
-    yield SetupNotice(lines)
+    def show_findings(self, findings: Sequence[Finding]) -> None: ...
 
-
-def request_probe(request: ProbeRequest, kind: type[T]) -> DialogFlow[T]:
-    """Yield a request for a probe and return its result."""
-    reply = yield request
-    assert isinstance(reply, kind)
-    return reply
+    def choose_remedy(self, choices: tuple[ProblemChoice, ...], findings: Sequence[Finding]) -> ProblemChoice:
+        """Return what to do about findings that are not ok. The first choice is the answer for empty input."""
+        ...
 
 
 _RETRY_FIRST_CODES = (
@@ -325,24 +216,23 @@ _RETRY_FIRST_CODES = (
 
 
 def review_findings(
-    findings: Iterable[Finding], *, skip: bool = True, also: tuple[str, ...] = ()
-) -> DialogFlow[ProblemChoice]:
+    person: Respondent, findings: Iterable[Finding], *, skip: bool = True, also: tuple[str, ...] = ()
+) -> ProblemChoice:
     """Show findings. Where something does not work, ask what to do about it. Raises PlatformSkipped.
 
     `also`: codes of warnings that are asked about, too.
     """
     found = tuple(findings)
-    yield SetupFindings(found)
+    person.show_findings(found)
     wrong = [one for one in found if one.level == "bad" or (one.level == "warning" and one.code in also)]
     if not wrong:
         return "go on"
     elsewhere = all(one.code.startswith(_RETRY_FIRST_CODES) for one in wrong)
     ways: tuple[ProblemChoice, ...] = ("again", "correct", "go on") if elsewhere else ("correct", "again", "go on")
-    reply = yield ProblemQuestion(choices=(*ways, "skip") if skip else ways, findings=tuple(wrong))
+    reply = person.choose_remedy((*ways, "skip") if skip else ways, wrong)
     if reply == "skip":
         raise PlatformSkipped
-    assert reply in {"again", "correct", "go on"}
-    return "again" if reply == "again" else "correct" if reply == "correct" else "go on"
+    return reply
 
 
 def split_words(words: str) -> tuple[str, ...]:

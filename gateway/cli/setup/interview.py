@@ -1,4 +1,4 @@
-"""The whole setup interview: yields questions, receives answers, and returns what is to be configured. Pure.
+"""The whole setup interview: asks all questions and returns what is to be configured.
 
 The farewell at its end tells what to do next and how to reach the bot.
 """
@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from gateway.cli.setup.dialog import (
-    DialogFlow,
     PlatformSkipped,
+    Respondent,
     SecretReference,
     SetupAnswers,
     SetupQuestion,
-    ask,
     split_words,
-    tell,
 )
 from gateway.cli.setup.model import ask_model
 from gateway.cli.setup.platforms import ask_discord, ask_irc, ask_telegram
@@ -99,31 +97,31 @@ class SetupSituation:
     model_url: str | None = None
 
 
-def run_interview(situation: SetupSituation) -> DialogFlow[SetupAnswers]:
+def run_interview(person: Respondent, situation: SetupSituation) -> SetupAnswers:
     """Ask all questions."""
     before = situation.existing or SetupAnswers()
     answers = replace(before, telegram=None, discord=None, irc=None)
     while True:
-        for platform in (yield from _ask_platforms(before)):
+        for platform in _ask_platforms(person, before):
             try:
-                answers = yield from _ask_platform(platform, answers, before, situation)
+                answers = _ask_platform(person, platform, answers, before, situation)
             except PlatformSkipped:
-                yield from tell(f"  {platform} is left out.")
+                person.tell(f"  {platform} is left out.")
         if any(getattr(one, name) for one in (answers, before) for name in PLATFORMS):
             break
-        yield from tell("  At least one platform is needed.", "")
-    model = yield from ask_model(before.model, situation.model_url)
+        person.tell("  At least one platform is needed.", "")
+    model = ask_model(person, before.model, situation.model_url)
     answers = replace(answers, model=model)
-    answers = yield from _ask_persona(answers, situation)
+    answers = _ask_persona(person, answers, situation)
     if answers.ops_token is None:
         token = SecretReference(reference="${file:secrets/ops.token}", value=situation.fresh_token, is_new=True)
         answers = replace(answers, ops_token=token)
     return answers
 
 
-def _ask_platforms(before: SetupAnswers) -> DialogFlow[tuple[str, ...]]:
+def _ask_platforms(person: Respondent, before: SetupAnswers) -> tuple[str, ...]:
     existing = [name for name in PLATFORMS if getattr(before, name) is not None]
-    words = yield from ask(
+    words = person.ask(
         SetupQuestion(
             key="platforms",
             text="Platforms (telegram, discord, irc; several with spaces)",
@@ -134,30 +132,29 @@ def _ask_platforms(before: SetupAnswers) -> DialogFlow[tuple[str, ...]]:
     chosen = split_words(words)
     stay = [name for name in existing if name not in chosen]
     if stay:
-        yield from tell(f"  Left as it is: {', '.join(stay)}. What is to go, take out of the file.")
+        person.tell(f"  Left as it is: {', '.join(stay)}. What is to go, take out of the file.")
     return chosen
 
 
 def _ask_platform(
-    platform: str, answers: SetupAnswers, before: SetupAnswers, situation: SetupSituation
-) -> DialogFlow[SetupAnswers]:
+    person: Respondent, platform: str, answers: SetupAnswers, before: SetupAnswers, situation: SetupSituation
+) -> SetupAnswers:
     """Ask about one platform; return the answers with it and its owner. Raises PlatformSkipped."""
     if platform == "telegram":
         name = before.telegram.channel if before.telegram else "telegram.main"
         owner = _find_owner(answers, name)
-        telegram = yield from ask_telegram(
-            before.telegram, owner, name, polled=situation.is_running, url=situation.telegram_url
+        telegram, new_owner = ask_telegram(
+            person, before.telegram, owner, name, polled=situation.is_running, url=situation.telegram_url
         )
-        return _with_owner(replace(answers, telegram=telegram.channel), name, owner, telegram.owner)
+        return _with_owner(replace(answers, telegram=telegram), name, owner, new_owner)
     if platform == "discord":
         name = before.discord.channel if before.discord else "discord.main"
         owner = _find_owner(answers, name)
-        discord = yield from ask_discord(before.discord, owner, name, situation.discord_urls)
-        return _with_owner(replace(answers, discord=discord.channel), name, owner, discord.owner)
-    known = before.irc.channel if before.irc else ""
-    owner = _find_owner(answers, known) if known else None
-    irc = yield from ask_irc(before.irc, owner)
-    return _with_owner(replace(answers, irc=irc.channel), irc.channel.channel, owner, irc.owner)
+        discord, new_owner = ask_discord(person, before.discord, owner, name, situation.discord_urls)
+        return _with_owner(replace(answers, discord=discord), name, owner, new_owner)
+    owner = _find_owner(answers, before.irc.channel) if before.irc else None
+    irc, new_owner = ask_irc(person, before.irc, owner)
+    return _with_owner(replace(answers, irc=irc), irc.channel, owner, new_owner)
 
 
 def _find_owner(answers: SetupAnswers, channel: str) -> str | None:
@@ -173,16 +170,14 @@ def _with_owner(answers: SetupAnswers, channel: str, old: str | None, new: str |
     return replace(answers, owners=answers.owners if old == new else tuple(owners))
 
 
-def _ask_persona(answers: SetupAnswers, situation: SetupSituation) -> DialogFlow[SetupAnswers]:
-    yield from tell("", "Who it is")
+def _ask_persona(person: Respondent, answers: SetupAnswers, situation: SetupSituation) -> SetupAnswers:
+    person.tell("", "Who it is")
     if situation.existing is None:
-        name = yield from ask(
-            SetupQuestion(key="persona.name", text="Its name", default=_DEFAULT_NAME, parse=_parse_name)
-        )
+        name = person.ask(SetupQuestion(key="persona.name", text="Its name", default=_DEFAULT_NAME, parse=_parse_name))
         answers = replace(answers, agent_id=slug(name))
     else:
         name = answers.agent_id
-    words = yield from ask(
+    words = person.ask(
         SetupQuestion(key="persona.text", text="Its character, in a paragraph", default=_UNCHANGED, parse=str.strip)
     )
     if words == _UNCHANGED and (situation.existing is not None or name == _DEFAULT_NAME):

@@ -1,26 +1,24 @@
-"""Questions about the model. Pure."""
+"""Questions about the model."""
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 from pydantic import SecretStr
 
+from agent.cache.prices import PriceTable
 from agent.models.config import AnthropicConfig, LlamaCppConfig, LocalConfig, ModelConfig, OpenAIConfig, ProviderConfig
 from agent.models.http import join_endpoint
-from gateway.cli.probes.model import ModelListing, ModelProbeResult
+from gateway.cli.probes.model import ModelListing, ModelProbeResult, list_models, probe_model
 from gateway.cli.setup.dialog import (
-    DialogFlow,
     ModelAnswers,
-    ModelProbeRequest,
-    ProbeRequest,
     ProviderKind,
+    Respondent,
     SecretQuestion,
     SetupQuestion,
-    ask,
-    ask_secret,
-    request_probe,
     review_findings,
-    tell,
 )
+from gateway.config.secrets import PriceTableError, load_price_table
 
 _PROVIDERS: dict[str, tuple[ProviderKind, str | None]] = {
     "anthropic": ("anthropic", None),
@@ -44,34 +42,32 @@ _MAX_LISTED = 12
 _KEYLESS = "none"
 
 
-def ask_model(before: ModelAnswers | None, url: str | None = None) -> DialogFlow[ModelAnswers]:
+def ask_model(person: Respondent, before: ModelAnswers | None, url: str | None = None) -> ModelAnswers:
     """Ask for a model until it answers, or the person accepts that it does not.
 
     `url`: address of the provider, instead of the default of its kind.
     """
-    yield from tell(*_MODEL_INTRO)
+    person.tell(*_MODEL_INTRO)
     existing_key = before.api_key if before else None
     while True:
-        answers = yield from _ask_provider(before, url)
+        answers = _ask_provider(person, before, url)
         way = "again"
         while way == "again":
             if answers.api_key is not None and answers.api_key.value is None:
-                yield from tell(f"  {answers.api_key.reference} is not set here, so the model cannot be asked now.")
-                return (yield from _ask_model_name(answers, ModelListing()))
+                person.tell(f"  {answers.api_key.reference} is not set here, so the model cannot be asked now.")
+                return _ask_model_name(person, answers, ModelListing())
             offered = ModelListing()
             if answers.kind in {"anthropic", "openai"}:
-                yield from tell("  Asking which models there are ...")
-                offered = yield from request_probe(ProbeRequest(build_provider_config(answers)), ModelListing)
-                way = yield from review_findings(offered.findings, skip=False)
+                person.tell("  Asking which models there are ...")
+                offered = asyncio.run(list_models(build_provider_config(answers)))
+                way = review_findings(person, offered.findings, skip=False)
                 if way != "go on":
                     continue
-            answers = yield from _ask_model_name(answers, offered)
-            yield from tell("  Asking it for one word ...")
-            result = yield from request_probe(
-                ProbeRequest(ModelProbeRequest(build_model_config(answers), build_provider_config(answers))),
-                ModelProbeResult,
-            )
-            way = yield from review_findings(result.findings, skip=False)
+            answers = _ask_model_name(person, answers, offered)
+            person.tell("  Asking it for one word ...")
+            model, provider = build_model_config(answers), build_provider_config(answers)
+            result = asyncio.run(probe_model(model, provider, _load_prices(person.directory)))
+            way = review_findings(person, result.findings, skip=False)
             answers = _with_context_limit(answers, result)
             if way == "correct" and _is_only_name_wrong(result):
                 way = "again"
@@ -80,6 +76,14 @@ def ask_model(before: ModelAnswers | None, url: str | None = None) -> DialogFlow
         before = replace(
             answers, api_key=answers.api_key if answers.api_key is None or not answers.api_key.is_new else existing_key
         )
+
+
+def _load_prices(directory: Path) -> PriceTable:
+    """Load the operator's price table; if it is broken, the one that comes with the product."""
+    try:
+        return load_price_table(directory)
+    except PriceTableError:
+        return load_price_table(None)
 
 
 def _is_only_name_wrong(result: ModelProbeResult) -> bool:
@@ -92,9 +96,9 @@ def _with_context_limit(answers: ModelAnswers, result: ModelProbeResult) -> Mode
     return replace(answers, context_tokens=result.context_tokens) if small and result.context_tokens else answers
 
 
-def _ask_provider(before: ModelAnswers | None, other: str | None) -> DialogFlow[ModelAnswers]:
+def _ask_provider(person: Respondent, before: ModelAnswers | None, other: str | None) -> ModelAnswers:
     known = _provider_choice(before) if before else "anthropic"
-    choice = yield from ask(
+    choice = person.ask(
         SetupQuestion(
             key="model.provider", text="Who answers", default=known, choices=tuple(_PROVIDERS), parse=str.lower
         )
@@ -107,16 +111,16 @@ def _ask_provider(before: ModelAnswers | None, other: str | None) -> DialogFlow[
         answers = replace(answers, base_url=_parse_url(other))
     elif choice in {"compatible", "llama.cpp"} or (same and same.base_url):
         default = (same.base_url if same else None) or address
-        url = yield from ask(SetupQuestion(key="model.url", text="Its address", default=default, parse=_parse_url))
+        url = person.ask(SetupQuestion(key="model.url", text="Its address", default=default, parse=_parse_url))
         answers = replace(answers, base_url=url)
     if kind == "local":
         return replace(answers, api_key=None, base_url=None)
-    return (yield from _ask_key(answers, needed=address is None))
+    return _ask_key(person, answers, needed=address is None)
 
 
-def _ask_key(answers: ModelAnswers, *, needed: bool) -> DialogFlow[ModelAnswers]:
+def _ask_key(person: Respondent, answers: ModelAnswers, *, needed: bool) -> ModelAnswers:
     if not needed:
-        wants = yield from ask(
+        wants = person.ask(
             SetupQuestion(
                 key="model.keyed",
                 text="Does it want a key",
@@ -127,7 +131,7 @@ def _ask_key(answers: ModelAnswers, *, needed: bool) -> DialogFlow[ModelAnswers]
         )
         if wants == "no":
             return replace(answers, api_key=None)
-    key = yield from ask_secret(
+    key = person.ask_secret(
         SecretQuestion(
             key="model.key", text="Key", file=f"{answers.provider}.key", existing=answers.api_key, parse=_parse_key
         )
@@ -135,18 +139,18 @@ def _ask_key(answers: ModelAnswers, *, needed: bool) -> DialogFlow[ModelAnswers]
     return replace(answers, api_key=None if key.value == _KEYLESS else key)
 
 
-def _ask_model_name(answers: ModelAnswers, offered: ModelListing) -> DialogFlow[ModelAnswers]:
+def _ask_model_name(person: Respondent, answers: ModelAnswers, offered: ModelListing) -> ModelAnswers:
     if answers.kind in {"llamacpp", "local"}:
         return answers
     names = offered.names
     if names:
         lines = [f"  {number:>2}  {name}" for number, name in enumerate(names[:_MAX_LISTED], 1)]
         more = [f"      and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
-        yield from tell(*lines, *more)
+        person.tell(*lines, *more)
     default = answers.name or _DEFAULTS.get(answers.provider)
     if names and default not in names:
         default = names[0]
-    name = yield from ask(
+    name = person.ask(
         SetupQuestion(
             key="model.name", text="Model", default=default, choices=names, allows_other=True, parse=_parse_model_name
         )

@@ -1,12 +1,14 @@
-"""Questions about Telegram, Discord and IRC. Pure.
+"""Questions about Telegram, Discord and IRC.
 
 Parsers of answers raise ValueError with a hint on the correct form.
 """
 
+import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 from pydantic import SecretStr, ValidationError
@@ -15,27 +17,25 @@ from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig, SaslConfig, TlsConfig, is_loopback
 from channels.telegram.config import TelegramConfig
 from gateway.cli.probes.base import Finding
-from gateway.cli.probes.discord import DiscordProbeResult
-from gateway.cli.probes.irc import IrcProbeResult
-from gateway.cli.probes.telegram import PRIVACY_FIX, TelegramContacts, TelegramProbeResult
+from gateway.cli.probes.discord import DiscordProbeResult, find_discord_name, probe_discord
+from gateway.cli.probes.irc import probe_irc
+from gateway.cli.probes.telegram import (
+    PRIVACY_FIX,
+    TelegramProbeResult,
+    find_contacts,
+    find_telegram_name,
+    probe_telegram,
+)
 from gateway.cli.setup.dialog import (
-    DialogFlow,
     DiscordAnswers,
     IrcAnswers,
-    PersonProbeRequest,
-    ProbeRequest,
+    Respondent,
     SecretQuestion,
     SecretReference,
     SetupQuestion,
     TelegramAnswers,
-    WaitingProbeRequest,
-    ask,
-    ask_secret,
-    confirm,
-    request_probe,
     review_findings,
     split_words,
-    tell,
 )
 
 LATER = "later"
@@ -45,81 +45,64 @@ BotReplyT = TypeVar("BotReplyT", TelegramProbeResult, DiscordProbeResult)
 
 
 def ask_token(
+    person: Respondent,
     question: SecretQuestion,
-    platform: str,
     unseen: BotReplyT,
     *,
-    config: Callable[[SecretReference], TelegramConfig | DiscordConfig],
+    probe: Callable[[SecretReference], Coroutine[None, None, BotReplyT]],
     name: Callable[[BotReplyT], str],
     later: str,
-) -> DialogFlow[tuple[SecretReference, BotReplyT]]:
+) -> tuple[SecretReference, BotReplyT]:
     """Ask for a token and probe it.
 
     Return it with the result, `unseen` if its value is not known. Raises PlatformSkipped.
 
-    `config`: builds the channel's configuration with a token. `name`: returns the bot's name; empty: not known.
-    `later`: code of a finding that is shown with another question.
+    `name`: returns the bot's name; empty: not known. `later`: code of a finding that is shown with another question.
     """
-    existing = question.existing
+    existing, platform = question.existing, question.key.partition(".")[0].capitalize()
     while True:
-        token = yield from ask_secret(replace(question, existing=existing))
+        token = person.ask_secret(replace(question, existing=existing))
         existing = token if not token.is_new else existing
         if token.value is None:
-            yield from tell(f"  {token.reference} is not set here, so the token cannot be looked at now.")
+            person.tell(f"  {token.reference} is not set here, so the token cannot be looked at now.")
             return token, unseen
-        result = yield from _check_token(platform, type(unseen), config(token), name, later)
-        if result is not None:
+        way, result = "again", unseen
+        while way == "again":
+            person.tell(f"  Asking {platform} ...")
+            result = asyncio.run(probe(token))
+            way = review_findings(person, (one for one in result.findings if one.code != later))
+        if way != "correct" and (not name(result) or person.confirm(f"Is {name(result)} the one?")):
             return token, result
 
 
-def _check_token(
-    platform: str,
-    kind: type[BotReplyT],
-    config: TelegramConfig | DiscordConfig,
-    name: Callable[[BotReplyT], str],
-    later: str,
-) -> DialogFlow[BotReplyT | None]:
-    """Probe a token. None: another token is to be asked for."""
-    while True:
-        yield from tell(f"  Asking {platform} ...")
-        result = yield from request_probe(ProbeRequest(config), kind)
-        way = yield from review_findings(one for one in result.findings if one.code != later)
-        if way == "correct":
-            return None
-        if way == "again":
-            continue
-        if name(result) and not (yield from confirm(f"Is {name(result)} the one?")):
-            return None
-        return result
-
-
 def ask_owner(
+    person: Respondent,
     question: SetupQuestion,
-    config: TelegramConfig | DiscordConfig | None,
-    unknown: Callable[[str], DialogFlow[bool]],
+    find_name: Callable[[str], Coroutine[None, None, str]] | None,
+    doubt: Callable[[str], bool],
     *,
     known: tuple[str | None, ...],
-    found: Callable[[], DialogFlow[str | None]] | None = None,
-) -> DialogFlow[str | None]:
+    find_id: Callable[[], str | None] | None = None,
+) -> str | None:
     """Ask for the owner's id; None: later.
 
-    `config`: used to look up a person; None: nobody can be looked up. `unknown`: asks whether to accept an id that
-    nobody has. `known`: ids that are not looked up. `found`: yields the id for empty input; its None: ask again.
+    `find_name`: returns the name of an id; None: nobody can be looked up. `doubt`: asks whether to accept an id that
+    nobody has. `known`: ids that are not looked up. `find_id`: returns the id for empty input; its None: ask again.
     """
     while True:
-        answer = yield from ask(question)
+        answer = person.ask(question)
         if answer == LATER:
             return None
-        if answer == "" and found is not None:
-            if (number := (yield from found())) is not None:
+        if answer == "" and find_id is not None:
+            if (number := find_id()) is not None:
                 return number
             continue
-        if config is None or answer in known:
+        if find_name is None or answer in known:
             return answer
-        if who := (yield ProbeRequest(PersonProbeRequest(config, answer))):
-            yield from tell(f"  That is {who}.")
+        if who := asyncio.run(find_name(answer)):
+            person.tell(f"  That is {who}.")
             return answer
-        if (yield from unknown(answer)):
+        if doubt(answer):
             return answer
 
 
@@ -131,43 +114,41 @@ _DISCORD_INTRO = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscordSetup:
-    """Answers about a Discord bot."""
-
-    channel: DiscordAnswers
-    owner: str | None
-    """Id of the owner. None: not given."""
-
-
 def ask_discord(
-    before: DiscordAnswers | None, owner: str | None, channel: str, urls: tuple[str | None, str | None] = (None, None)
-) -> DialogFlow[DiscordSetup]:
-    """Ask about a Discord bot. `urls`: of another server, for HTTP and for the gateway. Raises PlatformSkipped."""
-    yield from tell(*_DISCORD_INTRO)
+    person: Respondent,
+    before: DiscordAnswers | None,
+    owner: str | None,
+    channel: str,
+    urls: tuple[str | None, str | None] = (None, None),
+) -> tuple[DiscordAnswers, str | None]:
+    """Ask about a Discord bot; return it and its owner's id. Raises PlatformSkipped.
+
+    `urls`: of another server, for HTTP and for the gateway.
+    """
+    person.tell(*_DISCORD_INTRO)
     answers = before or DiscordAnswers(channel=channel, token=SecretReference(reference=""))
     answers = replace(answers, api_url=urls[0] or answers.api_url, gateway_url=urls[1] or answers.gateway_url)
-    token, result = yield from ask_token(
+    token, result = ask_token(
+        person,
         SecretQuestion(
             key="discord.token", text="Token", file=f"{channel}.token", existing=before.token if before else None
         ),
-        "Discord",
         DiscordProbeResult(),
-        config=lambda token: build_discord_config(replace(answers, token=token, rooms=())),
+        probe=lambda token: probe_discord(build_discord_config(replace(answers, token=token, rooms=()))),
         name=lambda result: result.name,
         later="discord.guilds",
     )
     answers = replace(answers, token=token, name=result.name, invitation=result.invitation_url)
-    rooms = yield from _ask_discord_rooms(answers, result)
-    owner_id = yield from _ask_discord_owner(answers, owner, result)
-    return DiscordSetup(channel=replace(answers, rooms=rooms), owner=owner_id)
+    rooms = _ask_discord_rooms(person, answers, result)
+    owner_id = _ask_discord_owner(person, answers, owner, result)
+    return replace(answers, rooms=rooms), owner_id
 
 
-def _ask_discord_rooms(answers: DiscordAnswers, result: DiscordProbeResult) -> DialogFlow[tuple[str, ...]]:
+def _ask_discord_rooms(person: Respondent, answers: DiscordAnswers, result: DiscordProbeResult) -> tuple[str, ...]:
     while not result.guilds and result.id:
-        yield from tell("", "  It is in no guild yet. Open this address, and choose where it is to be:", "")
-        yield from tell(f"  {result.invitation_url}", "")
-        answer = yield from ask(
+        person.tell("", "  It is in no guild yet. Open this address, and choose where it is to be:", "")
+        person.tell(f"  {result.invitation_url}", "")
+        answer = person.ask(
             SetupQuestion(
                 key="",
                 text="Press Enter once it is there, or `go on` without",
@@ -177,11 +158,11 @@ def _ask_discord_rooms(answers: DiscordAnswers, result: DiscordProbeResult) -> D
         )
         if answer:
             break
-        result = yield from request_probe(ProbeRequest(build_discord_config(answers)), DiscordProbeResult)
-    yield from tell("", *(f"  {number}  {name}" for number, name in result.guilds[:10]))
+        result = asyncio.run(probe_discord(build_discord_config(answers)))
+    person.tell("", *(f"  {number}  {name}" for number, name in result.guilds[:10]))
     default = " ".join(answers.rooms) or (result.guilds[0][0] if len(result.guilds) == 1 else "none")
     while True:
-        answer = yield from ask(
+        answer = person.ask(
             SetupQuestion(
                 key="discord.rooms",
                 text="Where it may act: ids of these or of channels, `*`, `none`",
@@ -193,37 +174,39 @@ def _ask_discord_rooms(answers: DiscordAnswers, result: DiscordProbeResult) -> D
         wanted = [room for room in rooms if room != "*" and room not in {number for number, _ in result.guilds}]
         if answers.token.value is None or not wanted:
             return rooms
-        checked = yield from request_probe(
-            ProbeRequest(build_discord_config(replace(answers, rooms=tuple(wanted)))), DiscordProbeResult
-        )
-        way = yield from review_findings(
-            [one for one in checked.findings if one.code == "discord.rooms"], skip=False, also=("discord.rooms",)
+        checked = asyncio.run(probe_discord(build_discord_config(replace(answers, rooms=tuple(wanted)))))
+        way = review_findings(
+            person,
+            [one for one in checked.findings if one.code == "discord.rooms"],
+            skip=False,
+            also=("discord.rooms",),
         )
         if way == "go on":
             return rooms
 
 
 def _ask_discord_owner(
-    answers: DiscordAnswers, before: str | None, result: DiscordProbeResult
-) -> DialogFlow[str | None]:
+    person: Respondent, answers: DiscordAnswers, before: str | None, result: DiscordProbeResult
+) -> str | None:
     number, name = result.owner
-    yield from tell("", "  The owner may do everything, and is known by an id of Discord's.")
+    person.tell("", "  The owner may do everything, and is known by an id of Discord's.")
     if before is None and number:
-        yield from tell(f"  The application belongs to {name} ({number}).")
+        person.tell(f"  The application belongs to {name} ({number}).")
     elif before is None:
-        yield from tell("  Yours: Settings, Advanced, Developer Mode; then right-click your name, Copy User ID.")
-    return (
-        yield from ask_owner(
-            SetupQuestion(
-                key="discord.owner",
-                text=f"Your id, or `{LATER}`",
-                default=before or number or LATER,
-                parse=_parse_discord_id,
-            ),
-            build_discord_config(answers) if answers.token.value is not None else None,
-            lambda answer: confirm(f"Discord knows nobody with the id {answer}. Take it all the same?", default=False),
-            known=(before, number),
-        )
+        person.tell("  Yours: Settings, Advanced, Developer Mode; then right-click your name, Copy User ID.")
+    return ask_owner(
+        person,
+        SetupQuestion(
+            key="discord.owner",
+            text=f"Your id, or `{LATER}`",
+            default=before or number or LATER,
+            parse=_parse_discord_id,
+        ),
+        partial(find_discord_name, build_discord_config(answers)) if answers.token.value is not None else None,
+        lambda answer: person.confirm(
+            f"Discord knows nobody with the id {answer}. Take it all the same?", default=False
+        ),
+        known=(before, number),
     )
 
 
@@ -348,30 +331,21 @@ _QUESTION_BY_CODE = {
 """Question to repeat, by the beginning of a finding's code."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IrcSetup:
-    """Answers about an IRC account."""
-
-    channel: IrcAnswers
-    owner: str | None
-    """`account:NAME` of the owner. None: not given."""
-
-
-def ask_irc(before: IrcAnswers | None, owner: str | None) -> DialogFlow[IrcSetup]:
-    """Ask about an IRC account. Raises PlatformSkipped."""
-    yield from tell(*_IRC_INTRO)
+def ask_irc(person: Respondent, before: IrcAnswers | None, owner: str | None) -> tuple[IrcAnswers, str | None]:
+    """Ask about an IRC account; return it and its owner as `account:NAME`. Raises PlatformSkipped."""
+    person.tell(*_IRC_INTRO)
     answers = before or IrcAnswers(channel="", host="", nick="")
     wanted: tuple[str, ...] = _ALL_QUESTIONS
     while True:
         for one in wanted:
-            answers = yield from _IRC_QUESTIONS[one](answers)
+            answers = _IRC_QUESTIONS[one](person, answers)
         answers = replace(answers, channel=before.channel if before else irc_channel_name(answers.host))
         if not _are_passwords_known(answers):
-            yield from tell("  A password is not set here, so this cannot be tried now.")
+            person.tell("  A password is not set here, so this cannot be tried now.")
             break
-        yield from tell(f"  Connecting to {answers.host}:{answers.port} ...")
-        result = yield from request_probe(ProbeRequest(build_irc_config(answers)), IrcProbeResult)
-        way = yield from review_findings(result.findings, also=_REVIEWED_WARNINGS)
+        person.tell(f"  Connecting to {answers.host}:{answers.port} ...")
+        result = asyncio.run(probe_irc(_with_ca_path(build_irc_config(answers), person.directory)))
+        way = review_findings(person, result.findings, also=_REVIEWED_WARNINGS)
         if way == "go on":
             break
         wanted = _questions_to_repeat(result.findings) if way == "correct" else ()
@@ -385,8 +359,8 @@ def ask_irc(before: IrcAnswers | None, owner: str | None) -> DialogFlow[IrcSetup
             answers = replace(answers, account_password=None)
         if "password" in wanted and answers.server_password and answers.server_password.is_new:
             answers = replace(answers, server_password=None)
-    owner_account = yield from _ask_irc_owner(answers, owner)
-    return IrcSetup(channel=answers, owner=owner_account)
+    owner_account = _ask_irc_owner(person, answers, owner)
+    return answers, owner_account
 
 
 def _questions_to_repeat(findings: Iterable[Finding]) -> tuple[str, ...]:
@@ -399,15 +373,15 @@ def _questions_to_repeat(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(one for one in ("server", "nick", "account", "password") if one in found) or _ALL_QUESTIONS
 
 
-def _ask_irc_server(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
+def _ask_irc_server(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     address = f"{answers.host}:{answers.port}" if answers.host else "irc.libera.chat:6697"
-    words = yield from ask(SetupQuestion(key="irc.server", text="Server", default=address, parse=parse_irc_address))
+    words = person.ask(SetupQuestion(key="irc.server", text="Server", default=address, parse=parse_irc_address))
     host, _, port = words.rpartition(":")
     number = int(port)
     same = answers.host == host and answers.port == number
     default = answers.tls if same else number != _PLAIN_PORT and not is_local_host(host)
     ca_file = answers.ca_file if same else None
-    answer = yield from ask(
+    answer = person.ask(
         SetupQuestion(
             key="irc.tls",
             text="TLS: yes, no, or a file with the root of a server of your own",
@@ -420,22 +394,22 @@ def _ask_irc_server(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
     return replace(answers, host=host, port=number, tls=tls, ca_file=ca_file)
 
 
-def _ask_irc_nick(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
-    nick = yield from ask(
+def _ask_irc_nick(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
+    nick = person.ask(
         SetupQuestion(key="irc.nick", text="Nick", default=answers.nick or "reverie", parse=parse_irc_nick)
     )
     return replace(answers, nick=nick)
 
 
-def _ask_irc_account(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
+def _ask_irc_account(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     if answers.mechanism == "external":
         return answers
     if _is_password_exposed(answers):
-        yield from tell("  Without TLS no password is sent to another machine, so it has no account there.")
+        person.tell("  Without TLS no password is sent to another machine, so it has no account there.")
         return replace(answers, account=None, account_password=None)
     # A private server mostly has no services, so the default there is no account.
     default = answers.account or (NONE if is_local_host(answers.host) else answers.nick)
-    account = yield from ask(
+    account = person.ask(
         SetupQuestion(
             key="irc.account",
             text="Its account with the services, or `none`",
@@ -447,7 +421,7 @@ def _ask_irc_account(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
         return replace(answers, account=None, account_password=None)
     existing = answers.account_password if account == answers.account else None
     channel = answers.channel or irc_channel_name(answers.host)
-    password = yield from ask_secret(
+    password = person.ask_secret(
         SecretQuestion(
             key="irc.password", text="Password of that account", file=f"{channel}.password", existing=existing
         )
@@ -455,11 +429,11 @@ def _ask_irc_account(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
     return replace(answers, account=account, account_password=password)
 
 
-def _ask_irc_password(answers: IrcAnswers, *, quiet: bool = False) -> DialogFlow[IrcAnswers]:
+def _ask_irc_password(person: Respondent, answers: IrcAnswers, *, quiet: bool = False) -> IrcAnswers:
     if _is_password_exposed(answers):
         return replace(answers, server_password=None)
     channel = answers.channel or irc_channel_name(answers.host)
-    password = yield from ask_secret(
+    password = person.ask_secret(
         SecretQuestion(
             key="irc.server.password",
             text="Password of the server, not of the services",
@@ -476,10 +450,10 @@ def _is_password_exposed(answers: IrcAnswers) -> bool:
     return not answers.tls and not is_loopback(answers.host)
 
 
-def _ask_irc_contact(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
+def _ask_irc_contact(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     if is_local_host(answers.host):
         return answers
-    contact = yield from ask(
+    contact = person.ask(
         SetupQuestion(
             key="irc.contact",
             text="Who runs it, and how to reach them",
@@ -490,8 +464,8 @@ def _ask_irc_contact(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
     return replace(answers, contact=contact)
 
 
-def _ask_irc_rooms(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
-    words = yield from ask(
+def _ask_irc_rooms(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
+    words = person.ask(
         SetupQuestion(
             key="irc.rooms",
             text="Rooms that it joins, or `none`",
@@ -502,7 +476,7 @@ def _ask_irc_rooms(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
     return replace(answers, rooms=() if words == NONE else split_words(words))
 
 
-_IRC_QUESTIONS: Mapping[str, Callable[[IrcAnswers], DialogFlow[IrcAnswers]]] = {
+_IRC_QUESTIONS: Mapping[str, Callable[[Respondent, IrcAnswers], IrcAnswers]] = {
     "server": _ask_irc_server,
     "nick": _ask_irc_nick,
     "account": _ask_irc_account,
@@ -513,14 +487,14 @@ _IRC_QUESTIONS: Mapping[str, Callable[[IrcAnswers], DialogFlow[IrcAnswers]]] = {
 }
 
 
-def _ask_irc_owner(answers: IrcAnswers, before: str | None) -> DialogFlow[str | None]:
-    yield from tell(
+def _ask_irc_owner(person: Respondent, answers: IrcAnswers, before: str | None) -> str | None:
+    person.tell(
         "",
         "  The owner may do everything, and is known by an account with the services, never by a nick.",
     )
     known = before.removeprefix("account:") if before else None
     while True:
-        name = yield from ask(
+        name = person.ask(
             SetupQuestion(
                 key="irc.owner",
                 text=f"Your own account there, or `{LATER}`",
@@ -531,7 +505,7 @@ def _ask_irc_owner(answers: IrcAnswers, before: str | None) -> DialogFlow[str | 
         if name == LATER:
             return None
         same = answers.account is not None and name.lower() == answers.account.lower()
-        if not same or (yield from confirm("That is the bot's own account. Is it yours, too?", default=False)):
+        if not same or (person.confirm("That is the bot's own account. Is it yours, too?", default=False)):
             return f"account:{name}"
 
 
@@ -555,6 +529,14 @@ def build_irc_config(answers: IrcAnswers) -> IrcConfig:
     )
 
 
+def _with_ca_path(irc: IrcConfig, directory: Path) -> IrcConfig:
+    """Return the configuration with the path of its root certificate resolved as the loader does it."""
+    if not isinstance(irc.tls, TlsConfig) or irc.tls.ca_file is None:
+        return irc
+    ca_file = str(directory.absolute() / Path(irc.tls.ca_file).expanduser())
+    return irc.model_copy(update={"tls": irc.tls.model_copy(update={"ca_file": ca_file})})
+
+
 def _are_passwords_known(answers: IrcAnswers) -> bool:
     return all(secret.value is not None for secret in (answers.account_password, answers.server_password) if secret)
 
@@ -566,24 +548,21 @@ _TELEGRAM_INTRO = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TelegramSetup:
-    """Answers about a Telegram bot."""
-
-    channel: TelegramAnswers
-    owner: str | None
-    """Id of the owner. None: not given."""
-
-
 def ask_telegram(
-    before: TelegramAnswers | None, owner: str | None, channel: str, *, polled: bool, url: str | None = None
-) -> DialogFlow[TelegramSetup]:
-    """Ask about a Telegram bot. Raises PlatformSkipped.
+    person: Respondent,
+    before: TelegramAnswers | None,
+    owner: str | None,
+    channel: str,
+    *,
+    polled: bool,
+    url: str | None = None,
+) -> tuple[TelegramAnswers, str | None]:
+    """Ask about a Telegram bot; return it and its owner's id. Raises PlatformSkipped.
 
     `polled`: a gateway of ours runs with this bot, so its updates must not be requested. `url`: of another Bot API
     server.
     """
-    yield from tell(*_TELEGRAM_INTRO)
+    person.tell(*_TELEGRAM_INTRO)
     base = url or (before.base_url if before else None)
     answers = replace(before or TelegramAnswers(channel=channel, token=SecretReference(reference="")), base_url=base)
     question = SecretQuestion(
@@ -593,31 +572,35 @@ def ask_telegram(
         existing=before.token if before else None,
         parse=_parse_telegram_token,
     )
-    token, result = yield from ask_token(
+    token, result = ask_token(
+        person,
         question,
-        "Telegram",
         TelegramProbeResult(),
-        config=lambda token: build_telegram_config(replace(answers, token=token, rooms=())),
+        probe=lambda token: probe_telegram(
+            build_telegram_config(replace(answers, token=token, rooms=())), listen=not polled
+        ),
         name=lambda result: f"@{result.username}" if result.username else "",
         later="telegram.commands",
     )
     answers = replace(answers, token=token, username=result.username)
-    owner_id = yield from _ask_telegram_owner(answers, owner, polled=polled)
-    rooms = yield from _ask_telegram_rooms(answers, polled=polled)
+    owner_id = _ask_telegram_owner(person, answers, owner, polled=polled)
+    rooms = _ask_telegram_rooms(person, answers, polled=polled)
     answers = replace(answers, rooms=rooms)
     if rooms and result.reads_whole_groups is False:
-        yield from _ask_privacy(answers)
-    return TelegramSetup(channel=answers, owner=owner_id)
+        _ask_privacy(person, answers)
+    return answers, owner_id
 
 
-def _ask_telegram_owner(answers: TelegramAnswers, before: str | None, *, polled: bool) -> DialogFlow[str | None]:
+def _ask_telegram_owner(
+    person: Respondent, answers: TelegramAnswers, before: str | None, *, polled: bool
+) -> str | None:
     name = f"@{answers.username}" if answers.username else "the bot"
     lines = ["", "  The owner may do everything, and is known by an id of Telegram's."]
     if before is None and not polled and answers.token.value is not None:
         lines.append(f"  Write anything to {name} in Telegram now, then press Enter here: the id is read from it.")
     elif before is None:
         lines.append(f"  To see yours, say /whoami to {name} once it runs.")
-    yield from tell(*lines)
+    person.tell(*lines)
     readable = before is None and not polled and answers.token.value is not None
     default = before or ("" if readable else LATER)
     question = SetupQuestion(
@@ -627,40 +610,37 @@ def _ask_telegram_owner(answers: TelegramAnswers, before: str | None, *, polled:
         noninteractive_default=before or LATER,
         parse=_parse_telegram_id,
     )
-    return (
-        yield from ask_owner(
-            question,
-            build_telegram_config(answers) if answers.token.value is not None else None,
-            lambda answer: confirm(f"{name} has never met anybody with the id {answer}. Take it all the same?"),
-            known=(before,),
-            found=lambda: _ask_who_wrote(answers),
-        )
+    return ask_owner(
+        person,
+        question,
+        partial(find_telegram_name, build_telegram_config(answers)) if answers.token.value is not None else None,
+        lambda answer: person.confirm(f"{name} has never met anybody with the id {answer}. Take it all the same?"),
+        known=(before,),
+        find_id=lambda: _ask_who_wrote(person, answers),
     )
 
 
-def _ask_who_wrote(answers: TelegramAnswers) -> DialogFlow[str | None]:
+def _ask_who_wrote(person: Respondent, answers: TelegramAnswers) -> str | None:
     """Ask which of the people who wrote to the bot is the owner; None: nobody wrote, or none of them."""
-    waiting = yield from request_probe(
-        ProbeRequest(WaitingProbeRequest(build_telegram_config(answers))), TelegramContacts
-    )
-    yield from review_findings(waiting.findings)
+    waiting = asyncio.run(find_contacts(build_telegram_config(answers)))
+    review_findings(person, waiting.findings)
     if not waiting.people:
-        yield from tell("  Nothing has come yet.")
+        person.tell("  Nothing has come yet.")
     for number, name in waiting.people[:5]:
-        if (yield from confirm(f"{name}, id {number}, wrote to it. Is that you?")):
+        if person.confirm(f"{name}, id {number}, wrote to it. Is that you?"):
             return number
     return None
 
 
-def _ask_telegram_rooms(answers: TelegramAnswers, *, polled: bool) -> DialogFlow[tuple[str, ...]]:
+def _ask_telegram_rooms(person: Respondent, answers: TelegramAnswers, *, polled: bool) -> tuple[str, ...]:
     findable = answers.token.value is not None and not polled
-    yield from tell(
+    person.tell(
         "",
         "  Private chats always work. Groups are optional"
         + (": `look` lists those that it was just added to, or spoken to in." if findable else "."),
     )
     while True:
-        answer = yield from ask(
+        answer = person.ask(
             SetupQuestion(
                 key="telegram.groups",
                 text="Groups where it may act: ids, `*`, `none`",
@@ -670,20 +650,18 @@ def _ask_telegram_rooms(answers: TelegramAnswers, *, polled: bool) -> DialogFlow
         )
         if answer != "look":
             return () if answer == "none" else split_words(answer)
-        waiting = yield from request_probe(
-            ProbeRequest(WaitingProbeRequest(build_telegram_config(answers))), TelegramContacts
-        )
+        waiting = asyncio.run(find_contacts(build_telegram_config(answers)))
         lines = [f"  {number}  {title}" for number, title in waiting.groups]
-        yield from tell(*(lines or ["  No group was seen. Add the bot to one, and say something to it there."]))
+        person.tell(*(lines or ["  No group was seen. Add the bot to one, and say something to it there."]))
         if waiting.groups:
             answers = replace(answers, rooms=tuple(number for number, _ in waiting.groups))
 
 
-def _ask_privacy(answers: TelegramAnswers) -> DialogFlow[None]:
+def _ask_privacy(person: Respondent, answers: TelegramAnswers) -> None:
     """Explain privacy mode until it is off or accepted: with it the bot does not receive all messages of groups."""
     while True:
-        yield from tell("", f"  In groups it is shown only what is said to it. That may be meant so; {PRIVACY_FIX}.")
-        answer = yield from ask(
+        person.tell("", f"  In groups it is shown only what is said to it. That may be meant so; {PRIVACY_FIX}.")
+        answer = person.ask(
             SetupQuestion(
                 key="",
                 text="Press Enter to look again, or `go on` as it is",
@@ -693,8 +671,9 @@ def _ask_privacy(answers: TelegramAnswers) -> DialogFlow[None]:
         )
         if answer:
             return
-        result = yield from request_probe(ProbeRequest(build_telegram_config(answers)), TelegramProbeResult)
-        yield from review_findings(one for one in result.findings if one.code in {"telegram.privacy", "telegram.rooms"})
+        result = asyncio.run(probe_telegram(build_telegram_config(answers)))
+        shown = [one for one in result.findings if one.code in {"telegram.privacy", "telegram.rooms"}]
+        review_findings(person, shown)
         if result.reads_whole_groups is not False:
             return
 

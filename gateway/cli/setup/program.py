@@ -1,6 +1,5 @@
 """`reverie setup` as a program: runs the interview, its probes, and writes the files.
 
-`run_flow` drives the interview: it hands each step to a `Respondent` and runs the requested probes.
 `TerminalRespondent` asks a person at a terminal, or a pipe in its place; `UnattendedRespondent` answers from flags, and
 a missing answer without a default is an error that names the flag.
 """
@@ -14,21 +13,15 @@ import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import yaml
 
-from agent.cache.prices import PriceTable
-from agent.models.config import AnthropicConfig, LlamaCppConfig, LocalConfig, OpenAIConfig, ScriptedConfig
 from agent.workspace.persona import default_workspace
-from channels.discord.config import DiscordConfig
-from channels.irc.config import IrcConfig, TlsConfig
-from channels.telegram.config import TelegramConfig
 from gateway.cli.probes.base import Finding
 from gateway.cli.setup.config_edit import (
     ConfigDraft,
@@ -41,27 +34,8 @@ from gateway.cli.setup.config_edit import (
     redact_diff,
     write_files,
 )
-from gateway.cli.setup.dialog import (
-    ConfirmQuestion,
-    DialogFlow,
-    DialogReply,
-    DialogStep,
-    ModelProbeRequest,
-    PersonProbeRequest,
-    ProbeReply,
-    ProbeRequest,
-    ProblemChoice,
-    ProblemQuestion,
-    SecretQuestion,
-    SecretReference,
-    SetupAnswers,
-    SetupFindings,
-    SetupNotice,
-    SetupQuestion,
-    WaitingProbeRequest,
-)
+from gateway.cli.setup.dialog import ProblemChoice, SecretQuestion, SecretReference, SetupAnswers, SetupQuestion
 from gateway.cli.setup.interview import SetupSituation, build_farewell, next_commands, run_interview
-from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.config.source import Tree, value_at
 from gateway.core.control_socket import ControlError, send_control_request, socket_path
 from gateway.core.redaction import Redactor
@@ -69,80 +43,6 @@ from gateway.core.text_safety import escape_unprintable
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 """Exit codes."""
-
-
-async def run_probe(request: ProbeRequest, directory: Path, *, polled: bool) -> ProbeReply | str:
-    """Run a probe. Takes about ten seconds at most. Problems become findings.
-
-    `directory`: base of relative paths. `polled`: a gateway runs with this configuration and must not be interrupted.
-    """
-    match request.target:
-        case TelegramConfig() as telegram:
-            from gateway.cli.probes.telegram import probe_telegram  # noqa: PLC0415 - each takes half a second to import
-
-            return await probe_telegram(telegram, listen=not polled and not telegram.rooms)
-        case DiscordConfig() as discord:
-            from gateway.cli.probes.discord import probe_discord  # noqa: PLC0415 - as above
-
-            return await probe_discord(discord)
-        case IrcConfig() as irc:
-            from gateway.cli.probes.irc import probe_irc  # noqa: PLC0415 - as above
-
-            return await probe_irc(_with_ca_path(irc, directory))
-        case WaitingProbeRequest(config):
-            from gateway.cli.probes.telegram import find_contacts  # noqa: PLC0415 - as above
-
-            return await find_contacts(config)
-        case PersonProbeRequest(config, number):
-            from gateway.cli.probes.discord import find_discord_name  # noqa: PLC0415 - as above
-            from gateway.cli.probes.telegram import find_telegram_name  # noqa: PLC0415 - as above
-
-            if isinstance(config, TelegramConfig):
-                return await find_telegram_name(config, number)
-            return await find_discord_name(config, number)
-        case ModelProbeRequest(model, provider):
-            from gateway.cli.probes.model import probe_model  # noqa: PLC0415 - as above
-
-            return await probe_model(model, provider, _load_prices(directory))
-        case AnthropicConfig() | OpenAIConfig() | LlamaCppConfig() | LocalConfig() | ScriptedConfig() as provider:
-            from gateway.cli.probes.model import list_models  # noqa: PLC0415 - as above
-
-            return await list_models(provider)
-
-
-def _load_prices(directory: Path) -> PriceTable:
-    """Load the operator's price table; if it is broken, the one that comes with the product."""
-    try:
-        return load_price_table(directory)
-    except PriceTableError:
-        return load_price_table(None)
-
-
-def _with_ca_path(irc: IrcConfig, directory: Path) -> IrcConfig:
-    """Return the configuration with the path of its root certificate resolved as the loader does it."""
-    if not isinstance(irc.tls, TlsConfig) or irc.tls.ca_file is None:
-        return irc
-    ca_file = str(directory.absolute() / Path(irc.tls.ca_file).expanduser())
-    return irc.model_copy(update={"tls": irc.tls.model_copy(update={"ca_file": ca_file})})
-
-
-T = TypeVar("T")
-
-
-class Respondent(Protocol):
-    """Answers the steps of the interview. Each method may raise `SetupAborted`."""
-
-    def ask(self, question: SetupQuestion) -> str: ...
-
-    def ask_secret(self, question: SecretQuestion) -> SecretReference: ...
-
-    def confirm(self, question: ConfirmQuestion) -> bool: ...
-
-    def tell(self, lines: tuple[str, ...]) -> None: ...
-
-    def show_findings(self, findings: SetupFindings) -> None: ...
-
-    def choose_remedy(self, question: ProblemQuestion) -> ProblemChoice: ...
 
 
 class SetupAborted(Exception):
@@ -162,36 +62,6 @@ class AnswerFlags:
     """Answers by key of the question."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """References to secrets by key of the question."""
-
-
-def run_flow(flow: DialogFlow[T], respondent: Respondent, directory: Path, *, polled: bool) -> T:
-    """Run the interview to its end. Raises `SetupAborted`, and whatever `who` raises."""
-    try:
-        step = next(flow)
-        while True:
-            step = flow.send(_reply_to(step, respondent, directory, polled=polled))
-    except StopIteration as end:
-        result: T = end.value
-        return result
-
-
-def _reply_to(step: DialogStep, respondent: Respondent, directory: Path, *, polled: bool) -> DialogReply:
-    match step:
-        case SetupQuestion():
-            return respondent.ask(step)
-        case SecretQuestion():
-            return respondent.ask_secret(step)
-        case ConfirmQuestion():
-            return respondent.confirm(step)
-        case ProblemQuestion():
-            return respondent.choose_remedy(step)
-        case ProbeRequest():
-            return asyncio.run(run_probe(step, directory, polled=polled))
-        case SetupFindings():
-            respondent.show_findings(step)
-        case SetupNotice(lines):
-            respondent.tell(lines)
-    return None
 
 
 def parse_choice(question: SetupQuestion, words: str) -> str:
@@ -242,17 +112,13 @@ class TerminalRespondent:
     """Asks at the terminal. Questions that a flag answered are not asked."""
 
     def __init__(self, directory: Path, flags: AnswerFlags) -> None:
-        self._directory = directory
+        self.directory = directory
         self._answers, self._secrets = dict(flags.answers), dict(flags.secrets)
         self._width = min(shutil.get_terminal_size((_MAX_COLUMNS, 24)).columns, _MAX_COLUMNS)
         self.question_count = 0
         """Number of questions so far."""
         self.seen_secrets: list[str] = []
         """Secrets that were typed or resolved."""
-
-    def set_directory(self, directory: Path) -> None:
-        """Set the base of relative paths."""
-        self._directory = directory
 
     def ask(self, question: SetupQuestion) -> str:
         if (flag_answer := self._answers.pop(question.key, None)) is not None:
@@ -269,14 +135,14 @@ class TerminalRespondent:
             try:
                 if words.strip() or question.choices:
                     return parse_choice(question, words)
-                self.tell(("  This one is needed.",))
+                self.tell("  This one is needed.")
             except ValueError as error:
                 self._write_wrapped(str(error), "  ", "  ")
 
     def ask_secret(self, question: SecretQuestion) -> SecretReference:
         if (flag_reference := self._secrets.pop(question.key, None)) is not None:
             try:
-                return self._remember_secret(resolve_secret(flag_reference, self._directory))
+                return self._remember_secret(resolve_secret(flag_reference, self.directory))
             except ValueError as error:
                 raise SetupAborted(f"--{question.key.replace('.', '-')}-file: {error}", code=2) from None
         existing = question.existing
@@ -289,47 +155,46 @@ class TerminalRespondent:
                 return self._remember_secret(existing)
             try:
                 if words.startswith("${"):
-                    return self._remember_secret(resolve_secret(words, self._directory))
+                    return self._remember_secret(resolve_secret(words, self.directory))
                 if words:
                     value = question.parse(words)
                     return self._remember_secret(
                         SecretReference(reference=f"${{file:secrets/{question.file}}}", value=value, is_new=True)
                     )
-                self.tell(("  This one is needed.",))
+                self.tell("  This one is needed.")
             except ValueError as error:
                 self._write_wrapped(str(error), "  ", "  ")
 
-    def confirm(self, question: ConfirmQuestion) -> bool:
+    def confirm(self, text: str, *, default: bool = True) -> bool:
         while True:
-            words = self._read_line(
-                f"  {question.text}", "yes" if question.default else "no", brackets="Y/n y/N"
-            ).lower()
+            words = self._read_line(f"  {text}", "yes" if default else "no", brackets="Y/n y/N").lower()
             if words.strip() in {"", "y", "yes", "n", "no"}:
-                return question.default if not words.strip() else words.strip().startswith("y")
-            self.tell(("  yes or no",))
+                return default if not words.strip() else words.strip().startswith("y")
+            self.tell("  yes or no")
 
-    def tell(self, lines: tuple[str, ...]) -> None:
+    def tell(self, *lines: str) -> None:
         for line in lines:
             if line:
                 self._write_wrapped(line.lstrip(), " " * (len(line) - len(line.lstrip())), " " * _hanging_indent(line))
             else:
                 self._write("\n")
 
-    def show_findings(self, findings: SetupFindings) -> None:
-        for finding in findings.findings:
+    def show_findings(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
             self._write_finding(finding)
 
-    def choose_remedy(self, problem: ProblemQuestion) -> ProblemChoice:
-        ways = ", ".join(f"{_CHOICE_LABELS[way]} ({way[0]})" for way in problem.choices)
+    def choose_remedy(self, choices: tuple[ProblemChoice, ...], findings: Sequence[Finding]) -> ProblemChoice:
+        del findings  # they are on the screen
+        ways = ", ".join(f"{_CHOICE_LABELS[way]} ({way[0]})" for way in choices)
         self._write_wrapped(f"What now: {ways}.", "  ", "  ")
         question = SetupQuestion(
             key="",
             text="  Your choice",
-            default=problem.choices[0],
-            parse=partial(_parse_problem_choice, problem.choices),
+            default=choices[0],
+            parse=partial(_parse_problem_choice, choices),
         )
         answer = self.ask(question)
-        return next(way for way in problem.choices if way == answer)
+        return next(way for way in choices if way == answer)
 
     def _write_finding(self, finding: Finding) -> None:
         self._write_wrapped(escape_unprintable(finding.what), f"  {_LEVEL_SIGNS[finding.level]:>2} ", "     ")
@@ -409,16 +274,12 @@ class UnattendedRespondent:
 
     def __init__(self, directory: Path, flags: AnswerFlags, *, force: bool) -> None:
         """`force`: configure also what does not work."""
-        self._directory, self._flags, self._force = directory, flags, force
+        self.directory, self._flags, self._force = directory, flags, force
         self._used_keys: set[str] = set()
         """Keys of the flags that were used."""
         self.findings: list[Finding] = []
         self.seen_secrets: list[str] = []
         """Secrets that were resolved."""
-
-    def set_directory(self, directory: Path) -> None:
-        """Set the base of relative paths."""
-        self._directory = directory
 
     def ask(self, question: SetupQuestion) -> str:
         flag = f"--{question.key.replace('.', '-')}"
@@ -447,7 +308,7 @@ class UnattendedRespondent:
                 raise SetupAborted(f"{flag}-env NAME or {flag}-file PATH is missing: {question.text}", code=BAD_USAGE)
             return question.existing
         try:
-            secret = resolve_secret(reference, self._directory)
+            secret = resolve_secret(reference, self.directory)
         except ValueError as error:
             raise SetupAborted(f"{flag}-file: {error}", code=BAD_USAGE) from None
         if secret.value is None and not self._force:
@@ -465,21 +326,22 @@ class UnattendedRespondent:
         keys = [*self._flags.answers, *self._flags.secrets]
         return [f"--{key.replace('.', '-')}" for key in keys if key not in self._used_keys]
 
-    def confirm(self, question: ConfirmQuestion) -> bool:
-        if not question.default and not self._force:
-            raise SetupAborted(f"{question.text} (--force says yes)", code=FAILED)
+    def confirm(self, text: str, *, default: bool = True) -> bool:
+        if not default and not self._force:
+            raise SetupAborted(f"{text} (--force says yes)", code=FAILED)
         return True
 
-    def tell(self, lines: tuple[str, ...]) -> None:
+    def tell(self, *lines: str) -> None:
         """Ignore the text."""
 
-    def show_findings(self, findings: SetupFindings) -> None:
-        self.findings += findings.findings
+    def show_findings(self, findings: Sequence[Finding]) -> None:
+        self.findings += findings
 
-    def choose_remedy(self, problem: ProblemQuestion) -> ProblemChoice:
-        if self._force or all(one.level == "warning" for one in problem.findings):
+    def choose_remedy(self, choices: tuple[ProblemChoice, ...], findings: Sequence[Finding]) -> ProblemChoice:
+        del choices
+        if self._force or all(one.level == "warning" for one in findings):
             return "go on"
-        problems = "; ".join(f"{one.what}: {one.fix}" for one in problem.findings)
+        problems = "; ".join(f"{one.what}: {one.fix}" for one in findings)
         raise SetupAborted(f"{problems} (--force writes it all the same)", code=FAILED)
 
 
@@ -548,7 +410,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _run_setup(options: SetupOptions, respondent: TerminalRespondent | UnattendedRespondent) -> int:
-    respondent.tell(("Reverie setup. Enter takes what stands in brackets; Ctrl-C leaves all as it is.", ""))
+    respondent.tell("Reverie setup. Enter takes what stands in brackets; Ctrl-C leaves all as it is.", "")
     directory = options.directory
     if directory is None:
         question = SetupQuestion(key="config", text="Directory of the configuration", default=DEFAULT_DIRECTORY)
@@ -557,13 +419,13 @@ def _run_setup(options: SetupOptions, respondent: TerminalRespondent | Unattende
         raise SetupAborted(
             f"{directory} cannot be written: name another directory, or look who owns it", code=BAD_USAGE
         )
-    respondent.set_directory(directory)
+    respondent.directory = directory
     now = read_config_files(directory)
     trees = [parse_yaml(text) for text in now.values()]
     running = bool(now) and _is_gateway_running(directory, trees)
     existing = _existing_answers(directory, trees) if now else None
     if existing is not None:
-        respondent.tell((f"There is a configuration in {directory}: what it says now is proposed.",))
+        respondent.tell(f"There is a configuration in {directory}: what it says now is proposed.")
     persona = _load_default_persona()
     situation = SetupSituation(
         existing=existing,
@@ -574,7 +436,7 @@ def _run_setup(options: SetupOptions, respondent: TerminalRespondent | Unattende
         discord_urls=options.discord_urls,
         model_url=options.model_url,
     )
-    answers = run_flow(run_interview(situation), respondent, directory, polled=running)
+    answers = run_interview(respondent, situation)
     respondent.seen_secrets += [one.value for one in answers.secrets if one.value]
     today = datetime.now(UTC).date().isoformat()
     draft = draft_config(answers, now, persona, _read_existing_files(directory, answers), today)
@@ -637,7 +499,7 @@ def _confirm_write(
         if lines or hidden:
             raise SetupAborted(f"{directory} holds a configuration already; --yes changes it", code=FAILED)
         return True
-    return respondent.confirm(ConfirmQuestion(text="Write it?"))
+    return respondent.confirm("Write it?")
 
 
 def _validate_draft(directory: Path, answers: SetupAnswers, draft: ConfigDraft) -> list[str]:
@@ -666,11 +528,11 @@ class _SecretValues(dict[str, str]):
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
-        self._directory = directory
+        self.directory = directory
 
     def get(self, key: str, default: str | None = None) -> str | None:  # type: ignore[override] # narrower
         try:
-            return resolve_secret(key, self._directory).value or default
+            return resolve_secret(key, self.directory).value or default
         except ValueError:
             return default
 
