@@ -91,12 +91,12 @@ async def run(
     channels: Mapping[ChannelName, Channel] | None = None,
     model: Model | None = None,
     live: LiveSettings | None = None,
-    redact: Redactor | None = None,
+    redactor: Redactor | None = None,
 ) -> None:
     """Run the gateway until `stop` is set; then finish or park the work in progress, within ten seconds, and return.
 
     `channels` and `model`: used in place of the configured ones. `live`: settings that may change at run time.
-    `redact`: redactor with the configuration's secrets; None: one is built from the settings.
+    `redactor`: redactor with the configuration's secrets; None: one is built from the settings.
     Raises `StoreError` if the store cannot be opened or written, `ChannelUnavailable`, `PriceTableError`,
     `NoChannelsLeft`. Any other exception is a bug. On cancellation nothing is finished or parked: what was durable is
     taken up at the next start.
@@ -129,7 +129,7 @@ async def run(
                 model_services=model_services,
                 states=await load_dmn_states(store, [agent.id for agent in settings.agents], clock.now()),
                 chosen=await load_chosen_models(store, settings),
-                redact=redact or Redactor(collect_secrets(settings)),
+                redactor=redactor or Redactor(collect_secrets(settings)),
                 tasks=tasks,
             )
             await gateway.serve(stop)
@@ -185,7 +185,7 @@ class _Gateway:
         model_services: ModelServices,
         states: Mapping[str, DmnState],
         chosen: Mapping[str, str] | None = None,
-        redact: Redactor,
+        redactor: Redactor,
         tasks: asyncio.TaskGroup,
     ) -> None:
         """`states`: DMN state of each agent from the last run. `chosen`: see `load_chosen_models`.
@@ -195,18 +195,18 @@ class _Gateway:
         """
         self.store, self.clock, self.model_services = store, clock, model_services
         self.channels = dict(channels)
-        self.tasks, self.redact = tasks, redact
+        self.tasks, self.redactor = tasks, redactor
         self.outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
         """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
         live = model_services.live
-        live.add_secret_listener(redact.add_secrets)
+        live.add_secret_listener(redactor.add_secrets)
         self.turn_tracker = TurnTracker(clock)
         self.titles = PlaceTitles(
             store,
             names=make_names_lookup(self.channels),
             platform=self._platform,
             is_channel=self.channels.__contains__,
-            redact=redact,
+            redactor=redactor,
         )
         self.people = self._build_people(live)
         access_policy = self.people.policy
@@ -216,7 +216,7 @@ class _Gateway:
         live.add_listener(DerivedSettingsListener(policies.build_attention_policy, self.attention_policy.update))
         bindings = policies.build_bindings(settings)
         live.add_listener(DerivedSettingsListener(policies.build_bindings, bindings.update))
-        self.previews = TurnPreviews(store, clock, self.channels, tasks, redact)
+        self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor)
         self.llm_stats = LlmStats([agent.id for agent in settings.agents], model_services.workspaces.counts.by_path)
         self.media = MediaStore(settings.media, store.path.parent / "media", self.channels, clock)
         live.add_listener(DerivedSettingsListener(lambda new: new.media, self.media.update))
@@ -230,14 +230,14 @@ class _Gateway:
         self.tool_registry = self._build_tool_registry(access_policy, bindings, files)
         self.agents = Agents(self._build_services(access_policy, bindings), model_services, states, chosen)
         store.subscribe(self._on_roles_assigned, RoleAssigned)
-        self.pairing_admin = PairingAdmin(store, clock, redact)
+        self.pairing_admin = PairingAdmin(store, clock, redactor)
         self.operator_actions = OperatorActions(
             store,
             clock,
             self.agents.turn_stopper,
             kill=self.tool_registry.running.kill,
             reload=live.reload,
-            redact=redact,
+            redactor=redactor,
         )
         platforms = {name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)}
         self.stats = GatewayStats(
@@ -322,7 +322,7 @@ class _Gateway:
             ),
             channels=self.channels,
             propose=self._propose_notes,
-            redact=self.redact,
+            redactor=self.redactor,
             titles=self.titles,
         )
 
@@ -354,7 +354,7 @@ class _Gateway:
             files=files,
             judge=self.background_services.internal_intake.judge,
             arrived=self.inbox.add,
-            redact=self.redact,
+            redactor=self.redactor,
             doubt=lambda post, marks_replies: build_uncertain_notice(self.store, post, marks_replies=marks_replies),
         )
 
@@ -412,7 +412,7 @@ class _Gateway:
                 command_prefixes=CommandPrefixes(self.model_services.live, self.channels),
                 tasks=self.tasks,
                 directory=self.model_services.live.directory,
-                redact=self.redact,
+                redactor=self.redactor,
                 notify_owners=self.people.owner_notifier.notify,
                 turn_tracker=self.turn_tracker,
             )
@@ -432,7 +432,7 @@ class _Gateway:
             minds=agent_stats,
             tools=self.tool_registry.stats,
             limits=self.people.stats,
-            redact=self.redact,
+            redactor=self.redactor,
             names=ops.hosts,
             token=ops.token.get_secret_value() if ops.token is not None else None,
             house=lambda: self._build_api_services(release),
@@ -449,7 +449,7 @@ class _Gateway:
             stats=self.stats,
             version=release,
             turn_tracker=self.turn_tracker,
-            redact=self.redact,
+            redactor=self.redactor,
             list_minds=lambda: self.agents.dmn_status,
             list_platforms=lambda: {name: one.capabilities.platform for name, one in self.channels.items()},
             describe_model=lambda: self.agents.model_labels,
@@ -484,7 +484,7 @@ class _Gateway:
             level=lambda: self.background_services.presence.level,
             attention_policy=self.attention_policy,
             handlers=command_registry.handlers,
-            redact=self.redact,
+            redactor=self.redactor,
             approvals=self.tool_registry.approvals,
             tools=self.agents.tool_list,
         )
@@ -514,7 +514,7 @@ class _Gateway:
             travels=self.room_membership,
             runner=self.channel_supervisor,
             stats=self.stats,
-            redact=self.redact,
+            redactor=self.redactor,
             approvals=self.tool_registry.approvals,
             post=self.outbox.put,
             tasks=self.tasks,
@@ -549,7 +549,7 @@ class _Gateway:
             bindings=bindings,
             access_policy=access_policy,
             channel_cards=ChannelCards(
-                self.store, self.clock, capabilities, access_policy, self.redact, titles=self.titles
+                self.store, self.clock, capabilities, access_policy, self.redactor, titles=self.titles
             ),
             media=self.media,
             previews=self.previews,
@@ -564,7 +564,7 @@ class _Gateway:
             on_compacted=self.llm_stats.count_compaction,
             has_waiting=self.inbox.is_waiting,
             tasks=self.tasks,
-            redact=self.redact,
+            redactor=self.redactor,
         )
 
     async def serve(self, stop: asyncio.Event) -> None:

@@ -18,7 +18,7 @@ from gateway.core.clock import Clock, ManualClock
 from gateway.core.control_messages import ControlResponse, PairingRequest
 from gateway.core.facts import AuditRecord, Fact, RoleAssigned
 from gateway.core.identity import ADMIN_ROLES, normalize_person_key
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store, StoreReader
 from gateway.store.effects import EffectFact
 from gateway.store.format import HIDDEN_VALUE, is_request_id
@@ -140,9 +140,9 @@ CLI_EVIDENCE: Final = "may use the gateway's own files"
 class PairingAdmin:
     """Executor of `PairingRequest`s."""
 
-    def __init__(self, store: Store, clock: Clock, redact: Redact | None = None) -> None:
-        """`redact` is applied to the texts of the audit."""
-        self._store, self._clock, self._redact = store, clock, redact or Redactor()
+    def __init__(self, store: Store, clock: Clock, redactor: Redactor) -> None:
+        """`redactor` is applied to the texts of the audit."""
+        self._store, self._clock, self._redactor = store, clock, redactor
 
     async def execute(self, order: PairingRequest) -> ControlResponse:
         """Execute the request and return its result. Raises StoreError: then nothing is done."""
@@ -177,7 +177,7 @@ class PairingAdmin:
             role=OPERATOR,
             rule="the command line",
             at=None,
-            args=self._redact(f"{order.what}{given}{role}"),
+            args=self._redactor(f"{order.what}{given}{role}"),
             ok=ok,
-            result=self._redact(words),
+            result=self._redactor(words),
         )

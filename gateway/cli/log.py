@@ -111,7 +111,7 @@ def format_audit(found: Sequence[AuditRow]) -> list[str]:
     """Render for people: a table, or a sentence if there are none."""
     if not found:
         return ["nobody administered anything"]
-    redact = Redactor()
+    redactor = Redactor()
     lines: list[tuple[str, ...]] = [("entry", "when (UTC)", "who", "role", "where", "what", "result")]
     for seq, at, fact in found:
         where = fact.at.conversation if fact.at is not None else "command line"
@@ -125,7 +125,7 @@ def format_audit(found: Sequence[AuditRow]) -> list[str]:
             f"{fact.what} {fact.args}".rstrip(),
             result,
         )
-        lines.append(tuple(escape_unprintable(redact(cell)) for cell in cells))
+        lines.append(tuple(escape_unprintable(redactor(cell)) for cell in cells))
     return format_table(lines)
 
 
@@ -298,7 +298,7 @@ def log_show_command(args: argparse.Namespace) -> int:
     """Handle `log show`."""
 
     async def run(reader: StoreReader) -> None:
-        redact = _log_redactor(args)
+        redactor = _log_redactor(args)
         last = 50 if args.last is None and args.after is None else args.last
         if last is None:
             pages = _iter_pages(reader, args.after, kinds=args.kind, conversation=args.conversation, match=args.match)
@@ -313,7 +313,7 @@ def log_show_command(args: argparse.Namespace) -> int:
             )
             pages = _iter_single_page(newest)
         async for page in pages:
-            _write_rows(sys.stdout, page, redact, jsonl=args.jsonl)
+            _write_rows(sys.stdout, page, redactor, jsonl=args.jsonl)
 
     return run_with_reader("log", args, run)
 
@@ -322,16 +322,16 @@ def log_tail_command(args: argparse.Namespace) -> int:
     """Handle `log tail`."""
 
     async def run(reader: StoreReader) -> None:
-        redact = _log_redactor(args)
+        redactor = _log_redactor(args)
         page = await reader.entry_rows(limit=max(0, args.n), newest=True)
         last = page or (await reader.entry_rows(limit=1, newest=True) if args.n <= 0 else [])
         position = last[-1][0] if last else 0
-        _write_rows(sys.stdout, page, redact, jsonl=False)
+        _write_rows(sys.stdout, page, redactor, jsonl=False)
         while args.follow:
             sys.stdout.flush()
             await asyncio.sleep(_TAIL_POLL_S)
             async for more in _iter_pages(reader, position):
-                _write_rows(sys.stdout, more, redact, jsonl=False)
+                _write_rows(sys.stdout, more, redactor, jsonl=False)
                 position = more[-1][0]
 
     return run_with_reader("log", args, run)
@@ -357,9 +357,9 @@ def why_command(args: argparse.Namespace) -> int:
 
     async def run(reader: StoreReader) -> None:
         nonlocal found
-        redact, story = _log_redactor(args), await explain_event(reader, args.seq)
+        redactor, story = _log_redactor(args), await explain_event(reader, args.seq)
         found = story is not None
-        sys.stdout.writelines(f"{redact(line)}\n" for line in story or [f"there is no entry {args.seq}"])
+        sys.stdout.writelines(f"{redactor(line)}\n" for line in story or [f"there is no entry {args.seq}"])
 
     return run_with_reader("why", args, run) or (0 if found else 2)
 
@@ -391,9 +391,9 @@ def _log_redactor(args: argparse.Namespace) -> Redactor:
     return made
 
 
-def _write_rows(out: TextIO, page: list[LogRow], redact: Redactor, *, jsonl: bool) -> None:
+def _write_rows(out: TextIO, page: list[LogRow], redactor: Redactor, *, jsonl: bool) -> None:
     out.writelines(
-        (_row_as_json(row) if jsonl else format_entry(LogEntry.from_row(row), redact)) + "\n" for row in page
+        (_row_as_json(row) if jsonl else format_entry(LogEntry.from_row(row), redactor)) + "\n" for row in page
     )
 
 

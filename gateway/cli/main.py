@@ -168,14 +168,14 @@ def _run(args: argparse.Namespace) -> int:
     settings = _load(args.config)
     if settings is None:
         return BAD_USAGE
-    redact = _redactor(settings, args.config)
-    start_logging(logging.DEBUG if args.verbose else logging.INFO, redact, form=args.log)
+    redactor = _redactor(settings, args.config)
+    start_logging(logging.DEBUG if args.verbose else logging.INFO, redactor, form=args.log)
     # Until `_freeze_garbage`: collections during the start take a fifth of its time.
     gc.disable()
-    return asyncio.run(_serve(settings, args.config, redact))
+    return asyncio.run(_serve(settings, args.config, redactor))
 
 
-async def _serve(settings: Settings, directory: Path, redact: Redactor) -> int:
+async def _serve(settings: Settings, directory: Path, redactor: Redactor) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
     from gateway.config.reload import LiveSettings  # noqa: PLC0415 - as above
     from gateway.config.secrets import PriceTableError  # noqa: PLC0415 - as above
@@ -188,7 +188,7 @@ async def _serve(settings: Settings, directory: Path, redact: Redactor) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, live.request_reload)
     settled = asyncio.create_task(_freeze_garbage())
     try:
-        await app.run(settings, stop, live=live, redact=redact)
+        await app.run(settings, stop, live=live, redactor=redactor)
     except (ChannelUnavailable, PriceTableError) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator can fix it; a traceback does not help
         return BAD_USAGE
@@ -231,11 +231,11 @@ def _channels(args: argparse.Namespace) -> int:
     platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
     now = datetime.now(UTC)
     found = asyncio.run(read_gateway_report(settings.store.path, platforms, now))
-    redact = _redactor(settings, args.config)  # reasons quote servers
+    redactor = _redactor(settings, args.config)  # reasons quote servers
     print(
-        redact(found.to_json(now))
+        redactor(found.to_json(now))
         if args.json
-        else "\n".join(escape_unprintable(redact(one)) for one in found.render_lines(now))
+        else "\n".join(escape_unprintable(redactor(one)) for one in found.render_lines(now))
     )
     return DONE
 

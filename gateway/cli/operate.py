@@ -44,6 +44,7 @@ from gateway.core.control_socket import (
 )
 from gateway.core.events import ChannelName
 from gateway.core.logging import show_progress
+from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.ops.health import STALE_HEARTBEAT_S, heartbeat_file
 from gateway.store import Store, StoreError, StoreMissing
@@ -471,7 +472,7 @@ async def _send_pair_order(path: Path, order: PairingRequest) -> ControlResponse
     if order.what == "list":
         return await _list_from_store(path)
     async with await Store.open(path, SystemClock()) as store:
-        answer = await PairingAdmin(store, SystemClock()).execute(order)
+        answer = await PairingAdmin(store, SystemClock(), Redactor()).execute(order)
     if not answer.ok:
         return answer
     return answer.model_copy(update={"lines": (*answer.lines, "no gateway is running: this holds from its next start")})

@@ -30,6 +30,7 @@ from gateway.context.history import HistoryTurn, HistoryView
 from gateway.core.events import ConversationId, Message
 from gateway.core.facts import ConversationRewound, DmnStateSaved, FoldDecision, Seq, TurnRecord, ViewFolded, is_inner
 from gateway.core.identity import ANY_ROOM, AccessPolicy, Role
+from gateway.core.redaction import Redactor
 from gateway.store import LogEntry, Store, StoreError, StoreReader, UnreadEntries
 from gateway.store.schema import create_store_file, migrate_schema, sqlite_uri
 from gateway.stream.media import DescribedAttachment
@@ -257,7 +258,7 @@ async def _render_input(known: "_ReaderBefore", covered: Sequence[LogEntry], tur
     policy = AccessPolicy(
         dm_policy="open", roles=roles, open_rooms={channel: frozenset({ANY_ROOM}) for channel in channels}
     )
-    hearing = ConversationReader(known, policy, _NoMedia())
+    hearing = ConversationReader(known, policy, _NoMedia(), Redactor())
     unread = UnreadEntries(messages=tuple(covered), omitted=turn.omitted, upto=turn.upto, has_changes=True)
     lines = await hearing.render(await hearing.read_current(unread), sees=False)
     return render_prompt_lines([one.line for one in lines], omitted=turn.omitted, plain=plain)

@@ -26,7 +26,7 @@ from gateway.core.facts import LOW, AuditRecord, Judgement, dedup_key
 from gateway.core.format import format_duration, format_time
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
-from gateway.core.redaction import Redact
+from gateway.core.redaction import Redactor
 from gateway.core.text_safety import one_line
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import attention
@@ -70,12 +70,12 @@ class CommandDispatcher:
         *,
         handlers: Mapping[str, CommandHandler] = BASE_HANDLERS,
         own_names: Callable[[ChannelName], Collection[str] | None] = lambda _: None,
-        redact: Redact = str,
+        redactor: Redactor,
         with_titles: Callable[[str], str] = str,
     ) -> None:
         """`config`: returns the present settings.
 
-        `redact` is applied to every answer and audit record. `with_titles` inserts the titles of places into answers.
+        `redactor` is applied to every answer and audit record. `with_titles` inserts the titles of places into answers.
 
         `handlers`: by `name` or `name sub`, complete as `info.find_handler_gaps` checks. `own_names`: as `ours` of
         `parser.parse_command`.
@@ -86,9 +86,9 @@ class CommandDispatcher:
         self._rate_limiter = SlidingWindows()
         self._handlers = handlers
         self._find_own_names = own_names
-        self._redact = redact
+        self._redactor = redactor
         self._with_titles = with_titles
-        self._audit = CommandAudit(access_policy, redact)
+        self._audit = CommandAudit(access_policy, redactor)
 
     async def parse(self, message: Message, listen: ListenMode) -> Command | None:
         """Return the command that a message is; None: an ordinary message, or a place with `listen: off`."""
@@ -129,7 +129,7 @@ class CommandDispatcher:
 
         Append the `effect` of a result before anything else is handled, then settle it.
         """
-        command = replace(command, args=self._redact(command.args))  # answers quote them: no secrets
+        command = replace(command, args=self._redactor(command.args))  # answers quote them: no secrets
         if command.name == "start":  # the payload of a Telegram link is used by nobody here
             command = replace(command, args="")
         decision = decide(self._access_policy, command)
@@ -158,7 +158,7 @@ class CommandDispatcher:
         post = Post(
             key=answer_key(command),
             to=to,
-            text=self._with_titles(self._redact(answer.text)),
+            text=self._with_titles(self._redactor(answer.text)),
             reply_to=MessageId(command.id) if to == command.at else None,
             style="message" if to == command.at else "notice",
             private=private,
@@ -249,8 +249,8 @@ def _build_judgement(command: Command, role: Role, rule: str, *, refused: bool =
 class CommandAudit:
     """Builds the records of administrative commands."""
 
-    def __init__(self, policy: AccessPolicy, redact: Redact) -> None:
-        self._policy, self._redact = policy, redact
+    def __init__(self, policy: AccessPolicy, redactor: Redactor) -> None:
+        self._policy, self._redactor = policy, redactor
         self._refusals = SlidingWindows()
 
     def build_use_facts(
@@ -279,9 +279,9 @@ class CommandAudit:
             role=who.role,
             rule=who.rule,
             at=command.at,
-            args=one_line(self._redact(mask_secrets(row, command.args)), MAX_LINE_CHARS),
+            args=one_line(self._redactor(mask_secrets(row, command.args)), MAX_LINE_CHARS),
             ok=ok,
-            result=one_line(self._redact(_first_line(result)), MAX_LINE_CHARS),
+            result=one_line(self._redactor(_first_line(result)), MAX_LINE_CHARS),
         )
         return EffectFact(fact, key=f"audited:{dedup_key(command)}")
 

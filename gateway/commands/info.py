@@ -29,7 +29,7 @@ from gateway.core.events import Address, Command, ConversationId, MessageId, Pos
 from gateway.core.facts import ApprovalVerdict, Fact, LimitReached, NoteWritten
 from gateway.core.format import describe_channel, format_duration, format_time
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER
-from gateway.core.redaction import Redact
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC
 from gateway.core.text_safety import shorten
 from gateway.runtime.rewind import MOST_EXCHANGES, TURN_RUNNING, RewindAction, RewindRequest, parse_count
@@ -402,9 +402,9 @@ def _format_spending(where: str, sums: Sequence[SpendingSum]) -> str:
 class LogCommands:
     """Handler of `log tail`."""
 
-    def __init__(self, reader: StoreReader, redact: Redact, places: ConversationPrivacy) -> None:
-        """`redact` is applied to an entry's text before it is cut."""
-        self._reader, self._redact, self._places = reader, redact, places
+    def __init__(self, reader: StoreReader, redactor: Redactor, places: ConversationPrivacy) -> None:
+        """`redactor` is applied to an entry's text before it is cut."""
+        self._reader, self._redactor, self._places = reader, redactor, places
 
     @property
     def handlers(self) -> Mapping[str, CommandHandler]:
@@ -430,7 +430,7 @@ class LogCommands:
         return CommandReply(text="\n".join(lines) or "Nothing has happened yet.")
 
     def _format_entry(self, entry: LogEntry) -> str:
-        return shorten(format_entry(entry, self._redact).strip(), MAX_LOG_ENTRY_CHARS)
+        return shorten(format_entry(entry, self._redactor).strip(), MAX_LOG_ENTRY_CHARS)
 
 
 def find_entry_places(entry: LogEntry) -> list[ConversationId]:

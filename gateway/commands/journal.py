@@ -34,7 +34,7 @@ from gateway.context.search import (
 from gateway.core.events import Address, Command, ConversationId
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq, TurnId
 from gateway.core.identity import ADMIN_ROLES
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.store import AppendResult, LogEntry, StoreReader
@@ -96,18 +96,18 @@ class JournalCommands:
         tasks: asyncio.TaskGroup,
         send_follow_up: Callable[[Command, Seq, str], Awaitable[None]],
         approve_note: Callable[[str, Seq, str], Awaitable[str]],
-        redact: Redact | None = None,
+        redactor: Redactor,
     ) -> None:
         """`read_memory` returns an agent's MEMORY.md; may raise OSError.
 
         `send_follow_up` posts a text where the command was given; it takes the command and its entry. `approve_note`:
-        `gateway.context.memory.MemoryStore.approve`. `redact` is applied to notes before they are cut.
+        `gateway.context.memory.MemoryStore.approve`. `redactor` is applied to notes before they are cut.
         """
         self._reader = reader
         self._places = places
         self._forgetter = forgetter
-        self._search = HitBuilder(reader, places, redact)
-        self._redact = redact or Redactor()
+        self._search = HitBuilder(reader, places, redactor)
+        self._redactor = redactor
         self._read_memory = read_memory
         self._read_handwritten = read_handwritten
         self._find_agent = agent_of
@@ -251,12 +251,12 @@ class JournalCommands:
         except OSError as error:
             logger.warning("the journal of %s cannot be read: %s", where.agent, error)
             return []
-        hits = [replace(hit, text=self._redact(hit.text)) for hit in map(to_handwritten_hit, entries)]
+        hits = [replace(hit, text=self._redactor(hit.text)) for hit in map(to_handwritten_hit, entries)]
         return [_VisibleNote("", hit, lasting=False) for hit in hits if _may_see(scope_of_hit(hit), call, where)]
 
     async def _render_memory_file(self, agent: str) -> list[str]:
         try:
-            text = self._redact((await self._read_memory(agent)).strip())
+            text = self._redactor((await self._read_memory(agent)).strip())
         except OSError as error:
             logger.warning("the memory of %s cannot be read: %s", agent, error)
             return ["MEMORY.md cannot be read; my log says why."]

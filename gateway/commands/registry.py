@@ -30,7 +30,7 @@ from gateway.core.events import Address, ChannelName, Command
 from gateway.core.facts import Seq
 from gateway.core.identity import ADMIN_ROLES, identify, person_key
 from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redact
+from gateway.core.redaction import Redactor
 from gateway.runtime.agents import Agents
 from gateway.store import OutboxPost, Store
 from gateway.stream import attention
@@ -61,7 +61,7 @@ class CommandServices:
     travels: RoomMembership
     runner: ChannelSupervisor
     stats: GatewayStats
-    redact: Redact
+    redactor: Redactor
     approvals: Approvals
     post: Callable[[OutboxPost], None]
     tasks: asyncio.TaskGroup
@@ -137,7 +137,7 @@ class CommandRegistry:
             **PendingCommands(store, places).handlers,
             **ModelCommands(services.agents.turn_stopper, services.agents.model_selector).handlers,
             **CrossRoomCommands(places).handlers,
-            **LogCommands(store, services.redact, places).handlers,
+            **LogCommands(store, services.redactor, places).handlers,
             **self._remind.handlers,
             **self._notify.handlers,
             **self._journal.handlers,
@@ -216,7 +216,7 @@ def _build_journal_commands(services: CommandServices, follow_up: CommandFollowU
         tasks=services.tasks,
         send_follow_up=send_follow_up,
         approve_note=background.memory.approve,
-        redact=services.redact,
+        redactor=services.redactor,
     )
 
 

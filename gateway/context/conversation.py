@@ -39,7 +39,7 @@ from gateway.core.events import (
 from gateway.core.facts import INNER_CHANNEL, Fact, MediaRef, PlatformAction, PostQueued, Seq, TurnRecord, address_of
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.permissions import proven_role
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel
 from gateway.store import StoreReader, UnreadEntries
 from gateway.stream.media import DescribedAttachment
@@ -144,13 +144,13 @@ class ConversationReader:
     """Reads and renders the unread messages of a conversation."""
 
     def __init__(
-        self, store: StoreReader, access_policy: AccessPolicy, media: AttachmentSource, redact: Redact | None = None
+        self, store: StoreReader, access_policy: AccessPolicy, media: AttachmentSource, redactor: Redactor
     ) -> None:
-        """`redact` is applied to all text before anything is cut. None: a redactor without configured secrets."""
+        """`redactor` is applied to all text before anything is cut. None: a redactor without configured secrets."""
         self._store = store
         self._access = access_policy
         self._media = media
-        self._redact = redact or Redactor()
+        self._redactor = redactor
         self._find_impersonations = ImpersonationCheck(store, access_policy)
 
     async def read_current(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
@@ -254,12 +254,12 @@ class ConversationReader:
         return tuple(left)
 
     def _redact_message(self, message: Message) -> Message:
-        text = self._redact(message.text)
+        text = self._redactor(message.text)
         return message if text == message.text else replace(message, text=text)
 
     def _render_system_event(self, event: SystemEvent, posts: Mapping[EventId, Post]) -> NoticePieces:
-        post = self._redact(posts[event.id].text if event.id in posts else "")
-        return tuple((kind, self._redact(text)) for kind, text in render_system_event(event, post))
+        post = self._redactor(posts[event.id].text if event.id in posts else "")
+        return tuple((kind, self._redactor(text)) for kind, text in render_system_event(event, post))
 
     def _is_valid_edit(self, edit: MessageEdited, message: Message) -> bool:
         """Return whether the author of the message made the edit, and is not blocked."""
@@ -332,7 +332,7 @@ class ConversationReader:
             is_addressed=is_addressed(message),
             reply_to=(target.name, target.text) if target is not None else None,
             is_edited=one.is_edited,
-            attachments=tuple(map(self._redact, attached)),
+            attachments=tuple(map(self._redactor, attached)),
             is_topic_change=one.is_topic_change,
             is_title_change=one.is_title_change,
         )
@@ -358,11 +358,11 @@ class ConversationReader:
             earlier = stored.fact if stored is not None and isinstance(stored.fact, Message) else None
         if earlier is not None:
             allowed = decide(self._access, earlier).allowed  # a reply does not bring in the words of refused senders
-            text = self._redact(earlier.text)[:REPLY_SNIPPET_CHARS]
+            text = self._redactor(earlier.text)[:REPLY_SNIPPET_CHARS]
             return _ReplyTarget(earlier.sender.name, text, self._text_label(earlier)) if allowed else None
         post = await self._store.find_own_post(place, message.reply_to)
         if post is not None:
-            return _ReplyTarget("you", self._redact(post.text)[:REPLY_SNIPPET_CHARS], await self.label_of_post(post))
+            return _ReplyTarget("you", self._redactor(post.text)[:REPLY_SNIPPET_CHARS], await self.label_of_post(post))
         return _ReplyTarget("you", "", TRUSTED_LABEL) if message.kind == "reply" else None
 
 

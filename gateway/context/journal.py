@@ -48,6 +48,7 @@ from gateway.core.private_files import (
     read_tail,
     replace_private,
 )
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import is_trusted, scope_of_new_note
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
@@ -309,14 +310,21 @@ class NoteForgetter:
     """Forgets notes, for all agents. Call `recover` after the journal and the memory have recovered."""
 
     def __init__(
-        self, store: Store, clock: Clock, places: JournalPlaces, notes: JournalStore, memory: MemoryStore
+        self,
+        store: Store,
+        clock: Clock,
+        places: JournalPlaces,
+        notes: JournalStore,
+        memory: MemoryStore,
+        *,
+        redactor: Redactor,
     ) -> None:
         self._store = store
         self._clock = clock
         self._places = places
         self._journal = notes
         self._memory = memory
-        self._hits = HitBuilder(store, places)
+        self._hits = HitBuilder(store, places, redactor)
         self._lock = asyncio.Lock()
 
     async def recover(self, agents: Iterable[str]) -> None:

@@ -24,7 +24,7 @@ from gateway.core.events import Address, ChannelName, ConversationId, Message
 from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, is_inner
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.permissions import proven_role
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import Visibility
 from gateway.core.tool_spec import ToolSpec
 from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel, label_of_card
@@ -81,17 +81,17 @@ class ChannelCards:
         clock: Clock,
         capabilities: Mapping[ChannelName, Capabilities],
         access_policy: AccessPolicy,
-        redact: Redact | None = None,
+        redactor: Redactor,
         *,
         titles: PlaceTitles | None = None,
     ) -> None:
         """`titles`: titles of places. None: as the log has them."""
-        self._titles = titles or PlaceTitles(store, platform=self._platform)
+        self._titles = titles or PlaceTitles(store, platform=self._platform, redactor=redactor)
         self._store = store
         self._clock = clock
         self._capabilities = capabilities
         self._access = access_policy
-        self._redact = redact or Redactor()
+        self._redactor = redactor
         self._pinned: OrderedDict[ConversationId, ChannelCardPinned] = OrderedDict()
 
     async def card(
@@ -105,7 +105,7 @@ class ChannelCards:
         pinned = self._pinned.get(conversation) or await self._store.pinned_card(conversation)
         if reason := refresh_reason(pinned=pinned is not None, last=last, now=now, folded=folded):
             card = await self._describe_place(place, peer_name)
-            written, role = self._redact(render_channel_card(card)), await self._least_role(place, card)
+            written, role = self._redactor(render_channel_card(card)), await self._least_role(place, card)
             if pinned is None or (written, role) != (pinned.text, pinned.least_role):
                 pinned = ChannelCardPinned(text=written, reason=reason, least_role=role)
                 await self._store.append([NewEntry(fact=pinned, at=now, conversation=conversation)])
@@ -145,7 +145,7 @@ class ChannelCards:
         changed = await self._store.last_topic_change(conversation)
         if changed is None or not decide(self._access, changed).allowed:  # refused senders do not write cards either
             return ""
-        return self._redact(changed.text or "")
+        return self._redactor(changed.text or "")
 
     async def _least_role(self, place: Address, card: ChannelCard) -> str:
         """Return the lowest role of those who may have chosen words in the card: a topic, a thread's name.
@@ -158,7 +158,7 @@ class ChannelCards:
         if not card.topic:
             return "owner"
         changed = await self._store.last_topic_change(place.conversation)
-        if changed is None or self._redact(changed.text or "") != card.topic:
+        if changed is None or self._redactor(changed.text or "") != card.topic:
             return ANYBODY_ROLE
         return proven_role(role_of(self._access, changed.at, changed.sender), verified=changed.sender.verified)
 

@@ -41,7 +41,7 @@ from gateway.context.search import (
 from gateway.core.clock import Clock
 from gateway.core.facts import AMBIENT, Seq, TurnRecord
 from gateway.core.process import ProgramNotStarted, run_program, select_environment
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext
 from gateway.store import EntryLocation, StoreReader
 
@@ -210,9 +210,9 @@ class AgentFileCache:
 class RecallBuilder:
     """Builder of the recalled text, within a limit of tokens."""
 
-    def __init__(self, tokens: int, redact: Redact = str) -> None:
-        """`redact` is applied to each line."""
-        self._redact = redact
+    def __init__(self, tokens: int, redactor: Redactor) -> None:
+        """`redactor` is applied to each line."""
+        self._redactor = redactor
         self._tokens = tokens
         self._lines = [RECALL_HEADER]
         self._names: list[str] = []
@@ -237,7 +237,7 @@ class RecallBuilder:
         if not key or key in self._texts:
             return True
         for max_chars in sizes:
-            lines = [*self._lines, self._redact(line(max_chars))]
+            lines = [*self._lines, self._redactor(line(max_chars))]
             if estimate_tokens("\n".join(lines)) <= self._tokens:
                 self._lines = lines
                 self._names.append(name)
@@ -295,20 +295,20 @@ class AmbientRecall:
         memory: Callable[[str], Awaitable[str]],
         read_handwritten: ReadHandwritten,
         clock: Clock,
+        redactor: Redactor,
         prefetch: PrefetchCommand | None = None,
-        redact: Redact | None = None,
     ) -> None:
         """`memory` and `read_handwritten` as in `gateway.context.search.RecallSearch`.
 
         `prefetch`: the operator's command; None: there is none.
         """
         self._reader = reader
-        self._hit_builder = HitBuilder(reader, places, redact)
+        self._hit_builder = HitBuilder(reader, places, redactor)
         self._file_cache = AgentFileCache(memory, read_handwritten)
         self._clock = clock
         self.prefetch = prefetch
         """May be replaced at any time."""
-        self._redact = redact or Redactor()
+        self._redactor = redactor
         self._notes = set[int]()
         self._notes_upto = 0
         self._view_starts: dict[Seq, Seq] = {}
@@ -334,7 +334,7 @@ class AmbientRecall:
         """
         if not lines or tokens <= RECALL_HEADER_TOKENS:
             return RecallResult()
-        builder = RecallBuilder(tokens, self._redact)
+        builder = RecallBuilder(tokens, self._redactor)
         async with asyncio.TaskGroup() as group:
             fetching = group.create_task(self._run_prefetch(context, lines)) if is_addressed else None
             looking = self._search(

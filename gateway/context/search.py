@@ -20,7 +20,7 @@ import regex
 from agent.journal import REMEMBERED_TITLE, JournalEntry, to_single_line
 from gateway.core.events import ConversationId, Message, MessageEdited
 from gateway.core.facts import NoteWritten, Seq, TurnId, TurnRecord
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import TRUSTED_ROLES, is_shared_scope, is_trusted
 from gateway.core.tool import ToolContext
 from gateway.core.trust import recorded_label
@@ -196,10 +196,11 @@ class RecallSearch:
         places: SearchPlaces,
         memory: Callable[[str], Awaitable[str]],
         read_handwritten: ReadHandwritten,
+        redactor: Redactor,
     ) -> None:
         """`memory` returns an agent's MEMORY.md. May raise OSError."""
         self._reader = reader
-        self._hit_builder = HitBuilder(reader, places)
+        self._hit_builder = HitBuilder(reader, places, redactor)
         self._memory = memory
         self._read_handwritten = read_handwritten
 
@@ -260,11 +261,11 @@ class RecallSearch:
 class HitBuilder:
     """Turns log entries into hits."""
 
-    def __init__(self, reader: StoreReader, places: SearchPlaces, redact: Redact | None = None) -> None:
-        """`redact` is applied to texts before anything is cut."""
+    def __init__(self, reader: StoreReader, places: SearchPlaces, redactor: Redactor) -> None:
+        """`redactor` is applied to texts before anything is cut."""
         self._reader = reader
         self._places = places
-        self._redact = redact or Redactor()
+        self._redactor = redactor
 
     async def scope_of(self, one: LogEntry | EntryLocation) -> str:
         """Return the scope of an entry. For a note without its text: the widest possible scope."""
@@ -295,7 +296,7 @@ class HitBuilder:
                 at=one.at,
                 scope=scope,
                 origin=origin,
-                text=self._redact(note_text(fact)),
+                text=self._redactor(note_text(fact)),
                 handle=handle,
                 is_foreign=foreign,
             )
@@ -307,7 +308,7 @@ class HitBuilder:
                 one,
                 scope,
                 f"{origin}, {place}",
-                self._redact(fact.text),
+                self._redactor(fact.text),
                 foreign=await self._is_foreign_turn(fact.turn),
             )
         if not isinstance(fact, Message | MessageEdited):
@@ -322,7 +323,7 @@ class HitBuilder:
         origin = f"{sanitize_name(fact.sender.name)} ({judged.role}{edited}), {place}"
         carries = isinstance(first.fact, Message) and (bool(first.fact.carried) or bool(fact.carried))
         return _build_hit(
-            one, scope, origin, self._redact(fact.text), foreign=carries or judged.role not in TRUSTED_ROLES
+            one, scope, origin, self._redactor(fact.text), foreign=carries or judged.role not in TRUSTED_ROLES
         )
 
     def _format_place(self, conversation: ConversationId, context: ToolContext) -> str:

@@ -19,7 +19,7 @@ from gateway.core.events import Alarm, ChannelName, ConversationId, PresenceLeve
 from gateway.core.facts import AudienceReported
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.private_files import agent_directory
-from gateway.core.redaction import Redact
+from gateway.core.redaction import Redactor
 from gateway.store import Store
 from gateway.stream import attention, policies
 from gateway.stream.inbox import ReadyConversation
@@ -56,7 +56,7 @@ class BackgroundServices:
         callbacks: ServiceCallbacks,
         channels: Mapping[ChannelName, Channel] | None = None,
         propose: Callable[[str, Sequence[DreamNote]], Awaitable[None]] | None = None,
-        redact: Redact | None = None,
+        redactor: Redactor,
         titles: PlaceTitles | None = None,
     ) -> None:
         """`channels`: channels that exist now. None: readers of a place are unknown.
@@ -87,7 +87,7 @@ class BackgroundServices:
         self.journal_store = JournalStore(store, clock, self.agent_directory)
         self.memory = MemoryStore(store, clock, self.agent_directory)
         self.dreamer = Dreamer(store, self.journal_store, self.memory, propose)
-        self.forgetter = NoteForgetter(store, clock, self.places, self.journal_store, self.memory)
+        self.forgetter = NoteForgetter(store, clock, self.places, self.journal_store, self.memory, redactor=redactor)
         dmn = settings.dmn
         self.reminders = ReminderService(
             store, clock, timezone=dmn.timezone, max_count=dmn.max_reminders, fire=self._fire_alarm
@@ -96,8 +96,8 @@ class BackgroundServices:
         live.add_listener(DerivedSettingsListener(lambda new: new, self._apply_settings))
         self.evidence = EvidenceStore(store, clock, self.places)
         sources = (self.places, self.memory.read, self.journal_store.read_handwritten)
-        self.recall_search = RecallSearch(store, *sources)
-        self.ambient_recall = AmbientRecall(store, *sources, clock, _build_prefetch_command(settings), redact)
+        self.recall_search = RecallSearch(store, *sources, redactor)
+        self.ambient_recall = AmbientRecall(store, *sources, clock, redactor, _build_prefetch_command(settings))
 
     def _apply_settings(self, new: Settings) -> None:
         self.reminders.timezone, self.reminders.max_count = new.dmn.timezone, new.dmn.max_reminders

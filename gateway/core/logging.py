@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, TextIO, cast
 
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 
 _TITLE_LOOKUP: ContextVar[Callable[[str], str]] = ContextVar("title")
@@ -63,22 +63,22 @@ def set_title_lookup(title: Callable[[str], str]) -> None:
 
 
 def start_logging(
-    level: int, redact: Redact | None = None, *, form: LogFormat = "auto", stream: TextIO | None = None
+    level: int, redactor: Redactor | None = None, *, form: LogFormat = "auto", stream: TextIO | None = None
 ) -> None:
-    """Log one line per event, to standard error if `stream` is None. `redact`: None where no secrets are known.
+    """Log one line per event, to standard error if `stream` is None. `redactor`: None where no secrets are known.
 
     Uncaught exceptions are logged, too: Python itself would print them unredacted.
     """
     out = stream or sys.stderr
     handler = logging.StreamHandler(out)
-    handler.setFormatter(build_formatter(redact or Redactor(), form, terminal=out.isatty()))
+    handler.setFormatter(build_formatter(redactor or Redactor(), form, terminal=out.isatty()))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     sys.excepthook = _log_uncaught
     for noisy in NOISY_LOGGERS:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def build_formatter(redact: Redact, form: LogFormat, *, terminal: bool) -> logging.Formatter:
+def build_formatter(redactor: Redactor, form: LogFormat, *, terminal: bool) -> logging.Formatter:
     """Build the formatter of log lines; with colours on a terminal unless `NO_COLOR` is set (https://no-color.org)."""
     with _without_rich():
         import structlog  # noqa: PLC0415 - the commands that log nothing start faster without it
@@ -96,7 +96,7 @@ def build_formatter(redact: Redact, form: LogFormat, *, terminal: bool) -> loggi
     last: list[_Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.processors.format_exc_info,
-        _CleanProcessor(redact),
+        _CleanProcessor(redactor),
         lines,
     ]
     return structlog.stdlib.ProcessorFormatter(
@@ -111,8 +111,8 @@ def _add_context(_logger: object, _name: str, event: _LogEvent) -> _LogEvent:
 class _CleanProcessor:
     """Processor that redacts all values of a line and escapes terminal escapes."""
 
-    def __init__(self, redact: Redact) -> None:
-        self._redact = redact
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
 
     def __call__(self, _logger: object, _name: str, event: _LogEvent) -> _LogEvent:
         return {key: self._clean_value(key, value) for key, value in event.items()}
@@ -120,7 +120,7 @@ class _CleanProcessor:
     def _clean_value(self, key: str, value: object) -> object:
         if not isinstance(value, str):
             return value
-        clean = self._redact(value)
+        clean = self._redactor(value)
         # A traceback has several lines, and each of them may quote untrusted text.
         return (
             "\n".join(map(escape_unprintable, clean.split("\n"))) if key == "exception" else escape_unprintable(clean)

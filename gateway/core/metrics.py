@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 from pydantic import TypeAdapter
 
 from gateway.core.events import ChannelName, ConnectionChanged, Notification
+from gateway.core.redaction import Redactor
 
 ChannelState = Literal["connecting", "up", "down", "refused"]
 """`refused`: the platform rejected the account, and it stays off."""
@@ -238,15 +239,15 @@ def render_metrics(
     snapshot: GatewaySnapshot,
     now: datetime,
     version: str,
+    redactor: Redactor,
     more: Iterable[MetricFamily] = (),
-    redact: Callable[[str], str] = str,
 ) -> str:
     """Return every metric with its help text, ready to be scraped. Ends in a line feed, as the format requires.
 
-    `redact` is applied to each label value: models and servers chose some of them.
+    `redactor` is applied to each label value: models and servers chose some of them.
     """
     families = (*_channel_families(snapshot, now, version), *more)
-    return "".join(f"{line}\n" for family in families for line in _family_lines(family, redact))
+    return "".join(f"{line}\n" for family in families for line in _family_lines(family, redactor))
 
 
 def _channel_families(snapshot: GatewaySnapshot, now: datetime, version: str) -> Iterator[MetricFamily]:
@@ -302,11 +303,11 @@ def _build_family(
     )
 
 
-def _family_lines(family: MetricFamily, redact: Callable[[str], str]) -> Iterator[str]:
+def _family_lines(family: MetricFamily, redactor: Redactor) -> Iterator[str]:
     yield f"# HELP {family.name} {family.help_text}"
     yield f"# TYPE {family.name} {family.kind}"
     for labels, value, suffix in family.samples:
-        label_text = ",".join(f'{label}="{_escape_label(redact(text))}"' for label, text in labels.items())
+        label_text = ",".join(f'{label}="{_escape_label(redactor(text))}"' for label, text in labels.items())
         name = f"{family.name}{suffix}"
         yield f"{name}{{{label_text}}} {value:.17g}" if label_text else f"{name} {value:.17g}"
 

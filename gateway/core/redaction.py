@@ -35,8 +35,6 @@ _MAX_ROUNDS: Final = 4
 _CACHED_TEXTS: Final = 1_024
 _CACHED_TEXT_CHARS: Final = 100
 """Maximal length of a cached text: the same few names are in most texts."""
-Redact = Callable[[str], str]
-"""`Redactor.__call__`."""
 
 
 def looks_random(text: str) -> bool:

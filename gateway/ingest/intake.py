@@ -54,7 +54,7 @@ from gateway.core.facts import (
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, person_key, role_of
 from gateway.core.logging import log_context
 from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redact
+from gateway.core.redaction import Redactor
 from gateway.runtime.rewind import Rewinder
 from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store, StoreError, StoreReader
 from gateway.stream import attention, policies
@@ -473,7 +473,7 @@ class IntakeServices:
     """Policy of attention. None: the configured one."""
     handlers: Mapping[str, CommandHandler] = field(default_factory=lambda: BASE_HANDLERS)
     """Command handlers, by `name` or `name sub`."""
-    redact: Redact = str
+    redactor: Redactor
     """Applied to answers of commands, and to audit records."""
     approvals: Approvals | None = None
     """As `CommandContext.approvals`."""
@@ -486,7 +486,9 @@ class ChannelIntakes(Mapping[ChannelName, Intake]):
 
     def __init__(self, services: IntakeServices, callbacks: IntakeCallbacks) -> None:
         self._services, self._callbacks, self._rules = services, callbacks, _build_rules(services)
-        self._titles = services.titles or PlaceTitles(services.store, names=make_names_lookup(services.channels))
+        self._titles = services.titles or PlaceTitles(
+            services.store, names=make_names_lookup(services.channels), redactor=services.redactor
+        )
         self._intakes: dict[ChannelName, Intake] = {}
 
     def __getitem__(self, name: ChannelName) -> Intake:
@@ -526,7 +528,7 @@ def _build_rules(services: IntakeServices) -> IntakeRules:
         lambda: live.settings.commands,
         handlers=services.handlers,
         own_names=_make_nick_lookup(services.channels),
-        redact=services.redact,
+        redactor=services.redactor,
         with_titles=services.titles.add_titles if services.titles is not None else str,
     )
     loops = BotLoopGuard()

@@ -11,7 +11,7 @@ from gateway.core.clock import Clock
 from gateway.core.control_messages import ControlResponse, KillToolRequest, ReloadRequest, StopTurnRequest
 from gateway.core.events import Address, ConversationId
 from gateway.core.facts import AuditRecord
-from gateway.core.redaction import Redact
+from gateway.core.redaction import Redactor
 from gateway.runtime.turn import TurnStopper
 from gateway.store import NewEntry, Store
 
@@ -33,10 +33,10 @@ class OperatorActions:
         *,
         kill: Callable[[ConversationId], Sequence[str]],
         reload: Callable[[], Awaitable[ReloadResult]],
-        redact: Redact,
+        redactor: Redactor,
     ) -> None:
         """`kill` ends the tools that run in a conversation and returns their names. `reload`: `LiveSettings.reload`."""
-        self._store, self._clock, self._stopping, self._kill, self._redact = store, clock, stopping, kill, redact
+        self._store, self._clock, self._stopping, self._kill, self._redactor = store, clock, stopping, kill, redactor
         self._reload_settings = reload
 
     async def carry_out(self, order: _OperatorOrder) -> ControlResponse:
@@ -76,7 +76,7 @@ class OperatorActions:
         result = await self._reload_settings()
         ok = not (result.problems or result.read_error)
         await self._store.append([self._build_audit_entry(order, None, ok=ok, words=str(result))])
-        return ControlResponse(ok=ok, lines=tuple(map(self._redact, result.lines)))
+        return ControlResponse(ok=ok, lines=tuple(map(self._redactor, result.lines)))
 
     def _build_audit_entry(
         self, order: StopTurnRequest | KillToolRequest | ReloadRequest, at: Address | None, *, ok: bool, words: str
@@ -84,13 +84,13 @@ class OperatorActions:
         fact = AuditRecord(
             what=order.kind,
             by=OPERATOR,
-            name=self._redact(order.by),
+            name=self._redactor(order.by),
             evidence=EVIDENCE,
             role=OPERATOR,
             rule="runs the gateway",
             at=at,
             args="",
             ok=ok,
-            result=self._redact(words),
+            result=self._redactor(words),
         )
         return NewEntry(fact=fact, at=self._clock.now(), conversation=at.conversation if at is not None else None)

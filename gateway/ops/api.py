@@ -317,7 +317,7 @@ class ApiRouter:
             await titles.load([ConversationId(named) for _, named in find_untitled(dumped)])
             add_titles(dumped, titles.title)
             return HttpResponse(
-                body=serialize_answer(dumped, self._services.redact, chars=row.max_text_chars), content_type=JSON_TYPE
+                body=serialize_answer(dumped, self._services.redactor, chars=row.max_text_chars), content_type=JSON_TYPE
             )
         except HttpProblem as refused:
             return refused.response

@@ -20,7 +20,7 @@ from gateway.core.control_messages import ControlRequest, ControlResponse, DmnSt
 from gateway.core.events import Address, CacheTtl, ChannelName, ConversationId, DeliveryReport, Usage
 from gateway.core.facts import AuditRecord, PostQueued, Seq, is_inner
 from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redact
+from gateway.core.redaction import Redactor
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
 from gateway.ops import api_models as models
@@ -46,7 +46,7 @@ class ApiServices:
     stats: GatewayStats
     version: str
     turn_tracker: TurnTracker
-    redact: Redact
+    redactor: Redactor
     list_minds: Callable[[], Sequence[DmnStatus]]
     list_platforms: Callable[[], Mapping[ChannelName, str]]
     """Platform name of each channel."""
@@ -272,14 +272,14 @@ def _build_summary(
     backend: ApiBackend, one: ConversationRow, running: set[ConversationId]
 ) -> models.ConversationSummary:
     place, last = Address.parse(one.conversation), one.last
-    redact = backend.services.redact
+    redactor = backend.services.redactor
     return models.ConversationSummary(
         conversation=one.conversation,
         agent=find_agent(backend, one.conversation),
         platform=backend.services.list_platforms().get(ChannelName(place.channel), ""),
         last_at=last.at if last is not None else one.at,
         last_seq=last.seq if last is not None else one.seq,
-        last_text=shorten(redact(describe_contents(last.fact)), MAX_LAST_TEXT_CHARS) if last is not None else "",
+        last_text=shorten(redactor(describe_contents(last.fact)), MAX_LAST_TEXT_CHARS) if last is not None else "",
         last_who=actor_name(last.fact) if last is not None else "",
         unread=one.unread,
         running=one.conversation in running,
@@ -487,9 +487,9 @@ _CONVERSATION_KEYS: Final = ("conversation", "to", "place")
 """Keys whose value is a conversation."""
 
 
-def serialize_answer(tree: object, redact: Redact, *, chars: int = MAX_TEXT_CHARS) -> bytes:
+def serialize_answer(tree: object, redactor: Redactor, *, chars: int = MAX_TEXT_CHARS) -> bytes:
     """Serialize a dumped answer to JSON in UTF-8, redacted and cut."""
-    redacted = redact_tree(tree, redact, chars)
+    redacted = redact_tree(tree, redactor, chars)
     return json.dumps(redacted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
@@ -512,12 +512,12 @@ def add_titles(tree: object, title: Callable[[str], str]) -> None:
         part["title"] = title(conversation)
 
 
-def redact_tree(tree: object, redact: Redact, chars: int = MAX_TEXT_CHARS) -> object:
+def redact_tree(tree: object, redactor: Redactor, chars: int = MAX_TEXT_CHARS) -> object:
     """Return the tree with its texts redacted and cut. Keys of mappings are not changed."""
     if isinstance(tree, str):
-        return shorten(redact(tree), chars) if tree else tree
+        return shorten(redactor(tree), chars) if tree else tree
     if isinstance(tree, dict):
-        return {key: redact_tree(value, redact, chars) for key, value in tree.items()}
+        return {key: redact_tree(value, redactor, chars) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [redact_tree(value, redact, chars) for value in tree]
+        return [redact_tree(value, redactor, chars) for value in tree]
     return tree

@@ -333,7 +333,7 @@ class SseEncoder:
             )
             dumped = event.model_dump(mode="json")
             add_titles(dumped, self._services.titles.title)
-            redacted = redact_tree(dumped, self._services.redact, chars)
+            redacted = redact_tree(dumped, self._services.redactor, chars)
             data = json.dumps(redacted, ensure_ascii=False, separators=(",", ":"))  # one line: JSON escapes line ends
             lines.append(f"event: {_EVENT_NAMES[type(event)]}\ndata: {data}\n\n")
         return SseFrame(seq=seq, data="".join(lines).encode("utf-8", "replace"), event_count=len(events))
@@ -382,7 +382,7 @@ class SseEncoder:
         if one.text:
             self._growing[running.turn] = running, one.text
             text = _LAST_WORD.sub("", presentable_text(one.text)).rstrip()
-            yield from self._build_text_events(running, one.at, self._services.redact(text))
+            yield from self._build_text_events(running, one.at, self._services.redactor(text))
 
     def _build_closing_events(self, one: LogAppended) -> Iterator[models.ApiEvent]:
         """Yield the last text of the turns that end in these entries."""
@@ -397,7 +397,7 @@ class SseEncoder:
             yield from _build_thinking_events(running, at, word)
         running, whole = self._growing.pop(turn, (None, ""))
         if running is not None:
-            yield from self._build_text_events(running, at, self._services.redact(presentable_text(whole)).rstrip())
+            yield from self._build_text_events(running, at, self._services.redactor(presentable_text(whole)).rstrip())
         self._sent_text.pop(turn, None)
 
     def _build_text_events(self, running: RunningTurn, at: datetime, now: str) -> Iterator[models.ApiEvent]:

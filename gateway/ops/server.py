@@ -27,7 +27,7 @@ from gateway.core.events import Notification
 from gateway.core.facts import Judgement, TurnRecord
 from gateway.core.format import describe_problem
 from gateway.core.metrics import ChannelStats, GatewayStats, LimitStats
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.ops.health import run_heartbeat
 from gateway.ops.http import (
     JSON_TYPE,
@@ -195,14 +195,14 @@ def build_pages(
     *,
     tools: ToolStats | None = None,
     limits: LimitStats | None = None,
-    redact: Redact | None = None,
+    redactor: Redactor,
 ) -> PageFactories:
     """Build `/health` (the process lives), `/ready` (it is connected) and `/metrics` (for Prometheus).
 
     `llm`, `minds`, `tools`, `limits`: sources of the metrics of models, agents, tools and reached limits; None: these
-    metrics are left out. `redact` is applied to the labels of metrics.
+    metrics are left out. `redactor` is applied to the labels of metrics.
     """
-    clean = redact or Redactor()
+    clean = redactor
 
     def health() -> HttpResponse:
         started = stats.snapshot().started
@@ -222,7 +222,7 @@ def build_pages(
 
     def metric() -> HttpResponse:
         more = [family for source in (llm, minds, tools, limits) if source is not None for family in source.families()]
-        text = metrics.render_metrics(stats.snapshot(), clock.now(), version, more, clean)
+        text = metrics.render_metrics(stats.snapshot(), clock.now(), version, clean, more)
         return HttpResponse(body=text, content_type=metrics.CONTENT_TYPE)
 
     return {"/health": health, "/ready": ready, "/metrics": metric}
@@ -477,7 +477,7 @@ class OpsService:
         minds: AgentStats | None = None,
         tools: ToolStats | None = None,
         limits: LimitStats | None = None,
-        redact: Redact | None = None,
+        redactor: Redactor,
         names: Collection[str] = (),
         token: str | None = None,
         house: "Callable[[], ApiServices] | None" = None,
@@ -486,7 +486,7 @@ class OpsService:
     ) -> None:
         """`llm`, `minds`, `tools`, `limits`: sources of metrics; None: these metrics are left out.
 
-        `minds` and `tools` listen to the store. `redact` is applied to the labels of metrics. `names`, `token`: see
+        `minds` and `tools` listen to the store. `redactor` is applied to the labels of metrics. `names`, `token`: see
         `OpsSite`. `house`: creates the services of the API at its first request; None: there is no API. `look`: called
         every few seconds.
         """
@@ -499,7 +499,7 @@ class OpsService:
             clock, onlookers or TurnTracker(clock), lambda: self._site.open_router().create_encoder()
         )
         self._site = OpsSite(
-            build_pages(stats, clock, version, llm, minds, tools=tools, limits=limits, redact=redact),
+            build_pages(stats, clock, version, llm, minds, tools=tools, limits=limits, redactor=redactor),
             host=host,
             names=names,
             token=token,

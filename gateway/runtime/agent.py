@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
 
@@ -36,7 +36,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, ConversationId, RequestUsage
 from gateway.core.facts import TurnRecord, is_inner
 from gateway.core.identity import AccessPolicy
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.core.tool import Tool, tools_of
 from gateway.runtime.dream_turn import DreamTurnRunner
 from gateway.runtime.lane import TurnHandle
@@ -89,7 +89,7 @@ class GatewayServices:
     """Start a task whose failure stops the gateway."""
     limits: UsageLimiter | None = None
     """Budgets of people. None: there are none."""
-    redact: Redact = field(default_factory=Redactor)
+    redactor: Redactor
     """Applied to all that a model reads and writes."""
 
 
@@ -193,7 +193,7 @@ class AgentRuntime:
             access_policy=services.access_policy,
             limits=services.limits,
             ceiling_usd=self.agent_model.ceiling_usd,
-            redact=services.redact,
+            redactor=services.redactor,
             surface=self.surface,
             has_late_tools=services.tool_registry.has_dynamic_tools,
             skill_catalogue=self._skill_catalogue,
@@ -301,7 +301,7 @@ class Agent:
             has_waiting=services.has_waiting,
         )
         self._budget = DailyBudget(left_usd=self._budget_left_usd)
-        reader = ConversationReader(services.store, services.access_policy, services.media, services.redact)
+        reader = ConversationReader(services.store, services.access_policy, services.media, services.redactor)
         self._digest_builder = build_digest_builder(
             services, agent.id, reader, owns, is_small_model=lambda: self.model.family == "local"
         )

@@ -27,7 +27,7 @@ from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, ConversationId, Message, Post, PostKey, RequestUsage
 from gateway.core.facts import AMBIENT, PostQueued, Seq, TurnId, TurnRecord
 from gateway.core.logging import log_context
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.runtime.lane import TurnHandle, TurnInterrupted
 from gateway.runtime.turn_input import BLOCKED_REASON, MAX_UNREAD_LINES, AgentContext, TurnRun
 from gateway.store import AppendResult, NewEntry, OutboxPost, Store, StoreError
@@ -133,7 +133,7 @@ class TurnRunner:
         self._post = post
         self._on_answered = on_answered
         self._tracker = tracker or TurnTracker(context.clock)
-        self._recorder = TurnRecorder(context.store, context.clock, context.agent_id, context.redact)
+        self._recorder = TurnRecorder(context.store, context.clock, context.agent_id, context.redactor)
 
     def forget_view(self, conversation: ConversationId) -> None:
         """Drop the cached view of a place, because other code wrote to its log."""
@@ -336,16 +336,16 @@ class TurnRunner:
 class TurnRecorder:
     """Writes an agent's turns to the log."""
 
-    def __init__(self, store: Store, clock: Clock, agent_id: str, redact: Redact | None = None) -> None:
-        """`redact` is applied to replies and reasons."""
+    def __init__(self, store: Store, clock: Clock, agent_id: str, redactor: Redactor) -> None:
+        """`redactor` is applied to replies and reasons."""
         self._store = store
         self._clock = clock
         self._agent_id = agent_id
-        self._redact = redact or Redactor()
+        self._redactor = redactor
 
     def build_record(self, start: TurnStart, outcome: TurnOutcome, consumed: ConsumedInput) -> TurnRecord:
         """Return the record of a turn, with the text for whoever waits for an answer."""
-        text, basis = self._redact(outcome.text), consumed.basis
+        text, basis = self._redactor(outcome.text), consumed.basis
         if outcome.outcome == "failed":
             logger.error("turn %s failed: %s", start.turn, outcome.reason)
             text = FAILURE_TEXTS[outcome.cause] if _is_answer_awaited(start, consumed) else ""
@@ -357,7 +357,7 @@ class TurnRecorder:
             upto=consumed.upto,
             outcome=outcome.outcome,
             text=text,
-            reason=self._redact(outcome.reason),
+            reason=self._redactor(outcome.reason),
             failure=outcome.cause if outcome.outcome == "failed" else "",
             model=outcome.model,
             usage=outcome.usage,
@@ -477,7 +477,7 @@ async def build_stop_record(context: AgentContext, conversation: ConversationId,
     newest = await context.store.newest_entries(1)
     upto = max([unread.upto, *[one.seq for one in newest]])  # there may be more unread entries than one turn takes
     consumed = ConsumedInput(rendered=rendered, omitted=count_omitted(unread, rendered), upto=Seq(upto))
-    return TurnRecorder(context.store, context.clock, context.agent_id, context.redact).build_record(
+    return TurnRecorder(context.store, context.clock, context.agent_id, context.redactor).build_record(
         start, TurnOutcome(outcome="yielded", reason=why), consumed
     )
 

@@ -50,7 +50,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, Alarm, ConversationId, Sender
 from gateway.core.facts import ReminderSet, Seq, is_inner
 from gateway.core.identity import AccessPolicy
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.core.tool import Requester, ToolContext, TurnTrust
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, UNKNOWN_LABEL, TrustLabel
@@ -123,7 +123,7 @@ class AgentContext:
     """Return the catalogue of skills."""
     describe_tools: Callable[[ConversationId, Sequence[str]], Awaitable[str]] = _no_text
     """Return the present state of the tools for people with these roles; empty: nothing to report."""
-    redact: Redact = field(default_factory=Redactor)
+    redactor: Redactor
     """Applied to the replies of a turn."""
     max_tool_rounds: int = 8
     """Answers with tool calls in one turn."""

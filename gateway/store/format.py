@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from gateway.core.events import (
@@ -61,6 +60,7 @@ from gateway.core.facts import (
     UnreadDismissed,
     ViewFolded,
 )
+from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store.types import LogEntry
 
@@ -76,14 +76,14 @@ _REQUEST_ID = re.compile(r"[a-z]{5}|[A-Za-z0-9._-]+[:/][^\s`]+")
 """Names of requests, as `gateway.access.pairing` makes them; people and rooms, as lists show them."""
 
 
-def format_entry(entry: LogEntry, redact: Callable[[str], str] = str) -> str:
+def format_entry(entry: LogEntry, redactor: Redactor) -> str:
     """Format one entry, without a line end and without any character that could control a terminal.
 
-    `redact` is applied to its text before that is escaped.
+    `redactor` is applied to its text before that is escaped.
     """
     time = entry.at.strftime("%Y-%m-%d %H:%M:%S")
     cause = f"  (of {entry.cause})" if entry.cause is not None else ""
-    text = redact(describe(entry.fact))
+    text = redactor(describe(entry.fact))
     return escape_unprintable(f"{entry.seq:>8}  {time}  {entry.kind:<10}  {entry.conversation or '-'}  {text}{cause}")
 
 

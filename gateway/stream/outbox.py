@@ -52,7 +52,7 @@ from gateway.core.events import (
 from gateway.core.facts import Fact, Judgement, PartSendEnded, PartSendStarted, PostQueued, dedup_key
 from gateway.core.logging import log_context
 from gateway.core.private_files import read_private, replace_private
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
 from gateway.stream.inbox import ReadyConversation
 
@@ -360,13 +360,13 @@ class Outbox:
         files: OutgoingFiles | None = None,
         judge: Callable[[DeliveryReport], Judgement | None] = lambda _: None,
         arrived: Callable[[ReadyConversation], None] = lambda _: None,
-        redact: Redact | None = None,
+        redactor: Redactor,
         doubt: Callable[[Post, bool], Awaitable[Post | None]] | None = None,
     ) -> None:
         """`files`: None, if nobody else stores any.
 
         `judge` judges the report of a failed delivery of a turn's post (None: ignore it), which is recorded with it;
-        `arrived` is called if it is due. Reports of the gateway's own posts are not judged. `redact` is applied to
+        `arrived` is called if it is due. Reports of the gateway's own posts are not judged. `redactor` is applied to
         every outgoing text. `doubt` makes the notice for the recipient of a post that may not have arrived
         (`uncertain_sends.build_uncertain_notice`); None: no notice.
         """
@@ -377,7 +377,7 @@ class Outbox:
         self._files = files or OutgoingFiles(store)
         self._judge = judge
         self._on_ready = arrived
-        self._redact = redact or Redactor()
+        self._redactor = redactor
         self._make_uncertain_notice = doubt
         self._held_notices: dict[ConversationId, tuple[PostKey, asyncio.Event]] = {}
         """Key of the notice that is held back in a place, and the event that ends its wait."""
@@ -508,7 +508,10 @@ class Outbox:
             # Another channel may split it in another way.
             if not parts or (attempt.unsaved_bodies and channel is not cutter):
                 try:
-                    attempt.unsaved_bodies, cutter = channel.split(replace(post, text=self._redact(post.text))), channel
+                    attempt.unsaved_bodies, cutter = (
+                        channel.split(replace(post, text=self._redactor(post.text))),
+                        channel,
+                    )
                 except Exception as error:  # a bug in the adapter: ended here, or it would end every start
                     logger.exception("post %s cannot be cut", post.key)
                     await self._record(post, [self._delivery(post, "failed", describe_bug(error))])

@@ -27,7 +27,7 @@ from gateway.core.events import (
     RoomId,
 )
 from gateway.core.facts import OPERATOR_CHANNEL, is_inner
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.core.text_safety import shorten, strip_hidden
 from gateway.store import StoreReader
 from gateway.stream.operator import OPERATOR_NAME
@@ -66,15 +66,15 @@ class PlaceTitles:
         names: Callable[[Address], PlaceNames | None] = lambda _: None,
         platform: Callable[[ChannelName], str] = lambda name: name.partition(".")[0].capitalize(),
         is_channel: Callable[[ChannelName], bool] = lambda _: True,
-        redact: Redact | None = None,
+        redactor: Redactor,
     ) -> None:
-        """`names`: a channel's names of a place, not cleaned. `redact` is applied to each name before it is shown.
+        """`names`: a channel's names of a place, not cleaned. `redactor` is applied to each name before it is shown.
 
         `is_channel`: whether a channel of that name exists.
         """
         self._is_channel = is_channel
         self._reader, self._names, self._platform = reader, names, platform
-        self._redact = redact or Redactor()
+        self._redactor = redactor
         self._known: OrderedDict[ConversationId, PlaceNames] = OrderedDict()
         """Names from the log."""
         self._cleaned_cache: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = OrderedDict()
@@ -148,7 +148,7 @@ class PlaceTitles:
             known = replace(room, thread=None)
         names = _merge_names(known or _NO_NAMES, self._clean_names(at, self._names(at)))
         values = {one.name: getattr(names, one.name) for one in fields(names)}
-        return PlaceNames(**{key: value and self._redact(value) for key, value in values.items()})
+        return PlaceNames(**{key: value and self._redactor(value) for key, value in values.items()})
 
     def title(self, conversation: ConversationId | str) -> str:
         """Return the title of a place, on one line: never empty, and never a bare id."""
@@ -277,7 +277,7 @@ class PlaceTitles:
     def _clean_text(self, text: str, max_chars: int = MAX_TITLE_CHARS) -> str:
         """Return the text on one line, without secrets, invisible characters and direction changes; cut last."""
         printable = "".join(one if one.isprintable() else " " if one.isspace() else "" for one in strip_hidden(text))
-        flat = self._redact(single_line(printable, len(printable)))
+        flat = self._redactor(single_line(printable, len(printable)))
         if _LABELLED.search(flat):  # or a title could be taken for the label of another place
             flat = flat.replace("(", "[").replace(")", "]")
         return shorten(flat, max_chars)

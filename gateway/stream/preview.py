@@ -17,7 +17,7 @@ from gateway.access.channel_lookup import ChannelLookup
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, MessageId
 from gateway.core.facts import PreviewEnded, PreviewShown
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store, StoreError
 
 logger = logging.getLogger("reverie.preview")
@@ -46,10 +46,10 @@ class TurnPreviews:
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
         tasks: asyncio.TaskGroup,
-        redact: Redact | None = None,
+        redactor: Redactor,
     ) -> None:
-        """`redact` is applied to every text."""
-        self.redact = redact or Redactor()
+        """`redactor` is applied to every text."""
+        self.redactor = redactor
         self._store = store
         self.clock = clock
         self.tasks = tasks
@@ -232,7 +232,7 @@ class TurnPreview:
 
     def _presentable_text(self) -> str:
         """Return the part of the newest text that may be shown."""
-        return self._previews.redact(_UNFINISHED_WORD.sub("", presentable_text(self._newest_text)).rstrip())
+        return self._previews.redactor(_UNFINISHED_WORD.sub("", presentable_text(self._newest_text)).rstrip())
 
     async def _show_text(self, channel: CanPreview, text: str, shown: MessageId | None) -> MessageId | None:
         """Call `CanPreview.preview` and record the message. Does nothing once the turn has ended."""

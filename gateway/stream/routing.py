@@ -22,6 +22,7 @@ from gateway.access.channel_lookup import ChannelLookup
 from gateway.config.reload import LiveSettings
 from gateway.core.events import Address, ChannelName, ConversationId, Message, PlaceNames, RoomId, Sender
 from gateway.core.facts import MESSAGE_KINDS, AudienceReported, NoteWritten, Seq, is_inner
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility, is_shared_scope, is_trusted, space_scope
 from gateway.store import LogEntry, StoreReader
 from gateway.stream.attention import ListenMode
@@ -129,7 +130,7 @@ class PrivacyCache:
         `space_of`: the space that a room belongs to; None: none, or unknown. `titles`: titles of places; None: those in
         the log.
         """
-        self.titles = titles or PlaceTitles(reader)
+        self.titles = titles or PlaceTitles(reader, redactor=Redactor())
         self._reader = reader
         self._bindings = bindings
         self._platform_scope = platform_scope

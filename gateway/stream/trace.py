@@ -24,6 +24,7 @@ from gateway.core.facts import (
     UnreadDismissed,
     is_inner,
 )
+from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, StoreReader
 from gateway.store.format import format_entry
@@ -301,7 +302,7 @@ async def explain_event(reader: StoreReader, seq: int) -> list[str] | None:
             *await _explain_judged(reader, found, judged),
             f"fate: {found.outcome}",
         ]
-    return [format_entry(entry), *(escape_unprintable(line) for line in story)]
+    return [format_entry(entry, Redactor()), *(escape_unprintable(line) for line in story)]
 
 
 async def _explain_judged(reader: StoreReader, found: EventTrail, judged: Judgement) -> list[str]:

@@ -39,7 +39,7 @@ from gateway.core.permissions import (
     lowest_role,
     proven_role,
 )
-from gateway.core.redaction import Redact
+from gateway.core.redaction import Redactor
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
 from gateway.core.trust import TrustLabel
@@ -265,17 +265,17 @@ class ToolDispatcher:
         tools: Sequence[Tool],
         gate: PermissionGate,
         running: RunningCalls,
-        redact: Redact,
+        redactor: Redactor,
         *,
         dynamic: DynamicTools | None = None,
         off: Sequence[str] = (),
     ) -> None:
-        """`off`: globs of disabled tools. `redact` is applied to results."""
+        """`off`: globs of disabled tools. `redactor` is applied to results."""
         self._gate = gate
         self._off = tuple(off)
         self._tools = {tool.spec.name: tool for tool in self._enabled(tools)}
         self._dynamic = dynamic
-        self._redact = redact
+        self._redactor = redactor
         self._running = running
         self.specs: tuple[ToolSpec, ...] = ()
         """Specs as the model receives them."""
@@ -375,14 +375,14 @@ class ToolDispatcher:
 
     def _build_result(self, call: ToolCall, output: ToolOutput, context: ToolContext, *, error: bool) -> ToolResult:
         context.trust.add(TrustLabel(output.role, call.name if output.is_foreign else ""))
-        redacted = self._redact(output.text)
+        redacted = self._redactor(output.text)
         text, beyond = redacted[:MAX_RESULT_CHARS], len(redacted) - MAX_RESULT_CHARS
         return ToolResult(
             id=call.id,
             text=text if beyond <= 0 else f"{text}\n[{beyond} more characters are lost: ask for less at once]",
             is_error=error,
             kind=output.kind,
-            origin=self._redact(output.origin),
+            origin=self._redactor(output.origin),
             excerpt=output.excerpt,
             is_untrusted=output.is_untrusted,
             images=output.images,

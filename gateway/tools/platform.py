@@ -29,6 +29,7 @@ from gateway.core.events import Address, ChannelName, ConversationId, Message, M
 from gateway.core.facts import PlatformAction, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed, is_inner
 from gateway.core.identity import ANY_ROOM, AccessPolicy, role_of
 from gateway.core.permissions import ALLOW_MEMBERS, ToolPermit
+from gateway.core.redaction import Redactor
 from gateway.core.tool import Tool, ToolContext, tool, tools_of
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.core.trust import role_rank
@@ -410,6 +411,7 @@ class PlatformTools:
         files: FileReader,
         outfiles: OutgoingFiles,
         post: Callable[[OutboxPost], None],
+        redactor: Redactor,
     ) -> None:
         """`files`: the agent's. `outfiles`: the outbox's. `post` is called with each post, once it is durable."""
         self._store = store
@@ -417,7 +419,7 @@ class PlatformTools:
         self._channels = channels
         self._privacy = places
         self._resolve_reachable = reach
-        conversation = ConversationReader(store, who, AttachmentDescriber())
+        conversation = ConversationReader(store, who, AttachmentDescriber(), redactor)
         self._message_finder = MessageFinder(store, places, conversation)
         self._room_reader = RoomReader(
             reader=store,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -22,7 +22,7 @@ from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused
 from gateway.core.identity import ROLE_ORDER, AccessPolicy
 from gateway.core.permissions import ToolPermit, apply_rules
 from gateway.core.private_files import agent_directory
-from gateway.core.redaction import Redact, Redactor
+from gateway.core.redaction import Redactor
 from gateway.core.tool import Tool, specs_of, tools_of
 from gateway.core.tool_spec import Image, ToolCallRefused, ToolSpec
 from gateway.store import OutboxPost, Store
@@ -74,7 +74,7 @@ class ToolServices:
     tasks: asyncio.TaskGroup
     directory: Path | None = None
     """Directory of the configuration files. None: there are none."""
-    redact: Redact = field(default_factory=Redactor)
+    redactor: Redactor
     """Applied to all results of tools."""
     notify_owners: Callable[[str, str], None] = lambda _key, _text: None
     """Sends a notice to the owners, given its key and text."""
@@ -167,7 +167,7 @@ class ToolRegistry:
             [tool for some in families.values() for tool in some],
             self._gate,
             self.running,
-            self._services.redact,
+            self._services.redactor,
             dynamic=FittedDynamicTools(self._mcp, agent.id, int(model.context_tokens * MAX_WINDOW_SHARE))
             if self.has_dynamic_tools
             else None,
@@ -201,6 +201,7 @@ class ToolRegistry:
             files=root,
             outfiles=services.outfiles,
             post=services.post,
+            redactor=services.redactor,
         )
         files = FileTools(root, services.media, AuthoredFiles(services.store, services.clock))
         return {

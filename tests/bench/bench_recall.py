@@ -24,6 +24,7 @@ from gateway.context.recall import AmbientRecall
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import FACT, Fact, Judgement, NoteWritten, Seq, TurnId, TurnRecord, dedup_key
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.store import Store
@@ -145,7 +146,7 @@ async def ask(path: Path, messages: int, rounds: int) -> dict[str, float]:
         async def none(_: str) -> Sequence[object]:
             return ()
 
-        recalling = AmbientRecall(store, PrivacyCache(store, bound), nothing, none, SystemClock())  # type: ignore[arg-type]
+        recalling = AmbientRecall(store, PrivacyCache(store, bound), nothing, none, SystemClock(), redactor=Redactor())  # type: ignore[arg-type]
         at = place(1)
         sight = Visibility(scope=PUBLIC)
         where = ToolContext(turn=TurnId("t"), agent="reverie", at=at, visibility=sight, autonomous=False)

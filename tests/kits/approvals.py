@@ -19,6 +19,7 @@ from gateway.core.events import Address, ChannelName, RoomId, SenderId
 from gateway.core.facts import ApprovalEnded, ApprovalRequested, Fact, TurnId, inner_conversation
 from gateway.core.metrics import GatewayStats
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, ToolPermit
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust, build_tool
 from gateway.core.tool_spec import ToolCall
@@ -91,7 +92,7 @@ class House:
         )
         self.consoles = {name: ConsoleChannel(name, self._show, now=clock.now) for name in (HERE, THERE)}
         who, bindings = policies.build_access_policy(settings), policies.build_bindings(settings)
-        self.outbox = Outbox(store, self.consoles, clock, self._tasks)
+        self.outbox = Outbox(store, self.consoles, clock, self._tasks, redactor=Redactor())
         live = self.live = LiveSettings(settings)
         definitions = ToolDefinitionReview(store, clock, self._tasks, lambda _key, _text: None)
         self.approvals = Approvals(
@@ -118,6 +119,7 @@ class House:
             mode=lambda: "",
             rewinds=rewinds(store, clock, Views()),
             approvals=self.approvals,
+            redactor=Redactor(),
         )
         doors = IntakeCallbacks(
             on_ready=lambda _: None, on_link=self.outbox.set_link_up, post=self.outbox.put, join=lambda _: None

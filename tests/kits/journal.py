@@ -14,6 +14,7 @@ from gateway.core import private_files
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import Fact, Judgement, NoteWritten, TurnId, dedup_key, inner_conversation
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.store import NewEntry, Store
@@ -119,15 +120,15 @@ async def papers(
                 ]
             ),
         )
-        forgetting = NoteForgetter(store, clock, places, notes, memory)
+        forgetting = NoteForgetter(store, clock, places, notes, memory, redactor=Redactor())
         await forgetting.recover(agents)
         yield Papers(
             store=store,
             clock=clock,
             notes=notes,
             memory=memory,
-            recall=RecallSearch(store, places, memory.read, notes.read_handwritten),
-            recalling=AmbientRecall(store, places, memory.read, notes.read_handwritten, clock),
+            recall=RecallSearch(store, places, memory.read, notes.read_handwritten, redactor=Redactor()),
+            recalling=AmbientRecall(store, places, memory.read, notes.read_handwritten, clock, redactor=Redactor()),
             dreaming=Dreamer(store, notes, memory),
             forgetting=forgetting,
             places=places,

@@ -186,7 +186,7 @@ async def serving(made: Settings, live: LiveSettings | None = None) -> AsyncIter
             model_services=equipment,
             states=await load_dmn_states(store, [agent.id for agent in made.agents], clock.now()),
             chosen=await load_chosen_models(store, made),
-            redact=Redactor(),
+            redactor=Redactor(),
             tasks=tasks,
         )
         stop = asyncio.Event()

@@ -197,7 +197,7 @@ class Home:
         channels = {CHANNEL: Town(CHANNEL, lambda _: None, self.clock)}
         gateway = self._gateway = app._Gateway(
             settings=self.settings,
-            redact=Redactor(()),
+            redactor=Redactor(()),
             store=self.store,
             clock=self.clock,
             channels=channels,

@@ -36,6 +36,7 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import URGENT, Judgement, Seq, TurnRecord, dedup_key, inner_conversation
+from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext
 from gateway.runtime.lane import TurnHandle
 from gateway.runtime.turn import TurnResult, TurnRunner
@@ -126,7 +127,7 @@ class Desk:
             peers=(),
             bindings=bindings,
             access_policy=WHO,
-            cards=ChannelCards(self.store, self.clock, {}, WHO),
+            cards=ChannelCards(self.store, self.clock, {}, WHO, redactor=Redactor()),
             places=PrivacyCache(self.store, bindings),
         )
         places, views = PrivacyCache(self.store, bindings), HistoryStore(self.store, self.clock, media)
@@ -136,12 +137,12 @@ class Desk:
             model=self.model,
             agent_id="ana",
             prompt_context=briefing,
-            reader=ConversationReader(self.store, WHO, media),
+            reader=ConversationReader(self.store, WHO, media, redactor=Redactor()),
             media=media,
             history=views,
             compactor=folds_of(self, views),
             evidence=EvidenceStore(self.store, self.clock, places),
-            ambient_recall=AmbientRecall(self.store, places, nothing, nothing_by_hand, self.clock),
+            ambient_recall=AmbientRecall(self.store, places, nothing, nothing_by_hand, self.clock, redactor=Redactor()),
             optimization=lambda: self.context,
             recall_config=self.recall,
             tools_for=self._hands,
@@ -149,10 +150,11 @@ class Desk:
             can_afford=self._afford,
             on_truncated=lambda: self.compacted.append("tool_result_truncated"),
             access_policy=WHO,
+            redactor=Redactor(),
         )
         self.turns = TurnRunner(
             self.means,
-            previews=TurnPreviews(self.store, self.clock, {}, LooseTasks()),
+            previews=TurnPreviews(self.store, self.clock, {}, LooseTasks(), redactor=Redactor()),
             digests=self,
             post=self.posts.append,
             on_answered=lambda _agent, _account: self.after() if self.after is not None else None,

@@ -37,17 +37,17 @@ def main() -> int:
     parameters = json.loads(sys.stdin.buffer.readline())
     try:
         settings, warnings = check_config(directory, os.environ)
-        redact = Redactor([*collect_secrets(settings, referenced_values(directory, os.environ)), parameters["token"]])
+        redactor = Redactor([*collect_secrets(settings, referenced_values(directory, os.environ)), parameters["token"]])
     except ConfigError as error:
         sys.stderr.writelines(f"{problem}\n" for problem in error.problems)
         return 2
-    start_logging(logging.INFO, redact, form="text")
+    start_logging(logging.INFO, redactor, form="text")
     for warning in warnings:
         logger.warning("%s", warning)
-    return asyncio.run(_serve(settings, directory, redact, parameters["port"], parameters["token"]))
+    return asyncio.run(_serve(settings, directory, redactor, parameters["port"], parameters["token"]))
 
 
-async def _serve(settings: Settings, directory: Path, redact: Redactor, port: int, token: str) -> int:
+async def _serve(settings: Settings, directory: Path, redactor: Redactor, port: int, token: str) -> int:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -59,7 +59,7 @@ async def _serve(settings: Settings, directory: Path, redact: Redactor, port: in
     live = LiveSettings(settings, directory, os.environ)
     live.files = files
     try:
-        await app.run(settings, stop, live=live, redact=redact)
+        await app.run(settings, stop, live=live, redactor=redactor)
     except (ChannelUnavailable, PriceTableError) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator can fix it; a traceback does not help
         return 2

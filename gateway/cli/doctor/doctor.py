@@ -127,12 +127,12 @@ def find_area(finding: Finding) -> str:
     return finding.code.partition(".")[0]
 
 
-def sort_findings(findings: Sequence[Finding], redact: Callable[[str], str]) -> tuple[Finding, ...]:
+def sort_findings(findings: Sequence[Finding], redactor: Redactor) -> tuple[Finding, ...]:
     """Return the findings in the order of the areas, without duplicates, secrets and control characters."""
     places = {area: index for index, area in enumerate(AREAS)}
 
     def clean(text: str) -> str:
-        return " ".join(escape_unprintable(redact(text)).split())
+        return " ".join(escape_unprintable(redactor(text)).split())
 
     cleaned = (
         Finding(code=one.code, level=one.level, what=clean(one.what), fix=clean(one.fix), where=clean(one.where))
@@ -193,7 +193,7 @@ async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda 
     began = monotonic()
     findings: list[Finding] = []
     checks: list[NamedCheck] = []
-    redact, subject, has_config = Redactor(), "configuration", True
+    redactor, subject, has_config = Redactor(), "configuration", True
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             found = await run_in_thread(lambda: read_config(where.directory, where.env))
@@ -211,13 +211,13 @@ async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda 
     except Exception as error:  # noqa: BLE001 - a bug of ours or a failing file system: reported, not raised
         findings.append(replace(_crash_finding(subject, error), level="bad"))
     else:
-        redact = Redactor(collect_secrets(found.settings, found.resolved_values))
+        redactor = Redactor(collect_secrets(found.settings, found.resolved_values))
         checks += _list_checks(DoctorContext(environment=where, config=found, gateway_state=state))
     if has_config:
         checks.append(_in_thread("versions", check_versions))
     left_s = max(CLEANUP_S, TOTAL_TIMEOUT_S - CLEANUP_S - (monotonic() - began))
     findings += await run_checks(checks, progress, check_s=CHECK_TIMEOUT_S, all_s=left_s)
-    return DoctorReport(findings=sort_findings(findings, redact), took_s=monotonic() - began, has_config=has_config)
+    return DoctorReport(findings=sort_findings(findings, redactor), took_s=monotonic() - began, has_config=has_config)
 
 
 def _list_checks(context: DoctorContext) -> list[NamedCheck]:

@@ -62,7 +62,7 @@ class FindingCollector:
     def __init__(self, where: str = "", secrets: Iterable[str] = ()) -> None:
         """`where`: see `Finding.where`. `secrets`: texts that never appear in a finding."""
         known = [secret for secret in secrets if secret]
-        self._where, self._redact = where, Redactor(known)
+        self._where, self._redactor = where, Redactor(known)
         self._short_secrets = [secret for secret in known if len(secret) > 2]  # noqa: PLR2004 - less is in any word
         self.findings: list[Finding] = []
 
@@ -85,7 +85,7 @@ class FindingCollector:
 
     def clean(self, text: object) -> str:
         """Return foreign text as one printable line, limited in length, without secrets."""
-        line = self._redact(" ".join(str(text).split()))
+        line = self._redactor(" ".join(str(text).split()))
         for secret in self._short_secrets:  # secrets too short for the redactor: a server may quote them
             line = line.replace(secret, REDACTED)
         return shorten(escape_unprintable(line), _MAX_SENTENCE_CHARS)

@@ -747,8 +747,8 @@ def draft_config(
 
 def redact_diff(draft: ConfigDraft, secrets: list[str]) -> list[str]:
     """Return the diff for people. Secrets in files that contain some are redacted."""
-    redact = Redactor(secrets)
-    return [redact(line) for line in draft.diff]
+    redactor = Redactor(secrets)
+    return [redactor(line) for line in draft.diff]
 
 
 def _unified_diff(file: SetupFile, before: str) -> list[str]:

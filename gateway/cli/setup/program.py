@@ -385,8 +385,8 @@ def run_setup(options: SetupOptions) -> int:
     except (OSError, UnicodeError, yaml.YAMLError) as error:
         return _report_abort(options, respondent, _describe_error(error), FAILED)
     except Exception:  # noqa: BLE001 - an unexpected error may quote a secret: it is printed redacted
-        redact = Redactor(respondent.seen_secrets)
-        sys.stderr.write(f"this is a bug, and nothing was written\n{redact(traceback.format_exc())}")
+        redactor = Redactor(respondent.seen_secrets)
+        sys.stderr.write(f"this is a bug, and nothing was written\n{redactor(traceback.format_exc())}")
         return FAILED
 
 

@@ -15,6 +15,7 @@ from gateway.core.facts import Judgement, PostQueued, dedup_key
 from gateway.core.identity import RosterState
 from gateway.core.metrics import GatewayStats
 from gateway.core.ratelimit import Rate
+from gateway.core.redaction import Redactor
 from gateway.ops.server import build_pages
 from gateway.store import Store, StoreError
 from gateway.stream import policies
@@ -510,9 +511,9 @@ def test_limits_are_counted_for_prometheus(tmp_path: Path) -> None:
     async def story(house: House) -> None:
         await house.answered(*[said() for _ in range(6)])
         await house.answered(*[said("bob") for _ in range(3)])
-        shown = build_pages(GatewayStats({CHANNEL: "IRC"}, NOON), house.clock, "1.0", limits=house.limits.stats)[
-            "/metrics"
-        ]()
+        shown = build_pages(
+            GatewayStats({CHANNEL: "IRC"}, NOON), house.clock, "1.0", limits=house.limits.stats, redactor=Redactor()
+        )["/metrics"]()
         lines = shown.body.splitlines()
         assert "# TYPE reverie_limited_total counter" in lines
         assert 'reverie_limited_total{limit="rate",whose="sender"} 5' in lines

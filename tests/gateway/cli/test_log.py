@@ -15,6 +15,7 @@ from hypothesis import given
 
 from gateway.cli.log import add_log_parser, fact_kinds
 from gateway.core.facts import FACT, DmnStateSaved, Fact, Seq
+from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, NewEntry
 from gateway.store.format import describe, format_entry
@@ -180,13 +181,13 @@ def test_every_kind_can_be_asked_for_and_told() -> None:
         cause=None,
         fact=entry.fact,
     )
-    assert format_entry(stored) == "       1  2026-03-04 05:06:07  room        -  <Ulla> line 1"
+    assert format_entry(stored, redactor=Redactor()) == "       1  2026-03-04 05:06:07  room        -  <Ulla> line 1"
 
 
 @given(strategies.facts)
 def test_every_fact_can_be_told(fact: Fact) -> None:
     stored = LogEntry(seq=Seq(1), at=NOW, kind=fact.kind, conversation=None, key=None, cause=None, fact=fact)
-    text = format_entry(stored)
+    text = format_entry(stored, redactor=Redactor())
     assert len(text.splitlines()) == 1
     assert "\x1b" not in text
 

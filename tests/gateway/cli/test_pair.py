@@ -21,6 +21,7 @@ from gateway.core.control_messages import ControlRequest, ControlResponse, Pairi
 from gateway.core.control_socket import ControlServer, socket_path
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.facts import AuditRecord, CodeEnded, CodeIssued, PostQueued, RoleAssigned, RoomAccessChanged
+from gateway.core.redaction import Redactor
 from gateway.store import AppendFailed, NewEntry, Store
 from tests.kits.store import run
 
@@ -198,7 +199,9 @@ def test_where_nothing_can_be_written_nothing_is_done(config: Path) -> None:
         async with await Store.open(config / "r.db", SystemClock()) as store:
             await store._writing.execute_fetchall("PRAGMA query_only = 1")  # as a full disk
             with pytest.raises(AppendFailed):
-                await PairingAdmin(store, SystemClock()).execute(PairingRequest(what="seed", who="c:1", by="a test"))
+                await PairingAdmin(store, SystemClock(), redactor=Redactor()).execute(
+                    PairingRequest(what="seed", who="c:1", by="a test")
+                )
             assert await store.current_facts("role_given") == []
 
     run(story())

@@ -1,7 +1,7 @@
 """A dispatcher with a real store, and handlers that only repeat what they were asked."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from gateway.core.events import Address, ChannelName, Command, EventId, Message,
 from gateway.core.facts import AuditRecord
 from gateway.core.identity import AccessPolicy, RoleGrant
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.store import Store
 from tests.kits.rewind import Views, rewinds
 
@@ -102,7 +103,7 @@ async def counter(
     folder: Path,
     *,
     answers: Mapping[str, CommandHandler] = ECHO,
-    redact: Callable[[str], str] = str,
+    redactor: Redactor | None = None,
     per_minute: int = 1000,
 ) -> AsyncIterator[Counter]:
     clock = ManualClock()
@@ -120,6 +121,11 @@ async def counter(
         )
         said = CommandsConfig(per_minute=per_minute)
         desk = CommandDispatcher(
-            world, POLICY, lambda: said, handlers=answers, own_names=lambda _: frozenset({"reverie"}), redact=redact
+            world,
+            POLICY,
+            lambda: said,
+            handlers=answers,
+            own_names=lambda _: frozenset({"reverie"}),
+            redactor=redactor or Redactor(),
         )
         yield Counter(desk, clock)

@@ -28,6 +28,7 @@ from gateway.core.events import SenderId as Id
 from gateway.core.facts import Judgement, RoomAccessChanged, dedup_key
 from gateway.core.identity import RosterState
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.store.effects import CommandEffect
 from gateway.stream.outbox import Outbox
@@ -178,7 +179,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
     )
 
     async with await Store.open(tmp / "log.db", clock) as store:
-        outbox = Outbox(store, made, clock, tasks)
+        outbox = Outbox(store, made, clock, tasks, redactor=Redactor())
         travels = RoomMembership(made, tasks, outbox.wait_until_sent)
         views, doors, later = Views(), ConversationLocks(), CommandFollowUp(store, clock, outbox.put)
         rooms = RoomCommands(

@@ -13,6 +13,7 @@ from channels.console import ConsoleChannel
 from gateway.commands.context import CommandCall, CommandContext, CommandReply
 from gateway.core.events import EventId, Sender, SenderId
 from gateway.core.facts import AuditRecord
+from gateway.core.redaction import Redactor
 from gateway.store import Store
 from tests.gateway.commands.dispatcher_kit import ECHO, LOBBY, Counter, command, counter, somebody
 from tests.kits.approvals import HERE, house
@@ -116,7 +117,7 @@ def test_secrets_are_left_out_of_answers_and_of_the_audit(tmp_path: Path) -> Non
 
     async def story_() -> None:
         answers = {**ECHO, "say": telling, "version": telling}
-        async with counter(tmp_path, answers=answers, redact=lambda text: text.replace("hunter2", "[redacted]")) as it:
+        async with counter(tmp_path, answers=answers, redactor=Redactor(["hunter2"])) as it:
             (fact,) = await it.audited(command("say", "#a hunter2"))
             assert (fact.args, fact.result) == ("#a [redacted]", "It is [redacted].")
             assert "hunter2" not in await it.ask("say", "#a hunter2")

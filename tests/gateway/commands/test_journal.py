@@ -46,7 +46,7 @@ class Kit:
             tasks=self.tasks,
             send_follow_up=self._tell,
             approve_note=it.memory.approve,
-            redact=Redactor(["swordfish-pie-99"]),
+            redactor=Redactor(["swordfish-pie-99"]),
         )
 
     def at(self, where: Address, role: Role = "admin", *, everywhere: Role | None = None) -> Counter:

@@ -44,6 +44,7 @@ from gateway.core.facts import (
     dedup_key,
     inner_conversation,
 )
+from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
 from tests.kits.strategies import alarms, deliveries, finished, links, reactions
@@ -77,7 +78,9 @@ class Room:
 
     def __init__(self, store: Store, tmp: Path) -> None:
         self.store = store
-        self.hearing = ConversationReader(store, WHO, MediaStore(MediaConfig(), tmp / "media", {}, ManualClock()))
+        self.hearing = ConversationReader(
+            store, WHO, MediaStore(MediaConfig(), tmp / "media", {}, ManualClock()), redactor=Redactor()
+        )
 
     async def unread(self, event: Notification, urgency: int = 1, where: str = HERE) -> Seq:
         """Something that is due there."""

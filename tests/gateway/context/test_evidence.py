@@ -46,6 +46,7 @@ from gateway.core.facts import (
     ViewFolded,
     dedup_key,
 )
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
@@ -148,11 +149,11 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
             tools_of(
                 MemoryTools(
                     journal,
-                    RecallSearch(store, places, memory.read, journal.read_handwritten),
-                    NoteForgetter(store, clock, places, journal, memory),
+                    RecallSearch(store, places, memory.read, journal.read_handwritten, redactor=Redactor()),
+                    NoteForgetter(store, clock, places, journal, memory, redactor=Redactor()),
                     evidences,
                 )
-            )
+            ),
         )
         made = Desk(store, clock, evidences, hands)
         if not await store.newest_entries(1, kinds=["mention"]):

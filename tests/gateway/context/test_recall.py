@@ -23,6 +23,7 @@ from gateway.context.recall import (
 )
 from gateway.core.events import Address, EventId, Message, MessageDeleted, MessageEdited, MessageId, Sender, SenderId
 from gateway.core.facts import ConversationRewound, Judgement, NoteWritten, Seq, TurnRecord, ViewFolded, dedup_key
+from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.place_names import PlaceTitles
 from tests.kits.channels import story
@@ -429,7 +430,7 @@ async def test_without_what_takes_too_long(tmp_path: Path) -> None:
         async def nothing(_: str) -> Sequence[JournalEntry]:
             return ()
 
-        recalling = AmbientRecall(kit.store, _Anywhere(kit.store), never, nothing, kit.clock)
+        recalling = AmbientRecall(kit.store, _Anywhere(kit.store), never, nothing, kit.clock, redactor=Redactor())
         asking = asyncio.create_task(recalled(kit, "harbour", recalling=recalling))
         await waiting.wait()
         kit.clock.advance(DEADLINE_S * 0.99)
@@ -485,7 +486,7 @@ async def test_what_the_command_says_comes_behind_what_was_found(tmp_path: Path)
 
 class _Anywhere:
     def __init__(self, store: Store) -> None:
-        self.titles = PlaceTitles(store)
+        self.titles = PlaceTitles(store, redactor=Redactor())
 
     async def scope(self, conversation: str, seq: Seq | None = None) -> str:
         del seq
@@ -504,4 +505,4 @@ def _with(kit: Papers, prefetch: PrefetchCommand) -> AmbientRecall:
         return ()
 
     memory: Callable[[str], Awaitable[str]] = text
-    return AmbientRecall(kit.store, _Anywhere(kit.store), memory, none, kit.clock, prefetch)
+    return AmbientRecall(kit.store, _Anywhere(kit.store), memory, none, kit.clock, Redactor(), prefetch)

@@ -35,6 +35,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import Fact, Judgement, PartSendEnded, PostQueued, TurnRecord, inner_conversation
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.ingest.intake import ChannelIntakes, Intake, IntakeCallbacks, IntakeServices
 from gateway.store import NewEntry, OutboxPost, Store, rebuild
 from gateway.stream import policies
@@ -88,6 +89,7 @@ class House:
             mode=lambda: "",
             rewinds=rewinds(store, clock, self.views, doors=self.rooms),
             level=lambda: self.level,
+            redactor=Redactor(),
         )
         doors = IntakeCallbacks(
             on_ready=self.arrived.append,

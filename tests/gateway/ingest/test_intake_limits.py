@@ -12,6 +12,7 @@ from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.ingest.intake import ChannelIntakes, Intake, IntakeCallbacks, IntakeServices
 from gateway.store import OutboxPost, Store, rebuild
 from gateway.stream import policies
@@ -53,6 +54,7 @@ class House:
             mode=lambda: "",
             rewinds=rewinds(store, clock, Views()),
             limits=self.limits,
+            redactor=Redactor(),
         )
         doors = IntakeCallbacks(
             on_ready=self.arrived.append, on_link=lambda _, __: None, post=self.posted.append, join=lambda _: None

@@ -14,6 +14,7 @@ from gateway.core.control_messages import DmnStatus
 from gateway.core.events import ChannelName, ConnectionChanged, ConversationId, EventId, TaskFinished
 from gateway.core.facts import Judgement, TurnId, TurnRecord, inner_conversation
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.ops.metrics import AgentStats
 from gateway.ops.server import OpsServer, OpsSite, build_pages
 from gateway.runtime.agents import SavedDmn, snapshot_dmn
@@ -42,7 +43,9 @@ def scraped(stats: AgentStats) -> tuple[str, dict[str, float]]:
     async def story() -> str:
         clock = ManualClock()
         channels = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
-        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(channels, clock, "1.0", None, stats)))
+        serving = OpsServer(
+            "127.0.0.1", 0, OpsSite(build_pages(channels, clock, "1.0", None, stats, redactor=Redactor()))
+        )
         assert await serving.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
             text = (await client.get("/metrics")).text

@@ -39,12 +39,12 @@ async def house(tmp_path: Path) -> AsyncIterator[ApiServices]:
     async with await opened(tmp_path / "reverie.db") as store:
         yield ApiServices(
             store=store,
-            titles=PlaceTitles(store),
+            titles=PlaceTitles(store, redactor=Redactor()),
             clock=clock,
             stats=GatewayStats({}, NOW),
             version="1",
             turn_tracker=TurnTracker(clock),
-            redact=Redactor([SECRET]),
+            redactor=Redactor([SECRET]),
             list_minds=lambda: (),
             list_platforms=dict,
             describe_model=lambda: "main",

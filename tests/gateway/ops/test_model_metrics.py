@@ -13,6 +13,7 @@ from agent.workspace.cache import WorkspaceCache
 from gateway.core.clock import ManualClock
 from gateway.core.events import BlockUsage, ChannelName
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.ops.metrics import COMPACTION_OUTCOMES, MAX_MODELS, LlmStats, WorkspaceCounts
 from gateway.ops.server import OpsServer, OpsService, OpsSite, build_pages
 from gateway.store import Store
@@ -41,7 +42,7 @@ def scraped(llm: LlmStats, then: Callable[[], None] = lambda: None) -> tuple[str
     async def story() -> str:
         clock = ManualClock()
         stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
-        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(stats, clock, "1.0", llm)))
+        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(stats, clock, "1.0", llm, redactor=Redactor())))
         assert await serving.start()
         then()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
@@ -186,7 +187,7 @@ def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptur
         clock = ManualClock()
         async with await Store.open(tmp_path / "s.db", clock) as store:
             stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
-            watch = OpsService(store, clock, stats, host="127.0.0.1", port=0, version="1", llm=llm)
+            watch = OpsService(store, clock, stats, host="127.0.0.1", port=0, version="1", llm=llm, redactor=Redactor())
             task = asyncio.create_task(watch.run())
             async with asyncio.timeout(120):
                 while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)):

@@ -29,6 +29,7 @@ from gateway.core.events import (
 )
 from gateway.core.format import format_duration
 from gateway.core.metrics import SNAPSHOT, GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.ops import server
 from gateway.ops.health import read_gateway_report
 from gateway.ops.http import HttpResponse
@@ -97,7 +98,7 @@ def test_states_follow_what_happens() -> None:
 
 
 def test_metrics_as_they_are_scraped() -> None:
-    text = metrics.render_metrics(sample_stats().snapshot(), after(62), '1.0"\n\\')
+    text = metrics.render_metrics(sample_stats().snapshot(), after(62), '1.0"\n\\', redactor=Redactor())
     samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert samples == {
         'reverie_build_info{version="1.0\\"\\n\\\\"}': "1",
@@ -116,7 +117,7 @@ def test_metrics_as_they_are_scraped() -> None:
     for name in {re.split(r"[{ ]", line)[0] for line in samples}:
         assert f"# TYPE {name} " in text
         assert f"# HELP {name} " in text
-    early = metrics.render_metrics(sample_stats().snapshot(), START - timedelta(hours=1), "1")
+    early = metrics.render_metrics(sample_stats().snapshot(), START - timedelta(hours=1), "1", redactor=Redactor())
     assert 'age_seconds{channel="irc.x"} 0\n' in early  # the clock went back
 
 
@@ -128,7 +129,9 @@ def test_spans(seconds: float, text: str) -> None:
 
 
 async def opened() -> OpsServer:
-    made = OpsServer("127.0.0.1", 0, OpsSite(build_pages(sample_stats(), ManualClock(after(62)), "1.0")))
+    made = OpsServer(
+        "127.0.0.1", 0, OpsSite(build_pages(sample_stats(), ManualClock(after(62)), "1.0", redactor=Redactor()))
+    )
     assert await made.start()
     return made
 
@@ -163,7 +166,7 @@ def test_the_server_shows_health_readiness_and_metrics() -> None:
 def test_a_gateway_that_is_not_connected_is_not_ready() -> None:
     async def story() -> None:
         stats = GatewayStats({IRC: "IRC"}, START)
-        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(stats, ManualClock(), "1.0")))
+        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(stats, ManualClock(), "1.0", redactor=Redactor())))
         assert await serving.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
             assert (await client.get("/ready")).status_code == 503

@@ -15,6 +15,7 @@ from gateway.context.services import BackgroundServices, ServiceCallbacks
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement, TurnRecord
+from gateway.core.redaction import Redactor
 from gateway.runtime.agent import GatewayServices
 from gateway.runtime.agents import Agents
 from gateway.runtime.lane import TurnHandle
@@ -61,6 +62,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 attention_policy=policies.build_attention_policy(made),
                 bindings=bindings,
                 callbacks=ears,
+                redactor=Redactor(),
             ),
             MediaStore(made.media, tmp / "media", {}, clock),
         )
@@ -79,6 +81,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 command_prefixes={},
                 tasks=tasks,
                 turn_tracker=TurnTracker(clock),
+                redactor=Redactor(),
             )
         )
         shared = GatewayServices(
@@ -93,13 +96,14 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             tool_registry=tooling,
             has_waiting=lambda _: False,
             tasks=tasks,
-            channel_cards=ChannelCards(store, clock, {}, who),
+            channel_cards=ChannelCards(store, clock, {}, who, redactor=Redactor()),
             media=media,
-            previews=TurnPreviews(store, clock, {}, tasks),
+            previews=TurnPreviews(store, clock, {}, tasks, redactor=Redactor()),
             post=lambda _: None,
             on_answered=lambda *_: None,
             turn_tracker=TurnTracker(clock),
             on_compacted=lambda *_: None,
+            redactor=Redactor(),
         )
         yield Agents(shared, equipment, {}), store
 

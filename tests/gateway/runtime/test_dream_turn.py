@@ -11,6 +11,7 @@ from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
 from gateway.core import identity
 from gateway.core.events import ConversationId, TaskFinished
 from gateway.core.facts import TurnRecord
+from gateway.core.redaction import Redactor
 from gateway.runtime.dream_turn import DreamTurnRunner
 from gateway.runtime.lane import TurnHandle
 from gateway.stream.routing import Bindings, PrivacyCache
@@ -46,7 +47,7 @@ def dreams(
         peers=(),
         bindings=bindings,
         access_policy=who,
-        cards=ChannelCards(kit.store, kit.clock, {}, who),
+        cards=ChannelCards(kit.store, kit.clock, {}, who, redactor=Redactor()),
         places=PrivacyCache(kit.store, bindings),
     )
     return DreamTurnRunner(

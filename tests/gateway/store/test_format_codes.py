@@ -7,6 +7,7 @@ import pytest
 from gateway.access.texts import format_code
 from gateway.core.events import Address, ChannelName, Command, EventId, Post, PostKey, RoomId, Sender, SenderId
 from gateway.core.facts import Fact, PostQueued, Seq
+from gateway.core.redaction import Redactor
 from gateway.store import LogEntry
 from gateway.store.format import format_entry
 
@@ -17,7 +18,8 @@ CODE = "WA7TRCGP"
 
 def shown(fact: Fact) -> str:
     return format_entry(
-        LogEntry(seq=Seq(1), at=NOW, kind=fact.kind, conversation=AT.conversation, key=None, cause=None, fact=fact)
+        LogEntry(seq=Seq(1), at=NOW, kind=fact.kind, conversation=AT.conversation, key=None, cause=None, fact=fact),
+        redactor=Redactor(),
     )
 
 

@@ -11,6 +11,7 @@ from channels.base import BeforeSend, Capabilities, Channel, Emit, Part, SendErr
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, DeliveryReport, Post, PostKey, Receipt, RoomId
 from gateway.core.facts import PostQueued
+from gateway.core.redaction import Redactor
 from gateway.store import AppendResult, NewEntry, OutboxPost, Store
 from gateway.stream.outbox import Outbox
 from tests.kits.tasks import LooseTasks
@@ -83,7 +84,7 @@ class Office:
         self.clock = clock
         self.tasks = LooseTasks()
         self.channels: dict[ChannelName, Channel] = {NAME: postman}
-        self.outbox = Outbox(store, self.channels, clock, self.tasks)
+        self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor())
 
     async def post(self, text: str, room: str = "#a", channel: str = NAME) -> PostKey:
         to = Address(channel=ChannelName(channel), room=RoomId(room))

@@ -10,6 +10,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import ConnectionChanged, DeliveryReport, Message, Notification, Post, PostKey
 from gateway.core.facts import MESSAGE_KINDS, CursorMoved, PostQueued, address_of, dedup_key
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, OutboxPost, Store
 from gateway.stream.outbox import Outbox
 from gateway.stream.supervisor import ChannelSupervisor
@@ -30,7 +31,7 @@ class Line:
         self.slow_s = 0.0
         """Seconds that an append takes."""
         name = channel.name
-        self.outbox = Outbox(store, {name: channel}, clock, self.tasks)
+        self.outbox = Outbox(store, {name: channel}, clock, self.tasks, redactor=Redactor())
         self.stats = GatewayStats({name: channel.capabilities.platform}, clock.now())
         self.runner = ChannelSupervisor(
             {name: channel},

@@ -10,6 +10,7 @@ from channels.base import Part, Rejected, SendError, Uncertain
 from channels.console import ConsoleChannel
 from gateway.core.events import Address, Command, DeliveryReport, EventId, Post, PostKey, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement, PostQueued
+from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, OutboxPost, rebuild
 from gateway.stream import attention
 from gateway.stream.inbox import ReadyConversation
@@ -32,7 +33,15 @@ def telling(work: Office, postman: Postman, arrived: list[ReadyConversation]) ->
     """Return an outbox whose failures are judged."""
     policy = attention.AttentionPolicy(thresholds={})
     inward = InternalIntake(work.store, work.clock, policy, EVERYWHERE, arrived=arrived.append)
-    outbox = Outbox(work.store, {NAME: postman}, work.clock, work.tasks, judge=inward.judge, arrived=arrived.append)
+    outbox = Outbox(
+        work.store,
+        {NAME: postman},
+        work.clock,
+        work.tasks,
+        judge=inward.judge,
+        arrived=arrived.append,
+        redactor=Redactor(),
+    )
     outbox.set_link_up(NAME, up=True)
     return outbox
 

@@ -17,6 +17,7 @@ from gateway.context.conversation import ConversationReader
 from gateway.context.digest import DigestBuilder
 from gateway.core import identity
 from gateway.core.clock import ManualClock
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.stream.media import MediaStore
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
@@ -99,7 +100,9 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                     store=store,
                     clock=ManualClock(),
                     places=PrivacyCache(store, bindings),
-                    reader=ConversationReader(store, who, MediaStore(MediaConfig(), tmp, {}, ManualClock())),
+                    reader=ConversationReader(
+                        store, who, MediaStore(MediaConfig(), tmp, {}, ManualClock()), redactor=Redactor()
+                    ),
                     is_small_model=lambda: False,
                     is_own=lambda _: True,
                     is_busy=lambda _: False,

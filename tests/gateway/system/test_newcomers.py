@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core.redaction import Redactor
 from gateway.store.format import format_entry
 from tests.gateway.system.newcomers_kit import PLATFORM, Scene
 from tests.kits.channels import story
@@ -103,7 +104,10 @@ async def whole(it: Town, platform: str, title: str, port: int = 0) -> None:
     assert len(scene.codes) >= 3
     assert it.reader is not None
     told = "".join(
-        [*map(format_entry, await it.reader.entries(limit=10_000)), *(str(one.body) for one in it.model.seen)]
+        [
+            *(format_entry(entry, Redactor()) for entry in await it.reader.entries(limit=10_000)),
+            *(str(one.body) for one in it.model.seen),
+        ]
     )
     assert not [code for code in scene.codes if code in told]  # what people read of the log, and what the model reads
 

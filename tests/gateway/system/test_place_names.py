@@ -21,6 +21,7 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
+from gateway.core.redaction import Redactor
 from gateway.store import Store, rebuild
 from gateway.stream.place_names import PlaceTitles
 from tests.kits.channels import story
@@ -281,7 +282,9 @@ async def test_a_title_is_never_taken_for_the_address_of_another_place(tmp_path:
     told = dict[str, PlaceNames]()
     async with await Store.open(tmp_path / "reverie.db", ManualClock(NOW)) as store:
         channels = {ChannelName("telegram.main")}
-        titles = PlaceTitles(store, names=lambda at: told.get(at.conversation), is_channel=channels.__contains__)
+        titles = PlaceTitles(
+            store, names=lambda at: told.get(at.conversation), is_channel=channels.__contains__, redactor=Redactor()
+        )
         mine, other = (Address(channel=ChannelName("telegram.main"), room=RoomId(room)) for room in ("-1001", "-1002"))
         for title in ("Team/Berlin", "Ops (telegram.main/-1002)", '"Ops" (telegram.main/-1002)', "telegram.main"):
             told[mine.conversation] = PlaceNames(room=title, topic="")

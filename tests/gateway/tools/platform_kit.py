@@ -36,6 +36,7 @@ from gateway.core.facts import (
     dedup_key,
     inner_conversation,
 )
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
@@ -269,13 +270,13 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         ]
         bindings = Bindings(patterns)
         places, files, channels = PrivacyCache(store, bindings), OutgoingFiles(store), {NAME: played}
-        outbox = Outbox(store, channels, clock, tasks, files=files)
+        outbox = Outbox(store, channels, clock, tasks, files=files, redactor=Redactor())
         digests = DigestBuilder(
             agent="reverie",
             store=store,
             clock=clock,
             places=places,
-            reader=ConversationReader(store, WHO, AttachmentDescriber()),
+            reader=ConversationReader(store, WHO, AttachmentDescriber(), redactor=Redactor()),
             is_small_model=lambda: False,
             is_own=lambda _: True,
             is_busy=lambda _: False,
@@ -305,6 +306,7 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             files=cupboard,
             outfiles=files,
             post=outbox.put,
+            redactor=Redactor(),
         )
         await outbox.recover()
         outbox.set_link_up(NAME, up=True)

@@ -8,6 +8,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import ChannelName, ConversationId
 from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused, TurnId
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.ops.server import build_pages
 from gateway.store import NewEntry
 from gateway.tools.metrics import MAX_LABELLED_TOOLS, ToolStats
@@ -35,9 +36,9 @@ ENDED = ApprovalEnded(approval="k7qd", agent="reverie", tool="bash", verdict="on
 
 def scraped(stats: ToolStats) -> tuple[str, dict[str, float]]:
     clock = ManualClock()
-    shown = build_pages(GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now()), clock, "1.0", tools=stats)[
-        "/metrics"
-    ]()
+    shown = build_pages(
+        GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now()), clock, "1.0", tools=stats, redactor=Redactor()
+    )["/metrics"]()
     assert isinstance(shown.body, str)
     lines = [line.rsplit(" ", 1) for line in shown.body.splitlines() if line.startswith("reverie_tool")]
     assert len({name for name, _ in lines}) == len(lines), "each sample stands once"

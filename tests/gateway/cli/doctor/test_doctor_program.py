@@ -40,6 +40,7 @@ from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, DeliveryReport, EventId, PostKey, RoomId
 from gateway.core.metrics import GatewaySnapshot
+from gateway.core.redaction import Redactor
 from gateway.ops.health import read_heartbeat
 from tests.gateway.cli.doctor.doctor_kit import KEY, OPS_TOKEN, PASSWORD, World, codes, trouble, world
 from tests.gateway.cli.doctor.machine_faults import installed
@@ -546,6 +547,6 @@ def test_findings_are_told_once_in_the_order_of_their_areas() -> None:
         Finding(code="config.read", level="ok", what="a\x1b[2J\nb"),
         Finding(code="net.ok", level="ok", what="b"),
     ]
-    sorted_findings = sort_findings(some, str)
+    sorted_findings = sort_findings(some, Redactor())
     assert [one.code for one in sorted_findings] == ["config.read", "net.ok"]
     assert sorted_findings[0].what == "a\\x1b[2J\\nb"

@@ -32,6 +32,7 @@ from gateway.core.facts import (
     address_of,
 )
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.ingest.factory import make_channel
 from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
 from gateway.store import LogEntry, NewEntry, Store
@@ -263,7 +264,7 @@ class House:
             clock=self.clock,
         )
         answers = BASE_HANDLERS | dict(PeopleCommands(persons).handlers)
-        answers |= dict(LogCommands(self.store, str, PrivacyCache(self.store, bindings)).handlers)
+        answers |= dict(LogCommands(self.store, Redactor(), PrivacyCache(self.store, bindings)).handlers)
         parts = IntakeServices(
             live=LiveSettings(made),
             store=self.store,
@@ -280,6 +281,7 @@ class House:
             greet=people_.greeter.greet,
             limits=people_.limits,
             handlers=answers,
+            redactor=Redactor(),
         )
         doors = IntakeCallbacks(
             on_ready=self._arrived, on_link=lambda _, __: None, post=lambda _: None, join=self._joined

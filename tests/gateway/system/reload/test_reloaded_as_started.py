@@ -29,7 +29,7 @@ LEAVE = frozenset(
         # what came of the reading, and what it has set going
         *("_warned", "_later", "_read", "_trace", "_state_saver", "_reported_level", "presence"),
         # what was secret once stays so
-        *("redact", "_redact", "_secret_listeners", "(clean)"),
+        *("redactor", "_redactor", "_secret_listeners", "(clean)"),
     }
 )
 ADAPTERS = "channels.*."
@@ -55,7 +55,7 @@ async def gateway(live: LiveSettings, path: Path) -> AsyncIterator[app._Gateway]
             make=None,
             model_services=equipment,
             states={},
-            redact=Redactor(collect_secrets(live.settings)),
+            redactor=Redactor(collect_secrets(live.settings)),
             tasks=LooseTasks(),
         )
 
