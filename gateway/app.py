@@ -34,7 +34,16 @@ from gateway.core.control_messages import (
 )
 from gateway.core.control_socket import serve_control
 from gateway.core.events import Address, Alarm, ChannelName, Notification, PresenceLevel, Sender
-from gateway.core.facts import OPERATOR_CHANNEL, AttentionRuleSet, AttentionThresholdSet, RoleAssigned, TurnRecord
+from gateway.core.facts import (
+    OPERATOR_CHANNEL,
+    ApprovalEnded,
+    ApprovalRequested,
+    AttentionRuleSet,
+    AttentionThresholdSet,
+    RoleAssigned,
+    ToolRefused,
+    TurnRecord,
+)
 from gateway.core.format import format_time
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.logging import set_title_lookup
@@ -65,9 +74,20 @@ from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import Bindings, CommandPrefixes, make_names_lookup
 from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
 from gateway.stream.uncertain_sends import build_uncertain_notice
-from gateway.tools.platform import ConversationLocks
-from gateway.tools.registry import ToolRegistry, ToolServices
-from gateway.tools.shell import BackgroundJob
+from gateway.tools.agent import SkillTools
+from gateway.tools.approvals import Approvals
+from gateway.tools.dispatch import PermissionGate, RunningCalls
+from gateway.tools.files import AuthoredFiles, FileTools
+from gateway.tools.mcp.client import McpServers
+from gateway.tools.mcp.review import ToolDefinitionReview
+from gateway.tools.memory import MemoryTools, ReminderTools
+from gateway.tools.metrics import ToolStats
+from gateway.tools.platform import ConversationLocks, FileSender, PlatformTools
+from gateway.tools.read_room import RoomReader
+from gateway.tools.registry import ToolRegistry
+from gateway.tools.shell import BackgroundJob, ShellTools
+from gateway.tools.web import WebTools
+from gateway.tools.workspace_fs import AgentFiles
 
 logger = logging.getLogger("reverie.app")
 
@@ -223,7 +243,7 @@ class _Gateway:
         self.inbox = ConversationInbox(clock, settings.attention.coalesce, self._on_arrival)
         live.add_listener(DerivedSettingsListener(lambda new: new.attention.coalesce, self.inbox.set_window))
         self.background_services = self._build_background(access_policy, bindings)
-        files = OutgoingFiles(store)
+        files = self.outgoing_files = OutgoingFiles(store)
         self.outbox = self._build_outbox(files)
         self.room_membership = RoomMembership(self.channels, tasks, self.outbox.wait_until_sent)
         self.room_locks = ConversationLocks()
@@ -285,7 +305,7 @@ class _Gateway:
             return role_of(access_policy, Address.parse(reminder.conversation), sender) == "blocked"
 
         async def end() -> None:
-            await self.tool_registry.kill_jobs(is_theirs)
+            await self.shell.kill_jobs(is_theirs)
             await self.background_services.reminders.end_matching(set_by_them, BLOCKED_REASON)
 
         self.agents.end_blocked_turns()
@@ -395,27 +415,55 @@ class _Gateway:
         )
 
     def _build_tool_registry(
-        self, access_policy: AccessPolicy, bindings: Bindings, files: OutgoingFiles
+        self, access_policy: AccessPolicy, bindings: Bindings, outfiles: OutgoingFiles
     ) -> ToolRegistry:
+        live, store, clock, services = self.model_services.live, self.store, self.clock, self.background_services
+        places, files = services.places, AgentFiles(live, store.path)
+        self.tool_definitions = ToolDefinitionReview(store, clock, self.tasks, self.people.owner_notifier.notify)
+        self.approvals = Approvals(
+            store=store,
+            clock=clock,
+            live=live,
+            places=places,
+            access_policy=access_policy,
+            command_prefixes=CommandPrefixes(live, self.channels),
+            definitions=self.tool_definitions,
+            post=self.outbox.put,
+        )
+        self.tool_stats = ToolStats()
+        store.subscribe(self.tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded)
+        self.skills = SkillTools(live, bindings)
+        self.shell = ShellTools(live, clock, files, self.skills, services.internal_intake)
+        self.web = WebTools(live, clock)
+        self.mcp = McpServers(live.settings.tools.mcp, clock, self.tasks, self.media, self.tool_definitions)
+        rooms = RoomReader(
+            reader=store,
+            places=places,
+            bindings=bindings,
+            access_policy=access_policy,
+            channels=self.channels,
+            redactor=self.redactor,
+        )
+        platform = PlatformTools(store, clock, self.channels, places, rooms.message_finder)
+        sender = FileSender(
+            store=store, clock=clock, channels=self.channels, files=files, outfiles=outfiles, post=self.outbox.put
+        )
+        memory = MemoryTools(services.journal_store, services.recall_search, services.forgetter, services.evidence)
         return ToolRegistry(
-            ToolServices(
-                live=self.model_services.live,
-                store=self.store,
-                clock=self.clock,
-                channels=self.channels,
-                life=self.background_services,
-                access_policy=access_policy,
-                bindings=bindings,
-                media=self.media,
-                outfiles=files,
-                post=self.outbox.put,
-                command_prefixes=CommandPrefixes(self.model_services.live, self.channels),
-                tasks=self.tasks,
-                directory=self.model_services.live.directory,
-                redactor=self.redactor,
-                notify_owners=self.people.owner_notifier.notify,
-                turn_tracker=self.turn_tracker,
-            )
+            live=live,
+            gate=PermissionGate(live, store, clock, self.approvals, access_policy),
+            running=RunningCalls(self.turn_tracker, self.tool_stats),
+            redactor=self.redactor,
+            mcp=self.mcp,
+            shell=self.shell,
+            platform=platform,
+            families={
+                "itself": [memory, ReminderTools(services.reminders, clock), self.skills],
+                "rooms": [platform, rooms, sender],
+                "files": [FileTools(files, self.media, AuthoredFiles(store, clock))],
+                "shell": [self.shell],
+                "web": [self.web],
+            },
         )
 
     def _build_ops_service(self, settings: Settings) -> OpsService:
@@ -430,7 +478,7 @@ class _Gateway:
             version=release,
             llm=self.llm_stats,
             minds=agent_stats,
-            tools=self.tool_registry.stats,
+            tools=self.tool_stats,
             limits=self.people.stats,
             redactor=self.redactor,
             names=ops.hosts,
@@ -485,7 +533,7 @@ class _Gateway:
             attention_policy=self.attention_policy,
             handlers=command_registry.handlers,
             redactor=self.redactor,
-            approvals=self.tool_registry.approvals,
+            approvals=self.approvals,
             tools=self.agents.tool_list,
         )
         callbacks = IntakeCallbacks(
@@ -515,7 +563,7 @@ class _Gateway:
             runner=self.channel_supervisor,
             stats=self.stats,
             redactor=self.redactor,
-            approvals=self.tool_registry.approvals,
+            approvals=self.approvals,
             post=self.outbox.put,
             tasks=self.tasks,
         )
@@ -557,6 +605,7 @@ class _Gateway:
             channels=self.channels.keys(),
             background_services=self.background_services,
             tool_registry=self.tool_registry,
+            skills=self.skills,
             limits=self.people.limits,
             post=self.outbox.put,
             on_answered=self.llm_stats.count_request,
@@ -603,7 +652,10 @@ class _Gateway:
         await self.previews.recover()
         await self.outbox.recover()
         await self.background_services.start()
-        await self.tool_registry.start()
+        await self.approvals.recover()
+        await self.outgoing_files.sweep()
+        await self.tool_definitions.load()
+        self.mcp.start()
         for arrival in await self.agents.find_pending_arrivals():
             self.inbox.add(arrival)
         self.agents.start()
@@ -642,7 +694,10 @@ class _Gateway:
         for step in (
             self.inbox.close,
             lambda: self.agents.stop(TURN_GRACE_S),
-            self.tool_registry.close,
+            self.shell.aclose,
+            self.mcp.aclose,
+            self.web.aclose,
+            self.approvals.close,
             self.background_services.journal_store.close,
             self.previews.close,
             lambda: self.outbox.drain(SEND_GRACE_S),

@@ -18,7 +18,7 @@ from functools import partial
 from agent.brief import PromptInput
 from agent.cache.plan import PlannedRequest
 from agent.models.base import Model, ModelError, ModelRequest
-from agent.signals import Directive, DmnState, LeftOff
+from agent.signals import DmnState, LeftOff
 from agent.turn import build_prefix_request
 from agent.workspace import default_workspace
 from agent.workspace.persona import PersonaBundle, PersonaScope
@@ -37,7 +37,6 @@ from gateway.core.events import Address, ChannelName, ConversationId, RequestUsa
 from gateway.core.facts import TurnRecord, is_inner
 from gateway.core.identity import AccessPolicy
 from gateway.core.redaction import Redactor
-from gateway.core.tool import Tool, tools_of
 from gateway.runtime.dream_turn import DreamTurnRunner
 from gateway.runtime.lane import TurnHandle
 from gateway.runtime.loop import AgentLoop
@@ -76,6 +75,7 @@ class GatewayServices:
     channels: Collection[ChannelName]
     background_services: BackgroundServices
     tool_registry: ToolRegistry
+    skills: SkillTools
     post: Callable[[OutboxPost], None]
     """Called with every reply, after it is durable."""
     turn_tracker: TurnTracker
@@ -106,9 +106,7 @@ class AgentParts:
     platform_actions: MessagingTools
     directives: TurnDirectives
     budget: DailyBudget
-    skills: SkillTools
-    own_tools: Sequence[Tool]
-    """Tools that act on the agent itself."""
+    rest_tools: RestTools
     forget_view: Callable[[ConversationId], None]
     """Drop a cached view, because the log differs from it."""
 
@@ -126,7 +124,7 @@ class AgentRuntime:
         services, agent = parts.services, parts.services.live.agent_config(parts.agent)
         self.surface = agent.surface
         self.tools = services.tool_registry.build_dispatcher(
-            agent, self.model, parts.own_tools, parts.platform_actions.resolve_reachable, parts.skills
+            agent.id, self.model, parts.platform_actions, parts.rest_tools
         )
         self.load_bundle = self._build_bundle_loader()
         prompt_context = self._build_prompt_context()
@@ -260,7 +258,11 @@ class AgentRuntime:
     async def _skill_catalogue(self) -> str:
         """Return the catalogue of the agent's skills, if it can load one."""
         can_load = any(spec.name == "load_skill" for spec in self.tools.specs)
-        return await self._parts.skills.render_catalogue() if can_load and self.model.takes_tools else ""
+        return (
+            await self._parts.services.skills.render_catalogue(self._parts.agent)
+            if can_load and self.model.takes_tools
+            else ""
+        )
 
     async def _describe_tools(self, conversation: ConversationId, roles: Sequence[str]) -> str:
         if not self.model.takes_tools:
@@ -320,8 +322,7 @@ class Agent:
                 titles=services.background_services.places.titles,
             ),
             budget=self._budget,
-            skills=services.tool_registry.build_skill_tools(agent),
-            own_tools=build_own_tools(services, agent.id, platform_actions, self.loop.send),
+            rest_tools=RestTools(agent.id, services.store, services.clock, services.live, self.loop.send),
             forget_view=self.forget_view,
         )
         agent_model = model_services.agent_model(agent.id, model or agent.model)
@@ -389,7 +390,8 @@ class Agent:
 
     async def refresh_tools(self) -> None:
         """Update the description of the tools before a request, where that costs no cached prefix."""
-        await self._services.tool_registry.prepare_turn(self.tools, self._live.optimization.prompt_cache.long_ttl)
+        now_s, lasts_s = self._services.clock.monotonic(), self._live.optimization.prompt_cache.long_ttl
+        await self._services.tool_registry.prepare_turn(self.tools, now_s, lasts_s)
 
     async def warm_up(self) -> None:
         """Have a local model read the common beginning of all conversations.
@@ -514,20 +516,6 @@ def build_platform_actions(
         post=services.post,
         forget=forget,
     )
-
-
-def build_own_tools(
-    services: GatewayServices, agent: str, platform_actions: MessagingTools, send: Callable[[Directive], None]
-) -> list[Tool]:
-    """Build the tools that act on the agent itself. `send`: send a directive to its DMN."""
-    rest_tools = RestTools(
-        agent=agent,
-        store=services.store,
-        clock=services.clock,
-        timezone=lambda: services.live.settings.dmn.timezone,
-        send=send,
-    )
-    return tools_of(platform_actions, rest_tools)
 
 
 def turn_settings_key(settings: Settings) -> object:

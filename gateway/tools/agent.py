@@ -11,15 +11,25 @@ from pydantic import Field
 
 from agent.journal import to_single_line
 from agent.signals import Directive
-from agent.workspace.skills import MAX_NAME_CHARS, SKILL_FILE, SkillCatalogue, SkillFileNotFound, SkillLibrary
+from agent.workspace import default_workspace
+from agent.workspace.skills import (
+    MAX_NAME_CHARS,
+    SKILL_FILE,
+    SKILLS_FOLDER,
+    SkillCatalogue,
+    SkillFileNotFound,
+    SkillLibrary,
+)
+from gateway.config.reload import LiveSettings
 from gateway.context.schedule import ScheduleError, SpokenTime, parse_spoken_time
 from gateway.core.clock import Clock
-from gateway.core.events import Address
 from gateway.core.facts import DmnDirective, is_inner
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry, Store
+from gateway.stream.routing import Bindings
+from gateway.tools.sandbox import SKILLS_PATH
 
 logger = logging.getLogger("reverie.workspace")
 
@@ -30,13 +40,13 @@ class RestTools:
     """`rest_until` and `go_quiet` of one agent."""
 
     def __init__(
-        self, *, agent: str, store: Store, clock: Clock, timezone: Callable[[], str], send: Callable[[Directive], None]
+        self, agent: str, store: Store, clock: Clock, live: LiveSettings, send: Callable[[Directive], None]
     ) -> None:
-        """`timezone`: the zone of times that name none. `send` passes a directive to the agent's DMN."""
+        """`send` passes a directive to the agent's DMN."""
         self._agent = agent
         self._store = store
         self._clock = clock
-        self._timezone = timezone
+        self._live = live
         self._send_directive = send
 
     @tool("Begin nothing by yourself until then. Who speaks to you is still answered.")
@@ -79,7 +89,7 @@ class RestTools:
 
     def _parse_time(self, text: str) -> datetime:
         try:
-            return parse_spoken_time(SpokenTime(at=text), self._clock.now(), self._timezone())[1]
+            return parse_spoken_time(SpokenTime(at=text), self._clock.now(), self._live.settings.dmn.timezone)[1]
         except ScheduleError as error:
             raise ToolCallRefused(str(error)) from None
 
@@ -101,35 +111,37 @@ MAX_SKILL_PATH_CHARS: Final = 400
 
 
 class SkillTools:
-    """Skills of one agent. They are the operator's text, and the model receives them as such."""
+    """Skills of all agents. They are the operator's text, and the model receives them as such."""
 
-    def __init__(
-        self, workspace: Path, allowed: Callable[[Address], Collection[str] | None], *, scripts: Callable[[], str] = str
-    ) -> None:
-        """`allowed`: the names of the skills for a place; None: all. `scripts`: the path of the skills in the shell.
-
-        An empty path: the agent has no shell with skills.
-        """
-        self._skills = SkillLibrary(workspace)
-        self._allowed_names = allowed
-        self._scripts_path = scripts
+    def __init__(self, live: LiveSettings, bindings: Bindings) -> None:
+        self._live = live
+        self._bindings = bindings
+        self._libraries: dict[str, SkillLibrary] = {}
         self._lock = asyncio.Lock()
-        self._logged_notes: tuple[str, ...] = ()
+        self._logged_notes: dict[str, tuple[str, ...]] = {}
 
-    async def render_catalogue(self) -> str:
+    async def render_catalogue(self, agent: str) -> str:
         """Render the prompt's block `skills`: the same bytes in every place until a skill comes, goes or changes.
 
         Costs a few `stat` calls. Problems with skills are logged once, for the operator.
         """
         async with self._lock:
-            known = await asyncio.to_thread(self._skills.refresh)
-        self._log_notes(known)
+            known = await asyncio.to_thread(self._library(agent).refresh)
+        self._log_notes(agent, known)
         return known.text
 
-    async def paths(self) -> tuple[Path, ...]:
+    async def paths(self, agent: str) -> tuple[Path, ...]:
         """Return the folders of all skills, each named as its skill, for the shell."""
         async with self._lock:
-            return await asyncio.to_thread(self._skills.paths)
+            return await asyncio.to_thread(self._library(agent).paths)
+
+    def _library(self, agent: str) -> SkillLibrary:
+        if agent not in self._libraries:
+            self._libraries[agent] = SkillLibrary(self._workspace(agent))
+        return self._libraries[agent]
+
+    def _workspace(self, agent: str) -> Path:
+        return self._live.agent_config(agent).workspace or default_workspace()
 
     @tool("Read a skill: the instructions for a task, or another of its files.", parallel=True)
     async def load_skill(
@@ -145,15 +157,16 @@ class SkillTools:
         ] = "",
     ) -> ToolOutput:
         file = file.strip() or SKILL_FILE
-        allowed = self._allowed_names(context.at)
+        allowed = self._bindings.find(context.at).skills
         async with self._lock:
-            known, text = await run_in_thread(lambda _: self._read(name, file, allowed))
-        self._log_notes(known)
+            known, text = await run_in_thread(lambda _: self._read(context.agent, name, file, allowed))
+        self._log_notes(context.agent, known)
         return ToolOutput(text=text, kind="skill", origin=f"skills/{name}/{file}")
 
-    def _read(self, name: str, file: str, allowed: Collection[str] | None) -> tuple[SkillCatalogue, str]:
+    def _read(self, agent: str, name: str, file: str, allowed: Collection[str] | None) -> tuple[SkillCatalogue, str]:
         """Read a file of a skill. Raises ToolCallRefused."""
-        known = self._skills.refresh()
+        skills = self._library(agent)
+        known = skills.refresh()
         if name not in known.skills:
             names = ", ".join(known.skills) or "none"
             raise ToolCallRefused(f"There is no skill {to_single_line(name, MAX_NAME_CHARS)!r}; there are: {names}.")
@@ -162,8 +175,8 @@ class SkillTools:
                 f"The skill {name} is not for this place: do without it, or say that you cannot do this here."
             )
         try:
-            text = self._skills.read_text(name, file)
-            more = self._skills.read_text(name, ".").split("\n")[1:] if file == SKILL_FILE else []
+            text = skills.read_text(name, file)
+            more = skills.read_text(name, ".").split("\n")[1:] if file == SKILL_FILE else []
         except SkillFileNotFound as no:
             shown_file = to_single_line(file, MAX_SKILL_PATH_CHARS)
             raise ToolCallRefused(
@@ -176,13 +189,14 @@ class SkillTools:
         beside = [other for other in more if other != SKILL_FILE]
         if not beside:
             return known, text
-        scripts = self._scripts_path()
-        shell = f" In the shell they are in {scripts}/{name}/." if scripts else ""
+        is_boxed = self._live.settings.tools.bash.sandbox == "bubblewrap"
+        scripts = SKILLS_PATH if is_boxed else str(self._workspace(agent) / SKILLS_FOLDER)
+        shell = f" In the shell they are in {scripts}/{name}/."
         return known, f"{text}\n\n(Beside it, for load_skill: {', '.join(beside)}.{shell})"
 
-    def _log_notes(self, known: SkillCatalogue) -> None:
+    def _log_notes(self, agent: str, known: SkillCatalogue) -> None:
         """Log new notes only; all of them at every turn would be noise."""
         for note in known.notes:
-            if note not in self._logged_notes:
+            if note not in self._logged_notes.get(agent, ()):
                 logger.warning("%s", note)
-        self._logged_notes = known.notes
+        self._logged_notes[agent] = known.notes

@@ -65,7 +65,7 @@ class PermissionGate:
         self._live = live
         self._store = store
         self._clock = clock
-        self._approvals = approvals
+        self.approvals = approvals
         self._access_policy = access_policy
 
     async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
@@ -84,7 +84,7 @@ class PermissionGate:
             return f"Refused: {verdict.rule}. Nothing was done."
         if verdict.outcome == "allowed":
             return await self._record_begin(tool, call, context)
-        refusal = await self._approvals.request_approval(
+        refusal = await self.approvals.request_approval(
             ApprovalRequest(
                 agent=context.agent,
                 tool=name,
@@ -279,6 +279,8 @@ class ToolDispatcher:
         self._running = running
         self.specs: tuple[ToolSpec, ...] = ()
         """Specs as the model receives them."""
+        self.last_turn_s: float | None = None
+        """Begin of the last turn, on the clock's `monotonic`. None: there was none."""
         self.pin_specs()
 
     def pin_specs(self) -> None:
@@ -295,10 +297,6 @@ class ToolDispatcher:
     def permits(self) -> dict[str, ToolPermit]:
         """Return the permit of each current tool, by name."""
         return {name: tool.permit for name, tool in sorted((self._tools | self._dynamic_by_name()).items())}
-
-    def running_calls(self, conversation: ConversationId) -> list[str]:
-        """Return the calls under way there, each in a few words, oldest first."""
-        return self._running.describe(conversation)
 
     def for_turn(self, context: ToolContext) -> "TurnTools":
         """Return the tools for one turn."""

@@ -11,9 +11,9 @@ import contextlib
 import hashlib
 import logging
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Final, NamedTuple, Protocol
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import Field
 
@@ -22,13 +22,15 @@ from gateway.core.clock import Clock
 from gateway.core.events import Attachment, ToolImage
 from gateway.core.facts import FileWritten
 from gateway.core.fields import compile_regex
-from gateway.core.media_types import ImageInfo, describe_attachment, identify_image, sound_suffix
+from gateway.core.media_types import describe_attachment, identify_image, sound_suffix
 from gateway.core.permissions import ALLOW_MEMBERS, ToolPermit
 from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import Image, ToolCallRefused
 from gateway.core.trust import role_rank
 from gateway.store import NewEntry, Store
+from gateway.stream.media import MediaStore
 from gateway.tools.workspace_fs import (
+    AgentFiles,
     FoundEntry,
     GlobPattern,
     PathParts,
@@ -42,13 +44,6 @@ from gateway.tools.workspace_fs import (
 )
 
 logger = logging.getLogger("reverie.tools")
-
-
-class ImageStore(Protocol):
-    """Storage of images: `gateway.stream.media.MediaStore`."""
-
-    async def save_picture(self, data: bytes, found: ImageInfo, about: str) -> ToolImage:
-        """Save an image. Raises OSError."""
 
 
 WRITE_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
@@ -65,17 +60,18 @@ _Path = Annotated[str, Field(description="From the top of your files, e.g. notes
 
 
 class FileTools:
-    """File tools of one agent.
+    """File tools of all agents.
 
     Content of a file is untrusted text from outside, unless the agent itself wrote it (`AuthoredFiles`).
     """
 
-    def __init__(self, root: WorkspaceRoot, pictures: ImageStore, authored: "AuthoredFiles | None" = None) -> None:
+    def __init__(self, files: AgentFiles, images: MediaStore, authored: "AuthoredFiles | None" = None) -> None:
         """`authored` None: it is not known what the agent wrote, so any file may hold anybody's words."""
-        self._root = root
-        self._images = pictures
+        self._files = files
+        self._images = images
         self._authored = authored
-        self._search_slots = asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
+        self._search_slots = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MAX_CONCURRENT_SEARCHES))
+        """By agent."""
 
     @tool(
         "Read a text file, with its lines numbered (the number and the tab are not in the file). "
@@ -92,10 +88,10 @@ class FileTools:
         offset: Annotated[int, Field(ge=1, description="First line to read.")] = 1,
         limit: Annotated[int, Field(ge=1, le=MAX_LINES, description="Lines to read at most.")] = DEFAULT_LINES,
     ) -> ToolOutput:
-        name = display_path(parse_file_path(path))
+        name, root = display_path(parse_file_path(path)), self._files.root(context.agent)
 
         def read() -> tuple[bytes, str, int]:
-            data = self._root.read_bytes(path)
+            data = root.read_bytes(path)
             if what := describe_binary(data):
                 raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
             return data, *render_lines(name, decode_text(data), offset, limit)
@@ -112,8 +108,8 @@ class FileTools:
     async def write_file(
         self, context: ToolContext, *, path: _Path, text: Annotated[str, Field(description="All of the file.")]
     ) -> str:
-        data = encode_text(text)
-        done = await run_in_thread(lambda _: self._root.write(path, data))
+        data, root = encode_text(text), self._files.root(context.agent)
+        done = await run_in_thread(lambda _: root.write(path, data))
         if self._authored is not None:
             await self._authored.record(data, context)
         what = "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
@@ -132,19 +128,18 @@ class FileTools:
         new: Annotated[str, Field(description="What stands there instead.")],
         all: Annotated[bool, Field(description="Replace it everywhere; else it must stand there once.")] = False,  # noqa: A002 - the model's word
     ) -> ToolOutput:
-        name = display_path(parse_file_path(path))
+        name, root = display_path(parse_file_path(path)), self._files.root(context.agent)
         edits, before = list[TextEdit](), list[bytes]()
 
         def change(data: bytes) -> bytes:
             if what := describe_binary(data):
                 raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
-            max_bytes = self._root.max_bytes
             before.append(data)
-            edits.append(replace_text(name, data, old, new, everywhere=all, max_bytes=max_bytes))
+            edits.append(replace_text(name, data, old, new, everywhere=all, max_bytes=root.max_bytes))
             return edits[0].data
 
         def edit() -> str:
-            self._root.edit(path, change)
+            root.edit(path, change)
             return render_edit(name, edits[0])
 
         text = await run_in_thread(lambda _: edit())
@@ -164,14 +159,15 @@ class FileTools:
     )
     async def glob(
         self,
-        _: ToolContext,
+        context: ToolContext,
         *,
         pattern: Annotated[
             str, Field(max_length=MAX_PATTERN_CHARS, description="E.g. `*`, `notes/*.md` or `**/*.{py,toml}`.")
         ],
     ) -> ToolOutput:
-        async with self._search_slots:
-            text = await run_in_thread(lambda stopped: list_paths(self._root, pattern, SearchLimits(stopped)))
+        root = self._files.root(context.agent)
+        async with self._search_slots[context.agent]:
+            text = await run_in_thread(lambda stopped: list_paths(root, pattern, SearchLimits(stopped)))
         return ToolOutput(
             text=text, origin=f"names of files, {display_path(pattern)}", is_untrusted=True, is_foreign=True
         )
@@ -179,7 +175,7 @@ class FileTools:
     @tool("Search your text files for a regular expression.", ALLOW_MEMBERS, task=True, parallel=True)
     async def grep(
         self,
-        _: ToolContext,
+        turn: ToolContext,
         *,
         pattern: Annotated[
             str,
@@ -192,7 +188,7 @@ class FileTools:
     ) -> ToolOutput:
         def search(stopped: Callable[[], bool]) -> str:
             return search_text(
-                self._root,
+                self._files.root(turn.agent),
                 pattern,
                 SearchLimits(stopped),
                 path=path,
@@ -201,7 +197,7 @@ class FileTools:
                 context_lines=context,
             )
 
-        async with self._search_slots:
+        async with self._search_slots[turn.agent]:
             text = await run_in_thread(search)
         return ToolOutput(
             text=text, origin=f"lines of files, {display_path(pattern)}", is_untrusted=True, is_foreign=True
@@ -209,7 +205,8 @@ class FileTools:
 
     @tool("Look at a PNG, JPEG, GIF or WebP file.", ALLOW_MEMBERS, task=True, parallel=True)
     async def view_image(self, context: ToolContext, *, path: _Path) -> ToolOutput:
-        data = await run_in_thread(lambda _: self._root.read_bytes(path))
+        root = self._files.root(context.agent)
+        data = await run_in_thread(lambda _: root.read_bytes(path))
         name = display_path(parse_file_path(path))
         image, is_own = await prepare_image(self._images, data, name), await self._is_own(data, context)
         text = f"{image[0].about} is shown below."
@@ -244,7 +241,7 @@ def _authored_key(agent: str, data: bytes) -> str:
     return f"file:{agent}:{hashlib.sha256(data).hexdigest()}"
 
 
-async def prepare_image(keeps: ImageStore, data: bytes, name: str) -> tuple[ToolImage, Image]:
+async def prepare_image(media: MediaStore, data: bytes, name: str) -> tuple[ToolImage, Image]:
     """Save an image, ready for a model. `name` (untrusted): its name.
 
     Raises ToolCallRefused if models do not take it.
@@ -267,7 +264,7 @@ async def prepare_image(keeps: ImageStore, data: bytes, name: str) -> tuple[Tool
     attachment = Attachment(id=name, name=name, content_type=found.media_type, form="image")
     about = describe_attachment(attachment, size_bytes=len(data), pixels=(found.width, found.height))
     try:
-        kept = await keeps.save_picture(data, found, about)
+        kept = await media.save_picture(data, found, about)
     except OSError as error:
         logger.warning("a picture cannot be kept: %s", error.strerror)
         raise ToolCallRefused(f"{name} could not be kept to be shown: an admin has to look at the disk.") from error

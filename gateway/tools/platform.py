@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Literal
 from weakref import WeakValueDictionary
 
 from pydantic import Field
@@ -22,21 +22,21 @@ from agent.journal import to_single_line
 from channels.aio import run_to_completion
 from channels.base import CanDelete, CanEdit, CanReact, CanSetTopic, Channel, RateLimited, SendError, Uncertain
 from gateway.access.policy import decide, is_room_allowed
-from gateway.context.conversation import ConversationReader, RenderedInput
+from gateway.context.conversation import RenderedInput
 from gateway.context.digest import DigestBuilder, RoomDigest
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, Post, PostFile, PostKey, Usage
 from gateway.core.facts import PlatformAction, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed, is_inner
 from gateway.core.identity import ANY_ROOM, AccessPolicy, role_of
 from gateway.core.permissions import ALLOW_MEMBERS, ToolPermit
-from gateway.core.redaction import Redactor
-from gateway.core.tool import Tool, ToolContext, tool, tools_of
+from gateway.core.tool import ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.core.trust import role_rank
 from gateway.store import NewEntry, OutboxPost, Store
 from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.routing import Bindings, PrivacyCache
-from gateway.tools.read_room import MAX_ADDRESS_CHARS, AttachmentDescriber, MessageFinder, MessageTarget, RoomReader
+from gateway.tools.read_room import MAX_ADDRESS_CHARS, MessageFinder, MessageTarget
+from gateway.tools.workspace_fs import AgentFiles
 
 logger = logging.getLogger("reverie.tools")
 
@@ -266,15 +266,8 @@ SEND_FILE_PERMIT: Final = ToolPermit(role="member", approval="untrusted")
 _RECENT_POSTS: Final = 20
 
 
-class FileReader(Protocol):
-    """Files of the agent: `gateway.tools.workspace_fs.WorkspaceRoot`."""
-
-    def read_bytes(self, path: str) -> bytes:
-        """Return the whole content. Raises ToolCallRefused. Blocks on the disk."""
-
-
 class FileSender:
-    """`send_file` of one agent."""
+    """`send_file` of all agents."""
 
     def __init__(
         self,
@@ -282,10 +275,11 @@ class FileSender:
         store: Store,
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
-        files: FileReader,
+        files: AgentFiles,
         outfiles: OutgoingFiles,
         post: Callable[[OutboxPost], None],
     ) -> None:
+        """`post` is called with each post, once it is durable."""
         self._store = store
         self._clock = clock
         self._channels = channels
@@ -303,7 +297,7 @@ class FileSender:
     ) -> str:
         """Post a file. Raises ToolCallRefused and StoreError. When cancelled, the log says whether it was posted."""
         max_bytes = self._max_file_bytes(context.at)
-        data = await asyncio.to_thread(self._files.read_bytes, path)
+        data = await asyncio.to_thread(self._files.root(context.agent).read_bytes, path)
         if not data:
             raise ToolCallRefused("That file is empty: there is nothing to send.")
         if len(data) > max_bytes:
@@ -390,54 +384,26 @@ _OwnMessage = Annotated[
         min_length=1, max_length=MAX_ADDRESS_CHARS, description="`mine`: your newest post here. Or a handle like m12."
     ),
 ]
-ResolveReachable = Callable[[str, ToolContext], Awaitable[Address]]
-"""Returns another place where the agent may act from here: `MessagingTools.resolve_reachable`. Raises ToolCallRefused.
-"""
 
 
 class PlatformTools:
-    """Platform tools of one agent."""
+    """Platform tools of all agents."""
 
     def __init__(
         self,
-        *,
         store: Store,
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
         places: PrivacyCache,
-        bindings: Bindings,
-        who: AccessPolicy,
-        reach: ResolveReachable,
-        files: FileReader,
-        outfiles: OutgoingFiles,
-        post: Callable[[OutboxPost], None],
-        redactor: Redactor,
+        message_finder: MessageFinder,
     ) -> None:
-        """`files`: the agent's. `outfiles`: the outbox's. `post` is called with each post, once it is durable."""
         self._store = store
         self._clock = clock
         self._channels = channels
         self._privacy = places
-        self._resolve_reachable = reach
-        conversation = ConversationReader(store, who, AttachmentDescriber(), redactor)
-        self._message_finder = MessageFinder(store, places, conversation)
-        self._room_reader = RoomReader(
-            reader=store,
-            places=places,
-            bindings=bindings,
-            who=who,
-            channels=channels,
-            conversation=conversation,
-            message_finder=self._message_finder,
-        )
-        self._file_sender = FileSender(
-            store=store, clock=clock, channels=channels, files=files, outfiles=outfiles, post=post
-        )
-
-    @property
-    def tools(self) -> list[Tool]:
-        """All platform tools."""
-        return tools_of(self, self._room_reader, self._file_sender)
+        self._message_finder = message_finder
+        self.messaging: dict[str, MessagingTools] = {}
+        """Tools for other places, by agent: where it may act from here."""
 
     @tool("Put a reaction on a message of this conversation.")
     async def react(
@@ -520,7 +486,7 @@ class PlatformTools:
     async def _find_reachable(self, message: str, context: ToolContext) -> MessageTarget:
         found = await self._message_finder.find(message, context)
         if found.at != context.at:
-            await self._resolve_reachable(found.at.conversation, context)
+            await self.messaging[context.agent].resolve_reachable(found.at.conversation, context)
         return found
 
     async def _find_own(self, message: str, context: ToolContext) -> MessageTarget:

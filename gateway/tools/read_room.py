@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -33,6 +33,7 @@ from gateway.core.events import (
 from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PlatformAction, PostQueued, Seq, TurnRecord, is_inner
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, role_of
 from gateway.core.media_types import describe_attachment
+from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel
@@ -50,13 +51,6 @@ _MAX_UNREAD: Final = 50
 _MAX_RECENT: Final = 20
 """Messages or posts that are searched for `last` or `mine`."""
 _MAX_ACTIONS: Final = 1_000
-
-
-class ScopeLookup(Protocol):
-    """Lookup of who can read a place: `gateway.stream.routing.PrivacyCache`."""
-
-    async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
-        """Return the scope of a place, or of one entry there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +86,7 @@ class AgentPost:
 class MessageFinder:
     """Finds messages by handle."""
 
-    def __init__(self, reader: StoreReader, places: ScopeLookup, conversation: ConversationReader) -> None:
+    def __init__(self, reader: StoreReader, places: PrivacyCache, conversation: ConversationReader) -> None:
         self._reader = reader
         self._privacy = places
         self._conversation = conversation
@@ -262,7 +256,7 @@ class AttachmentDescriber:
 
 
 class RoomReader:
-    """`read_room` and `who` of one agent."""
+    """`read_room` and `who` of all agents."""
 
     def __init__(
         self,
@@ -270,18 +264,17 @@ class RoomReader:
         reader: StoreReader,
         places: PrivacyCache,
         bindings: Bindings,
-        who: AccessPolicy,
+        access_policy: AccessPolicy,
         channels: Mapping[ChannelName, Channel],
-        conversation: ConversationReader,
-        message_finder: MessageFinder,
+        redactor: Redactor,
     ) -> None:
         self._reader = reader
         self._privacy = places
         self._bindings = bindings
-        self._access_policy = who
+        self._access_policy = access_policy
         self._channels = channels
-        self._conversation = conversation
-        self._message_finder = message_finder
+        self._conversation = ConversationReader(reader, access_policy, AttachmentDescriber(), redactor)
+        self.message_finder = MessageFinder(reader, places, self._conversation)
 
     @tool(
         "Read what was said here before, or in another place that may be told of here, as it reads now. "
@@ -388,13 +381,13 @@ class RoomReader:
         if any(placed.is_removed for placed in await self._reader.locate_entries([one.cause or one.seq])):
             return None
         if isinstance(one.fact, Message):
-            message = await self._message_finder.current_message(one)
+            message = await self.message_finder.current_message(one)
             if message is None:
                 return None
             current = CurrentMessage(one.seq, message, is_edited=message.text != one.fact.text)
             (rendered,) = await self._conversation.render([current], sees=False)
             return render_line(rendered.line), rendered.label
-        post = await self._message_finder.find_post(one)
+        post = await self.message_finder.find_post(one)
         if post is None or post.is_gone:
             return None
         label = await self._conversation.label_of_post(post.post)

@@ -18,6 +18,7 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -28,14 +29,17 @@ from pydantic import Field
 
 from agent.journal import to_single_line
 from channels.text import clean_text
+from gateway.config.reload import LiveSettings
 from gateway.config.tools import BashConfig
-from gateway.core.clock import Clock
-from gateway.core.events import Address
+from gateway.core.clock import Clock, new_id
+from gateway.core.events import Address, EventId, TaskFinished
 from gateway.core.permissions import ALLOW_ADMINS, ToolPermit
 from gateway.core.process import KILL_WAIT_S, READ_BYTES, ChildProcess, ProgramNotStarted, start_process
 from gateway.core.tool import Requester, ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
+from gateway.stream.internal import InternalIntake
 from gateway.tools import warden
+from gateway.tools.agent import SkillTools
 from gateway.tools.sandbox import (
     BWRAP_PROCESSES,
     MARKER_VARIABLE,
@@ -50,6 +54,7 @@ from gateway.tools.sandbox import (
     watch_limits,
 )
 from gateway.tools.seccomp import LIBRARY, filter_file
+from gateway.tools.workspace_fs import AgentFiles
 
 logger = logging.getLogger("reverie.tools.shell")
 
@@ -245,11 +250,8 @@ MAX_COMMAND_CHARS: Final = 100
 
 RUNNING: Final = "running"
 
-JobFinishedListener = Callable[[str, Address, str, bool], Awaitable[None]]
-"""Called at a job's end with its agent, its place, its result in one line, and whether it succeeded."""
 
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class BackgroundJob:
     """Command that runs, or ran, beside the turns."""
 
@@ -270,21 +272,20 @@ class BackgroundJob:
 
 
 class BackgroundJobs:
-    """Background jobs of one agent.
+    """Background jobs of all agents. The end of each is an event of its place, unless it was killed.
 
     A job belongs to the conversation where it was started, and is invisible elsewhere.
     """
 
-    def __init__(self, most: int, clock: Clock, finished: JobFinishedListener | None = None) -> None:
-        """`most`: at once. `finished`: not called for killed jobs."""
-        self.max_running = most
-        """Limit of running jobs. May change at any time."""
+    def __init__(self, live: LiveSettings, clock: Clock, internal: InternalIntake) -> None:
+        self._live = live
         self._clock = clock
-        self._on_finished = finished
-        self._jobs: dict[str, BackgroundJob] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._internal = internal
+        self._jobs: list[BackgroundJob] = []
+        self._tasks: dict[BackgroundJob, asyncio.Task[None]] = {}
         """Tasks of jobs that run, or whose end is being reported."""
-        self._count = 0
+        self._counts = Counter[str]()
+        """Jobs that were ever started, by agent."""
         self._closed = False
 
     def start(
@@ -295,19 +296,21 @@ class BackgroundJobs:
         context: ToolContext,
     ) -> BackgroundJob:
         """Start a command in the background. Raises ToolCallRefused."""
-        if self._closed or not self.max_running:
+        max_running = self._live.settings.tools.bash.jobs
+        if self._closed or not max_running:
             raise ToolCallRefused("Nothing can run in the background here; run it without `background`.")
-        running = [job for job in self._jobs.values() if job.state == RUNNING]
-        if len(running) >= self.max_running:
+        own = [job for job in self._jobs if job.agent == context.agent]
+        running = [job for job in own if job.state == RUNNING]
+        if len(running) >= max_running:
             raise ToolCallRefused(
                 f"There are {len(running)} jobs already, and no more may be: wait for one, or job_kill it."
             )
-        ended = [name for name, job in self._jobs.items() if job.state != RUNNING]
-        for name in ended[: max(0, len(ended) - MAX_ENDED_JOBS)]:
-            del self._jobs[name]
-        self._count += 1
+        ended = [job for job in own if job.state != RUNNING]
+        for job in ended[: max(0, len(ended) - MAX_ENDED_JOBS)]:
+            self._jobs.remove(job)
+        self._counts[context.agent] += 1
         job = BackgroundJob(
-            name=f"j{self._count}",
+            name=f"j{self._counts[context.agent]}",
             command=command,
             agent=context.agent,
             at=context.at,
@@ -315,20 +318,20 @@ class BackgroundJobs:
             output=kept,
             requesters=context.requesters,
         )
-        self._jobs[job.name] = job
-        task = self._tasks[job.name] = asyncio.create_task(self._run(job, run))
+        self._jobs.append(job)
+        task = self._tasks[job] = asyncio.create_task(self._run(job, run))
         task.add_done_callback(lambda _: self._on_done(job))
         return job
 
     def list_visible(self, context: ToolContext) -> list[tuple[BackgroundJob, float]]:
         """Return the jobs that may be shown there, and the seconds since their start, oldest first."""
         now = self._clock.monotonic()
-        return [(job, now - job.began_s) for job in self._jobs.values() if _is_visible(job, context)]
+        return [(job, now - job.began_s) for job in self._jobs if _is_visible(job, context)]
 
     def find(self, name: str, context: ToolContext) -> BackgroundJob:
         """Return a visible job. Raises ToolCallRefused if there is none."""
-        job = self._jobs.get(name.strip())
-        if job is None or not _is_visible(job, context):
+        job = next((one for one in self._jobs if one.name == name.strip() and _is_visible(one, context)), None)
+        if job is None:
             raise ToolCallRefused("There is no such job here; `jobs` names them.")
         return job
 
@@ -336,14 +339,14 @@ class BackgroundJobs:
         """Kill a job. Return True if it was still running."""
         if job.state != RUNNING:
             return False
-        task = self._tasks[job.name]
+        task = self._tasks[job]
         task.cancel()
         await asyncio.wait((task,))
         return True
 
     async def kill_matching(self, theirs: Callable[[BackgroundJob], bool]) -> None:
         """Kill the jobs for which `theirs` returns True. None is reported."""
-        for job in [one for one in self._jobs.values() if theirs(one)]:
+        for job in [one for one in self._jobs if theirs(one)]:
             await self.kill(job)
 
     async def aclose(self) -> None:
@@ -369,21 +372,24 @@ class BackgroundJobs:
 
     def _on_done(self, job: BackgroundJob) -> None:
         """Clean up after a job, also after one that was cancelled before it began."""
-        del self._tasks[job.name]
+        del self._tasks[job]
         if job.state == RUNNING:
             job.state = "killed"
 
     async def _report(self, job: BackgroundJob, well: bool) -> None:
-        if self._on_finished is None:
-            return
+        now, text = self._clock.now(), f"Background job {job.render()}"
+        event = TaskFinished(
+            id=EventId(new_id(now)), what="job", ok=well, text=text, sent=now, agent=job.agent, at=job.at
+        )
         try:
-            await self._on_finished(job.agent, job.at, f"Background job {job.render()}", well)
-        except Exception:  # the listener may fail: the shell goes on
+            await self._internal.submit(event)
+        except Exception:  # the log may fail: the shell goes on
             logger.exception("the end of job %s of %s cannot be told", job.name, job.agent)
 
 
 def _is_visible(job: BackgroundJob, context: ToolContext) -> bool:
-    return context.visibility.sees_everything or job.at.conversation == context.at.conversation
+    is_there = context.visibility.sees_everything or job.at.conversation == context.at.conversation
+    return job.agent == context.agent and is_there
 
 
 MAX_COMMAND_BYTES: Final = 100_000
@@ -404,57 +410,37 @@ _Job = Annotated[str, Field(max_length=20, description="As `bash` named it, e.g.
 
 
 class ShellTools:
-    """`bash`, `jobs`, `job_output` and `job_kill` for one agent. After `aclose` nothing of it runs."""
+    """`bash`, `jobs`, `job_output` and `job_kill` for all agents. After `aclose` nothing of it runs."""
 
     def __init__(
-        self,
-        root: Path,
-        config: BashConfig,
-        clock: Clock,
-        skills: Callable[[], Awaitable[Sequence[Path]]] | None = None,
-        *,
-        hidden: Sequence[Path] = (),
-        finished: JobFinishedListener | None = None,
+        self, live: LiveSettings, clock: Clock, files: AgentFiles, skills: SkillTools, internal: InternalIntake
     ) -> None:
-        """`root`: the agent's files; made if missing. `skills`: called for each command; None: there are none.
-
-        `hidden`: as in `SandboxMounts`.
-        """
-        self._root = root.absolute()
-        self._config = config
-        self._skills, self._hidden = skills, tuple(hidden)
-        self._jobs = BackgroundJobs(config.jobs, clock, finished)
+        self._live = live
+        self._files = files
+        self._skills = skills
+        self._jobs = BackgroundJobs(live, clock, internal)
         self._strict: bool | None = None
         """True: the strict sandbox works; False: only the other one; None: none that is known."""
         self._sandbox_error = ""
         """Reason why none works; empty: one does, or none was tried yet."""
         self._probe_lock = asyncio.Lock()
 
-    def reconfigure(self, config: BashConfig) -> None:
-        """Use this configuration for new commands; running ones go on as they began. Does not block."""
-        self._config = config
-        self._jobs.max_running = config.jobs
+    @property
+    def _config(self) -> BashConfig:
+        """Running commands go on as they began; each call reads this once."""
+        return self._live.settings.tools.bash
 
-    def describe(self) -> str:
-        """Describe in one line how commands run, for the agent."""
+    def describe(self, agent: str) -> str:
+        """Describe in one line how an agent's commands run, for the agent."""
         config = self._config
         if self._sandbox_error:
             return f"bash: no command can be run here ({self._sandbox_error})"
         if config.sandbox == "off":
-            place = f"no sandbox, in {self._root}"
+            place = f"no sandbox, in {self._files.directory(agent).absolute()}"
         else:
             network = "with network" if config.network else "no network"
-            skills = ", /skills readable" if self._skills else ""
-            place = f"bubblewrap sandbox, {network}, /workspace writable{skills}"
+            place = f"bubblewrap sandbox, {network}, /workspace writable, /skills readable"
         return f"bash: {place}, {config.timeout:g} s (at most {config.max_timeout:g} s)"
-
-    async def check(self) -> str:
-        """Return the reason why no command can run here, for the operator. Empty: they can."""
-        try:
-            await self._build_command("true", self._config)
-        except ToolCallRefused as reason:
-            return str(reason)
-        return ""
 
     async def kill_jobs(self, theirs: Callable[[BackgroundJob], bool]) -> None:
         """Kill the background jobs for which `theirs` returns True."""
@@ -491,7 +477,7 @@ class ShellTools:
         if len(command.encode()) > MAX_COMMAND_BYTES or "\0" in command:
             raise ToolCallRefused("The command is too long, or holds a NUL: write it into a file and run that.")
         config = self._config
-        ready = await self._build_command(command, config)
+        ready = await self._build_command(command, config, context.agent)
         kept = OutputBuffer(config.output_bytes)
         if background:
             run = _command_runner(ready, config, config.max_timeout)
@@ -540,11 +526,12 @@ class ShellTools:
             return f"{found.name} is ended."
         return f"{found.name} had ended already: {found.state}."
 
-    async def _build_command(self, command: str, config: BashConfig) -> ShellCommand:
+    async def _build_command(self, command: str, config: BashConfig, agent: str) -> ShellCommand:
         """Prepare a command. Raises ToolCallRefused."""
         try:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            root = self._root.resolve()
+            root = self._files.directory(agent).absolute()
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            root = root.resolve()
         except OSError as error:
             raise ToolCallRefused(f"The directory of your files cannot be used ({error.strerror}).") from None
         if os.geteuid() == 0:
@@ -559,7 +546,7 @@ class ShellTools:
         if strict is None:
             logger.warning("no command can be run: %s; %s", self._sandbox_error, SANDBOX_FIX)
             raise ToolCallRefused(f"No command can be run here ({self._sandbox_error}): {SANDBOX_FIX}.")
-        skills = await self._skills() if self._skills is not None else ()
+        skills = await self._skills.paths(agent)
         return self._build_sandboxed(command, root, skills, config, strict=strict)
 
     def _build_sandboxed(
@@ -568,7 +555,7 @@ class ShellTools:
         box = SandboxMounts(
             root=root,
             skills=tuple(path.resolve() for path in skills),
-            hidden=tuple(dict.fromkeys(path.resolve() for path in self._hidden if path.is_dir())),
+            hidden=tuple(dict.fromkeys(path.resolve() for path in self._files.hidden_directories() if path.is_dir())),
         )
         # bwrap's own environment can be read inside, in /proc/1/environ.
         argv = build_sandboxed_argv(

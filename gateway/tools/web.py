@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.journal import to_single_line
 from channels.aio import with_timeout
+from gateway.config.reload import LiveSettings
 from gateway.config.tools import SearchConfig, WebConfig
 from gateway.core import addresses
 from gateway.core.addresses import AllowedHosts, FetchTarget, display_host
@@ -229,24 +230,23 @@ class WebFetcher:
 
     def __init__(
         self,
-        config: WebConfig,
+        live: LiveSettings,
         *,
         resolve: Resolver | None = None,
         context: ssl.SSLContext | None = None,
         is_own: Callable[[str], bool] = is_own_address,
     ) -> None:
-        """`resolve` None: the system's. `context` None: public certificates. Raises ValueError for the settings."""
-        self._config = config
-        self._allowed = AllowedHosts.parse(config.allow_private)
+        """`resolve` None: the system's. `context` None: public certificates."""
+        self._live = live
         self._lookups: ThreadPoolExecutor | None = None
         self._resolve = resolve or self._look_up
         self._context = context
         self._is_own = is_own
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
 
-    def reconfigure(self, config: WebConfig) -> None:
-        """Use these settings from now on. Does not block. Raises ValueError as the constructor."""
-        self._allowed, self._config = AllowedHosts.parse(config.allow_private), config
+    @property
+    def _config(self) -> WebConfig:
+        return self._live.settings.tools.web
 
     async def fetch(self, url: str, wants: Callable[[str], bool]) -> WebResponse:
         """Return the page at `url`, after redirects. `wants`: returns True for media types whose body is read."""
@@ -280,12 +280,13 @@ class WebFetcher:
 
     async def _resolve_allowed(self, target: FetchTarget) -> list[str]:
         """Return the addresses to connect to."""
-        addresses.check_target(target, self._allowed)
-        found = addresses.check_addresses(target, await self._resolve_target(target), self._allowed)
-        if not self._allowed.allows_host(target):
+        allowed = AllowedHosts.parse(self._config.allow_private)
+        addresses.check_target(target, allowed)
+        found = addresses.check_addresses(target, await self._resolve_target(target), allowed)
+        if not allowed.allows_host(target):
             for one in found:
-                if self._is_own(one) and not self._allowed.allows_address(ip_address(one), target.port):
-                    return addresses.check_addresses(target, [], self._allowed)  # refused like other addresses
+                if self._is_own(one) and not allowed.allows_address(ip_address(one), target.port):
+                    return addresses.check_addresses(target, [], allowed)  # refused like other addresses
         return found
 
     async def _resolve_target(self, target: FetchTarget) -> list[str]:
@@ -539,22 +540,21 @@ class WebTools:
 
     def __init__(
         self,
-        config: WebConfig,
+        live: LiveSettings,
         clock: Clock,
         *,
         resolve: Resolver | None = None,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        """`resolve`, `context`: as in WebFetcher. Raises ValueError for invalid settings."""
-        self._config = config
+        """`resolve`, `context`: as in WebFetcher."""
+        self._live = live
         self._clock = clock
-        self._fetcher = WebFetcher(config, resolve=resolve, context=context)
+        self._fetcher = WebFetcher(live, resolve=resolve, context=context)
         self._extraction_slots = asyncio.Semaphore(MAX_CONCURRENT_EXTRACTIONS)
 
-    def reconfigure(self, config: WebConfig) -> None:
-        """Use these settings for new calls. Does not block. Raises ValueError as the constructor."""
-        self._fetcher.reconfigure(config)
-        self._config = config
+    @property
+    def _config(self) -> WebConfig:
+        return self._live.settings.tools.web
 
     def _max_call_s(self) -> float:
         return self._config.timeout + CALL_GRACE_S

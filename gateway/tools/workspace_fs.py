@@ -29,6 +29,8 @@ from fnmatch import translate
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from gateway.config.reload import LiveSettings
+from gateway.core.private_files import agent_directory
 from gateway.core.tool_spec import ToolCallRefused
 
 PathParts = tuple[str, ...]
@@ -187,6 +189,8 @@ def _expand_first_brace(pattern: str) -> Iterator[str]:
             yield pattern[: found.start()] + choice + pattern[found.end() :]
 
 
+FILES_DIRECTORY: Final = "files"
+"""Name of an agent's file directory, in its own directory, unless the operator configures another path."""
 RESERVED_DISK_BYTES: Final = 268_435_456
 """Bytes that files leave free on the disk, or a twentieth of a smaller one: the gateway's store is there, too."""
 PARTIAL_MAX_AGE_S: Final = 3_600.0
@@ -320,6 +324,38 @@ class WorkspaceRoot:
                 f"{display_path(parts)} would have {len(data):,} bytes, and a file may have {self.max_bytes:,}: "
                 "write less of it, or several files."
             )
+
+
+class AgentFiles:
+    """Files of all agents."""
+
+    def __init__(self, live: LiveSettings, store_path: Path) -> None:
+        self._live = live
+        self._store_path = store_path
+        self._roots: dict[str, WorkspaceRoot] = {}
+
+    def directory(self, agent: str) -> Path:
+        """Return the directory of an agent's files."""
+        config = self._live.agent_config(agent)
+        return config.files or agent_directory(config.workspace, self._store_path, agent) / FILES_DIRECTORY
+
+    def root(self, agent: str) -> WorkspaceRoot:
+        """Return an agent's files, with the present limit of their size."""
+        if agent not in self._roots:
+            self._roots[agent] = WorkspaceRoot(self.directory(agent), 0)
+        self._roots[agent].max_bytes = self._live.settings.tools.files.max_bytes
+        return self._roots[agent]
+
+    def hidden_directories(self) -> list[Path]:
+        """Return the directories that no command sees: the configuration, the store, and what is each agent's own."""
+        own = [
+            path
+            for one in self._live.settings.agents
+            for path in (one.workspace, self.directory(one.id))
+            if path is not None
+        ]
+        directory = self._live.directory
+        return [self._store_path.parent, *own, *([directory] if directory is not None else [])]
 
 
 def _make_directories(directory: Path) -> None:

@@ -28,7 +28,8 @@ from gateway.core.facts import TurnId
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust
 from gateway.core.tool_spec import ToolCall
-from gateway.tools.mcp.client import KeepImage, McpServers
+from gateway.stream.media import MediaStore
+from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
 from tests.kits.store import place
 from tests.kits.tools import dispatcher
@@ -72,12 +73,6 @@ class Town:
 
     def __init__(self, mark: str) -> None:
         self.mark = mark
-        self.changes: list[tuple[str, Sequence[str], Sequence[str]]] = []
-        self._news = asyncio.Event()
-
-    def changed(self, name: str, came: Sequence[str], went: Sequence[str]) -> None:
-        self.changes.append((name, came, went))
-        self._news.set()
 
     async def call(self, name: str, **arguments: object) -> ToolResult:
         return await self.call_json(name, json.dumps(arguments))
@@ -87,11 +82,15 @@ class Town:
         new = dataclasses.replace(AT, trust=TurnTrust())  # a turn of its own, into which nothing has come from outside
         return await hands.call(ToolCall(id="1", name=f"mcp_{name}", arguments=arguments), new)
 
-    async def until_changed(self, count: int) -> None:
+    @property
+    def names(self) -> set[str]:
+        return {tool.spec.name for tool in self.servers.tools}
+
+    async def until_listed(self, name: str, *, there: bool = True) -> None:
+        """Return once a tool is there, or is gone."""
         async with asyncio.timeout(120):
-            while len(self.changes) < count:
-                self._news.clear()
-                await self._news.wait()
+            while (name in self.names) != there:
+                await asyncio.sleep(0.01)
 
     async def until(self, state: str) -> None:
         """Return once all servers are so."""
@@ -110,7 +109,7 @@ async def town(
     servers: Mapping[str, Mapping[str, Any]],
     *,
     clock: Clock | None = None,
-    keep: KeepImage | None = None,
+    media: MediaStore | None = None,
     definitions: Callable[[asyncio.TaskGroup], Awaitable[ToolDefinitionReview]] | None = None,
     wait_s: float = 30,
 ) -> AsyncIterator[Town]:
@@ -126,9 +125,8 @@ async def town(
             config,
             clock or SystemClock(),
             group,
-            town.changed,
-            keep=keep,
-            definitions=await definitions(group) if definitions is not None else None,
+            media,
+            await definitions(group) if definitions is not None else None,
             chance=lambda: 0.0,
         )
         made.start()

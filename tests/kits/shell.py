@@ -14,16 +14,20 @@ from typing import Any
 import pytest
 
 from agent.models.base import ToolResult
-from gateway.config.tools import BashConfig
+from gateway.config.tools import BashConfig, ToolsConfig
 from gateway.core.clock import SystemClock
-from gateway.core.events import Address, SenderId
+from gateway.core.events import Address, Alarm, SenderId, TaskFinished
 from gateway.core.facts import TurnId
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust, tools_of
 from gateway.core.tool_spec import ToolCall
+from gateway.stream.internal import InternalIntake
+from gateway.stream.routing import Bindings
+from gateway.tools.agent import SkillTools
 from gateway.tools.shell import ShellTools
+from gateway.tools.workspace_fs import AgentFiles
 from tests.kits.store import place
-from tests.kits.tools import dispatcher
+from tests.kits.tools import dispatcher, live_tools
 
 MODES = (pytest.param("bubblewrap", marks=pytest.mark.boxed), "off")
 ADMIN = Requester(id=SenderId("1"), name="Ann", role="admin", verified=True)
@@ -47,16 +51,27 @@ class Desk:
 
     def __init__(self, root: Path, config: BashConfig, *, skills: tuple[Path, ...], hidden: tuple[Path, ...]) -> None:
         self.root = root
-        self.skills = skills
-        self.reports: list[tuple[str, Address, str, bool]] = []
-        self.shell = ShellTools(root, config, SystemClock(), self._paths, hidden=hidden, finished=self._finished)
+        self.reports: list[tuple[str, Address | None, str, bool]] = []
+        live, desk = live_tools(ToolsConfig(bash=config), files=root), self
+
+        class Skills(SkillTools):
+            async def paths(self, agent: str) -> tuple[Path, ...]:
+                return skills if agent == "reverie" else ()
+
+        class Files(AgentFiles):
+            def hidden_directories(self) -> list[Path]:
+                return [*hidden]
+
+        class Reports(InternalIntake):
+            def __init__(self) -> None:
+                """Takes nothing."""
+
+            async def submit(self, event: Alarm | TaskFinished) -> None:
+                assert isinstance(event, TaskFinished)
+                desk.reports.append((event.agent, event.at, _TOOK.sub(r"\1", event.text, count=1), event.ok))
+
+        self.shell = ShellTools(live, SystemClock(), Files(live, root / "none"), Skills(live, Bindings(())), Reports())
         self.hands = dispatcher(tools_of(self.shell))
-
-    async def _finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
-        self.reports.append((agent, at, _TOOK.sub(r"\1", text, count=1), ok))
-
-    async def _paths(self) -> tuple[Path, ...]:
-        return self.skills
 
     async def call(self, name: str, where: ToolContext = ROOM, **arguments: object) -> ToolResult:
         """In a turn of its own."""

@@ -54,8 +54,8 @@ def dispatcher(
     )
 
 
-def live_tools(tools: ToolsConfig) -> LiveSettings:
-    """Settings with this section `tools`."""
+def live_tools(tools: ToolsConfig | None = None, **agent: object) -> LiveSettings:
+    """Settings with this section `tools`; `agent`: keys of their one agent, `reverie`."""
     settings = parse_config(
         {
             "channels": {"console": {"platform": "console"}},
@@ -64,7 +64,8 @@ def live_tools(tools: ToolsConfig) -> LiveSettings:
         },
         Path("/"),
     )
-    return LiveSettings(settings.model_copy(update={"tools": tools}))
+    update = {"tools": tools or ToolsConfig(), "agents": (settings.agents[0].model_copy(update=agent),)}
+    return LiveSettings(settings.model_copy(update=update))
 
 
 def set_tools(live: LiveSettings, **update: object) -> None:

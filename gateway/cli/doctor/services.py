@@ -108,7 +108,7 @@ async def _check_mcp_server(name: str, config: McpServerConfig, context: DoctorC
         return [ok("mcp.server", "it was not tried: it is somewhere else", where)]
     from gateway.tools.mcp.client import START_TIMEOUT_S, McpServerClient  # noqa: PLC0415 - takes half a second
 
-    server = McpServerClient(name, config, (name,), SystemClock(), chance=lambda: 1.0, told=lambda *_: None)
+    server = McpServerClient(name, config, (name,), SystemClock(), chance=lambda: 1.0)
     running = asyncio.create_task(server.run())
     try:
         async with asyncio.timeout(MCP_START_TIMEOUT_S):

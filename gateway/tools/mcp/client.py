@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -13,10 +13,13 @@ from urllib.parse import urlsplit
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import Clock
-from gateway.core.events import ToolImage
+from gateway.core.facts import McpToolApproved
 from gateway.core.permissions import ToolPermit
 from gateway.core.tool import Tool, ToolContext, ToolOutput
-from gateway.core.tool_spec import Image, ToolCallRefused, ToolSpec
+from gateway.core.tool_spec import ToolCallRefused, ToolSpec
+from gateway.store import LogEntry
+from gateway.stream.media import MediaStore
+from gateway.tools.files import prepare_image
 from gateway.tools.mcp.convert import (
     MAX_SERVER_TOOLS,
     McpResult,
@@ -45,9 +48,6 @@ PACKAGE_MISSING: Final = "the package mcp is not installed: pip install 'reverie
 
 McpToolMap = dict[str, tuple[str, ToolSpec]]
 """By our name: the server's own name, and the spec for the model."""
-ToolsChangedListener = Callable[[str, Sequence[str], Sequence[str]], None]
-"""Called with a server and the names of the tools that came and went. A tool with a new description is in both. Must
-not block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +74,10 @@ class McpServerClient:
         clock: Clock,
         *,
         chance: Callable[[], float],
-        told: ToolsChangedListener,
+        media: MediaStore | None = None,
         definitions: ToolDefinitionReview | None = None,
     ) -> None:
-        """`servers`: the names of all. `told` is called when the tools have changed.
+        """`servers`: the names of all. `media` None: images are only described in words.
 
         `definitions`: decides which tools may be used. None: all of them.
         """
@@ -86,12 +86,14 @@ class McpServerClient:
         self.secret_filter = McpSecretFilter(_collect_secrets(config))
         self.tools: McpToolMap = {}
         """Tools as last listed: they stay while the server is down."""
+        self.known_tools: dict[str, Tool] = {}
+        """The same as tools of ours, with removed ones: these say so when they are called."""
         self.settled = asyncio.Event()
         """Set once it was up or has failed."""
         self._servers = servers
         self._clock = clock
         self._random = chance
-        self._on_changed = told
+        self._media = media
         self._definitions = definitions
         self._offered_tools: McpToolMap = {}
         """All tools that it offers, approved or not."""
@@ -218,11 +220,14 @@ class McpServerClient:
             if self._definitions is None
             else self._definitions.admit(self.name, self._offered_tools)
         )
-        came = tuple(name for name, tool in tools.items() if self.tools.get(name) != tool)
-        went = tuple(name for name, tool in self.tools.items() if tools.get(name) != tool)
+        for name, (own_name, spec) in tools.items():
+            if self.tools.get(name) != (own_name, spec):
+                self.known_tools.pop(name, None)
+                self.known_tools[name] = build_mcp_tool(self, own_name, spec, self._media)
+        gone = [name for name in self.known_tools if name not in tools]
+        for name in gone[: max(0, len(gone) - MAX_GONE_TOOLS)]:
+            del self.known_tools[name]
         self.tools = tools
-        if came or went:
-            self._on_changed(self.name, came, went)
 
 
 async def _stop_tasks(*tasks: asyncio.Task[Any]) -> None:
@@ -258,25 +263,22 @@ def _collect_secrets(config: McpServerConfig) -> list[str]:
         return [*secrets, config.url]
 
 
-KeepImage = Callable[[bytes, str], Awaitable[tuple[ToolImage, Image] | None]]
-"""Saves an image with a description, ready for a model. None: it cannot be shown."""
-
 CALL_GRACE_S: Final = 4 * DOWN_WAIT_S
 """Seconds beside the time of the call itself: for waiting for a server, and for telling it of a cancellation."""
 
 
-def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, keep: KeepImage | None) -> Tool:
+def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, media: MediaStore | None) -> Tool:
     """Build our tool for a tool of a server. `tool` is the server's own name for it."""
 
     async def handler(_: ToolContext, *, arguments: str) -> ToolOutput:
         answer = await server.call(tool, _parse_arguments(arguments))
         origin = f"mcp {server.name} {tool}"
         shown, kept = [], []
-        for one in find_images(answer) if keep is not None else ():
-            assert keep is not None
-            if (image := await keep(one.data, f"{one.kind} from {origin}")) is not None:
+        for one in find_images(answer) if media is not None else ():
+            assert media is not None
+            with contextlib.suppress(ToolCallRefused):  # then it is described in words
+                kept.append(await prepare_image(media, one.data, f"{one.kind} from {origin}"))
                 shown.append(one)
-                kept.append(image)
         text = server.secret_filter.redact(render_result(answer, shown))
         return ToolOutput(text=text, kind="mcp", origin=origin, is_untrusted=True, is_foreign=True, images=tuple(kept))
 
@@ -311,29 +313,20 @@ class McpServers:
         config: Mapping[str, McpServerConfig],
         clock: Clock,
         tasks: asyncio.TaskGroup,
-        changed: ToolsChangedListener,
-        *,
-        keep: KeepImage | None = None,
+        media: MediaStore | None = None,
         definitions: ToolDefinitionReview | None = None,
+        *,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`changed`: called when `tools` has changed. `keep` None: images are only described in words.
-
-        `definitions`: decides which tools may be used. None: all of them.
-        """
+        """`media` and `definitions`: as in `McpServerClient`."""
         self._clock = clock
         self._tasks = tasks
-        self._notify_changed = changed
-        self._keep_image = keep
         self._servers = {
-            name: McpServerClient(
-                name, one, config.keys(), clock, chance=chance, told=self._on_tools_changed, definitions=definitions
-            )
+            name: McpServerClient(name, one, config.keys(), clock, chance=chance, media=media, definitions=definitions)
             for name, one in sorted(config.items())
         }
         if definitions is not None:
-            definitions.on_approved = self._on_approved
-        self._known_tools: dict[str, dict[str, Tool]] = {name: {} for name in self._servers}
+            definitions.store.subscribe(self._on_approved, McpToolApproved)
         self._running: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -350,12 +343,12 @@ class McpServers:
     @property
     def tools(self) -> tuple[Tool, ...]:
         """Tools that can be called now, by name. Those of a server that is down stay: it may be back soon."""
-        found = [self._known_tools[server.name][name] for server in self._servers.values() for name in server.tools]
+        found = [server.known_tools[name] for server in self._servers.values() for name in server.tools]
         return tuple(sorted(found, key=lambda one: one.spec.name))
 
     def all_tools(self) -> Mapping[str, Tool]:
         """Return all tools by name, with removed ones: these say so when they are called."""
-        return {name: one for known in self._known_tools.values() for name, one in known.items()}
+        return {name: one for server in self._servers.values() for name, one in server.known_tools.items()}
 
     def describe(self) -> Sequence[McpServerState]:
         """Return the state of each server, by name."""
@@ -365,20 +358,11 @@ class McpServers:
         """Stop all servers. Nothing of theirs is left behind."""
         await cancel_and_wait(*self._running)
 
-    def _on_approved(self, name: str) -> None:
-        if name in self._servers:
-            self._servers[name].update_admitted()
-
-    def _on_tools_changed(self, name: str, came: Sequence[str], went: Sequence[str]) -> None:
-        server, known = self._servers[name], self._known_tools[name]
-        for tool_name in came:
-            tool, spec = server.tools[tool_name]
-            known.pop(tool_name, None)
-            known[tool_name] = build_mcp_tool(server, tool, spec, self._keep_image)
-        gone = [tool_name for tool_name in known if tool_name not in server.tools]
-        for tool_name in gone[: max(0, len(gone) - MAX_GONE_TOOLS)]:
-            del known[tool_name]
-        self._notify_changed(name, came, went)
+    def _on_approved(self, entries: Sequence[LogEntry]) -> None:
+        """Take up what an admin approved. The tools of a server's first list are taken up already."""
+        for entry in entries:
+            if isinstance(entry.fact, McpToolApproved) and entry.fact.by and entry.fact.server in self._servers:
+                self._servers[entry.fact.server].update_admitted()
 
     async def _wait_all_settled(self) -> None:
         for server in self._servers.values():

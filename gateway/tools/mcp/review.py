@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from gateway.core.clock import Clock
 from gateway.core.facts import McpToolApproved
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.tool_spec import ToolSpec
-from gateway.store import AppendResult, NewEntry, Store
+from gateway.store import LogEntry, NewEntry, Store
 from gateway.store.effects import CommandEffect, EffectFact
 
 logger = logging.getLogger("reverie.mcp")
@@ -79,19 +79,18 @@ class ToolDefinitionReview:
         notify_owners: Callable[[str, str], None],
     ) -> None:
         """`notify_owners`: sends a notice to the owners, given its key and text."""
-        self._store = store
+        self.store = store
         self._clock = clock
         self._tasks = tasks
         self._notify_owners = notify_owners
         self._approved_definitions: dict[str, dict[str, str]] = {}
         """Approved definitions by server and tool."""
         self._pending: dict[tuple[str, str], PendingDefinition] = {}
-        self.on_approved: Callable[[str], None] = lambda _: None
-        """Called with the name of a server when one more of its tools is approved."""
+        store.subscribe(self._on_approved, McpToolApproved)
 
     async def load(self) -> None:
         """Read the approved definitions from the log."""
-        for one in await self._store.current_facts("mcp_tool_approved"):
+        for one in await self.store.current_facts("mcp_tool_approved"):
             if isinstance(one.fact, McpToolApproved):
                 self._approved_definitions.setdefault(one.fact.server, {})[one.fact.tool] = one.fact.definition
 
@@ -124,7 +123,7 @@ class ToolDefinitionReview:
         return [one for _, one in sorted(self._pending.items())]
 
     def approve(self, approver: Approver, code: str) -> CommandEffect | None:
-        """Approve the definition with this code. Models get it once the fact is written and the effect is settled.
+        """Approve the definition with this code. Models get it once the fact is written.
 
         None: no waiting definition has this code.
         """
@@ -136,17 +135,15 @@ class ToolDefinitionReview:
                 answer="A tool of an MCP server is used everywhere: an admin everywhere has to approve it."
             )
         fact = McpToolApproved(server=found.server, tool=found.tool, definition=found.definition, by=approver.name)
-
-        def settle(result: AppendResult | None) -> None:
-            if result is not None and result.is_new:
-                self._approved_definitions[found.server][found.tool] = found.definition
-                self.on_approved(found.server)
-
         return CommandEffect(
             answer=f"Approved: `{found.tool}` may be used as it is described now.",
             facts=(EffectFact(fact),),
-            settle=settle,
         )
+
+    def _on_approved(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if isinstance(fact := entry.fact, McpToolApproved):
+                self._approved_definitions.setdefault(fact.server, {})[fact.tool] = fact.definition
 
     def _hold_for_review(self, pending: PendingDefinition) -> None:
         self._pending[pending.server, pending.tool] = pending
@@ -159,7 +156,7 @@ class ToolDefinitionReview:
 
     async def _record(self, facts: list[McpToolApproved]) -> None:
         now = self._clock.now()
-        await self._store.append([NewEntry(fact=fact, at=now) for fact in facts])
+        await self.store.append([NewEntry(fact=fact, at=now) for fact in facts])
 
 
 def render_definition(spec: ToolSpec) -> str:

@@ -97,7 +97,7 @@ async def test_what_waits_for_an_approval_is_dropped(tmp_path: Path) -> None:
             await gate.screen.until(1)  # it asks for leave
             assert (await gate.command("stop")).text == STOPPING
             await gate.calm()
-            await gate.until(lambda: not gate.gateway.tool_registry.approvals.pending)
+            await gate.until(lambda: not gate.gateway.approvals.pending)
             await nothing_more(gate, api, asked=1, posts=len(gate.screen.parts))
             assert not (tmp_path / "done").exists()
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,11 +23,19 @@ from gateway.runtime.turn import TurnResult
 from gateway.store import NewEntry, Store
 from gateway.stream import policies
 from gateway.stream.media import MediaStore
-from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.preview import TurnPreviews
-from gateway.tools.platform import ConversationLocks
-from gateway.tools.registry import ToolRegistry, ToolServices
+from gateway.tools.agent import SkillTools
+from gateway.tools.approvals import Approvals
+from gateway.tools.dispatch import PermissionGate
+from gateway.tools.mcp.client import McpServers
+from gateway.tools.mcp.review import ToolDefinitionReview
+from gateway.tools.platform import ConversationLocks, PlatformTools
+from gateway.tools.read_room import RoomReader
+from gateway.tools.registry import ToolRegistry
+from gateway.tools.shell import ShellTools
+from gateway.tools.workspace_fs import AgentFiles
 from tests.kits.gateway import CONSOLE, settings
+from tests.kits.tools import running_calls
 
 AGENTS = [
     {"id": "ana", "bindings": [{"match": {"room": "garden"}}]},
@@ -66,23 +73,29 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             ),
             MediaStore(made.media, tmp / "media", {}, clock),
         )
+        skills, files = SkillTools(live, bindings), AgentFiles(live, store.path)
+        approvals = Approvals(
+            store=store,
+            clock=clock,
+            live=live,
+            places=life.places,
+            access_policy=who,
+            command_prefixes={},
+            definitions=ToolDefinitionReview(store, clock, tasks, lambda *_: None),
+            post=lambda _: None,
+        )
+        rooms = RoomReader(
+            reader=store, places=life.places, bindings=bindings, access_policy=who, channels={}, redactor=Redactor()
+        )
         tooling = ToolRegistry(
-            ToolServices(
-                live=live,
-                store=store,
-                clock=clock,
-                channels={},
-                life=life,
-                access_policy=who,
-                bindings=bindings,
-                media=media,
-                outfiles=OutgoingFiles(store),
-                post=lambda _: None,
-                command_prefixes={},
-                tasks=tasks,
-                turn_tracker=TurnTracker(clock),
-                redactor=Redactor(),
-            )
+            live=live,
+            gate=PermissionGate(live, store, clock, approvals, who),
+            running=running_calls(),
+            redactor=Redactor(),
+            mcp=McpServers({}, clock, tasks),
+            shell=ShellTools(live, clock, files, skills, life.internal_intake),
+            platform=PlatformTools(store, clock, {}, life.places, rooms.message_finder),
+            families={"itself": [skills], "rooms": [rooms]},
         )
         shared = GatewayServices(
             live=live,
@@ -94,6 +107,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             channels=frozenset({CONSOLE}),
             background_services=life,
             tool_registry=tooling,
+            skills=skills,
             has_waiting=lambda _: False,
             tasks=tasks,
             channel_cards=ChannelCards(store, clock, {}, who, redactor=Redactor()),
@@ -106,22 +120,6 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             redactor=Redactor(),
         )
         yield Agents(shared, equipment, {}), store
-
-
-def test_no_command_sees_the_configuration_the_store_or_what_is_an_agents_own(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with minds(tmp_path) as (all_minds, store):
-            tooling = all_minds.agent_for(place("garden").conversation)._services.tool_registry
-            tooling._services = replace(tooling._services, directory=tmp_path / "config")
-            ana, max_ = tooling._services.live.settings.agents
-            own = [
-                tooling.files_directory(ana),
-                tooling.files_directory(max_),
-                *(one.workspace for one in (ana, max_) if one.workspace),
-            ]
-            assert {*tooling._hidden_directories()} == {store.path.parent, tmp_path / "config", *own}
-
-    asyncio.run(story())
 
 
 async def take(minds: Agents, conversation: ConversationId) -> TurnResult:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agent.models.base import ToolResult
 from gateway.config.models import MediaConfig
+from gateway.config.tools import FilesConfig, ToolsConfig
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
 from gateway.core.facts import TurnId
@@ -19,8 +20,8 @@ from gateway.core.tool_spec import ToolCall, canonical_json
 from gateway.stream.media import MediaStore
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.files import FileTools
-from gateway.tools.workspace_fs import WorkspaceRoot
-from tests.kits.tools import dispatcher
+from gateway.tools.workspace_fs import AgentFiles, WorkspaceRoot
+from tests.kits.tools import dispatcher, live_tools
 
 SECRET = "the operator's secret"
 ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
@@ -70,13 +71,20 @@ class Files:
         return file
 
 
+def agent_files(path: Path, max_bytes: int = 1_000_000) -> AgentFiles:
+    """The files of `reverie`, which are here."""
+    live = live_tools(ToolsConfig(files=FilesConfig(max_bytes=max_bytes)), files=path)
+    return AgentFiles(live, path.parent / "store" / "reverie.db")
+
+
 def files(tmp_path: Path, max_bytes: int = 100_000) -> Files:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret.txt").write_text(SECRET)
     path = tmp_path / "files"
-    root = WorkspaceRoot(path, max_bytes)
-    hands = FileTools(root, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))
+    all_files = agent_files(path, max_bytes)
+    root = all_files.root("reverie")
+    hands = FileTools(all_files, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))
     return Files(path, root, dispatcher(tools_of(hands)), outside)
 
 

@@ -38,14 +38,14 @@ from gateway.core.facts import (
 )
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Requester, ToolContext, ToolOutput
-from gateway.core.tool_spec import ToolCallRefused
+from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, tools_of
 from gateway.store import NewEntry, OutboxPost, Store
 from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from gateway.tools.dispatch import ToolDispatcher
-from gateway.tools.platform import ConversationLocks, MessagingTools, PlatformTools
-from gateway.tools.read_room import AttachmentDescriber
+from gateway.tools.platform import ConversationLocks, FileSender, MessagingTools, PlatformTools
+from gateway.tools.read_room import AttachmentDescriber, RoomReader
+from tests.gateway.tools.files_kit import agent_files
 from tests.kits.store import NOW, Fate, turn
 from tests.kits.tasks import LooseTasks
 from tests.kits.tools import dispatcher
@@ -139,18 +139,6 @@ class Deaf:
         return Receipt(ids=(MessageId(part.key),))
 
 
-class Cupboard:
-    """The agent's files."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-
-    def read_bytes(self, path: str) -> bytes:
-        if path not in self.files:
-            raise ToolCallRefused("There is no such file.")
-        return self.files[path]
-
-
 def at(place: Address, *askers: str, turn_id: str = "t", everything: bool | None = None) -> ToolContext:
     """A turn there; `askers` by their ids."""
     scope = place.conversation if place in PRIVATE else PUBLIC
@@ -172,11 +160,18 @@ class Stagehands:
     clock: ManualClock
     stage: Stage | Deaf
     outbox: Outbox
-    rooms: PlatformTools
+    tools: list[Tool]
     hands: ToolDispatcher
-    cupboard: Cupboard
+    files: Path
+    """The agent's."""
     tasks: LooseTasks = field(default_factory=LooseTasks)
     up: bool = True
+
+    def put(self, path: str, data: bytes) -> None:
+        """Put a file where the agent has its own."""
+        file = self.files / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
 
     def link(self, *, up: bool) -> None:
         self.up = up
@@ -250,7 +245,7 @@ class Stagehands:
 
     async def hand(self, name: str, where: ToolContext, **asked: object) -> str | ToolOutput:
         """Carry one out, past the gate. Raises Refused."""
-        (hand,) = [one for one in self.rooms.tools if one.spec.name == name]
+        (hand,) = [one for one in self.tools if one.spec.name == name]
         return await hand.handler(where, **asked)
 
 
@@ -294,22 +289,18 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             post=outbox.put,
             forget=lambda _: None,
         )
-        cupboard = Cupboard()
-        rooms = PlatformTools(
-            store=store,
-            clock=clock,
-            channels=channels,
-            places=places,
-            bindings=bindings,
-            who=WHO,
-            reach=acting.resolve_reachable,
-            files=cupboard,
-            outfiles=files,
-            post=outbox.put,
-            redactor=Redactor(),
+        room_reader = RoomReader(
+            reader=store, places=places, bindings=bindings, access_policy=WHO, channels=channels, redactor=Redactor()
         )
+        rooms = PlatformTools(store, clock, channels, places, room_reader.message_finder)
+        rooms.messaging["reverie"] = acting
+        own_files = agent_files(tmp / "files")
+        sender = FileSender(
+            store=store, clock=clock, channels=channels, files=own_files, outfiles=files, post=outbox.put
+        )
+        tools = tools_of(rooms, room_reader, sender)
         await outbox.recover()
         outbox.set_link_up(NAME, up=True)
-        yield Stagehands(store, clock, played, outbox, rooms, dispatcher(rooms.tools), cupboard, tasks)
+        yield Stagehands(store, clock, played, outbox, tools, dispatcher(tools), own_files.directory("reverie"), tasks)
         await outbox.drain(0)
         await outbox.close()

@@ -151,10 +151,11 @@ def test_what_is_under_way_is_told_where_it_is() -> None:
     seen: list[list[str]] = []
 
     async def look(where: ToolContext, *, word: str) -> str:
-        seen.extend([hands.running_calls(where.at.conversation), hands.running_calls(OTHER.conversation)])
+        seen.extend([running.describe(where.at.conversation), running.describe(OTHER.conversation)])
         return word
 
-    hands = dispatcher([hand("look", look)])
+    running = running_calls()
+    hands = dispatcher([hand("look", look)], running=running)
     call(hands, "look")
     assert seen == [["look, for 0 s"], []]
-    assert hands.running_calls(AT.conversation) == []
+    assert running.describe(AT.conversation) == []

@@ -19,7 +19,7 @@ from gateway.stream.media import MediaStore
 from gateway.tools.files import MAX_CONCURRENT_SEARCHES, FileTools
 from gateway.tools.workspace_fs import PathParts, WorkspaceRoot
 from tests.gateway.stream.test_media import png
-from tests.gateway.tools.files_kit import files, where
+from tests.gateway.tools.files_kit import agent_files, files, where
 from tests.kits.tools import dispatcher
 
 
@@ -161,9 +161,10 @@ class Watched(WorkspaceRoot):
 
 
 def test_searches_leave_threads_to_others(tmp_path: Path) -> None:
-    root = Watched(tmp_path, 1_000_000)
+    all_files = agent_files(tmp_path)
+    root = all_files._roots["reverie"] = Watched(tmp_path, 1_000_000)
     (tmp_path / "a.txt").write_text("x\n" * 20_000)
-    hands = dispatcher(tools_of(FileTools(root, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))))
+    hands = dispatcher(tools_of(FileTools(all_files, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))))
 
     async def story() -> None:
         call = ToolCall(id="1", name="grep", arguments='{"pattern":"^y$"}')

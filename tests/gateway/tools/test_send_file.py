@@ -17,7 +17,8 @@ DATA = b"one,two\n"
 
 
 async def send(kit: Stagehands, path: str = "out/table.csv", *, turn_id: str = "t", text: str = "") -> object:
-    kit.cupboard.files.setdefault(path, DATA)
+    if not (kit.files / path).exists():
+        kit.put(path, DATA)
     told = await kit.hand("send_file", at(ROOM, "mia", turn_id=turn_id), path=path, text=text)
     await kit.delivered()
     return told
@@ -51,6 +52,15 @@ async def test_a_file_is_posted_with_its_name_and_text(tmp_path: Path) -> None:
 
 
 @story
+async def test_a_path_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        for path in ("../../etc/passwd", "a\x1b[2J\r\nX-Evil: 1.txt"):
+            with pytest.raises(ToolCallRefused):
+                await kit.hand("send_file", at(ROOM, "mia"), path=path)
+        assert sent(kit) == []
+
+
+@story
 async def test_it_is_an_own_post_like_any_other(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
         await send(kit, text="look")
@@ -59,7 +69,7 @@ async def test_it_is_an_own_post_like_any_other(tmp_path: Path) -> None:
         assert kit.stage.done == [("edit", "#room", "p1", "see")]
 
 
-@pytest.mark.parametrize("name", ["../../etc/pass wd\x1b[2J\r\nX-Evil: 1.txt", "a\\b\\c.txt", "  .txt", "e" * 300])
+@pytest.mark.parametrize("name", ["a\\b\\c.txt", "  .txt", "e" * 250])
 def test_a_name_is_one_line_and_no_path(tmp_path: Path, name: str) -> None:
     @story
     async def run() -> None:
@@ -81,7 +91,7 @@ def test_what_is_too_large_or_empty_is_refused(tmp_path: Path, size: int, why: s
     @story
     async def run() -> None:
         async with stagehands(tmp_path) as kit:
-            kit.cupboard.files["x"] = b"x" * size
+            kit.put("x", b"x" * size)
             with pytest.raises(ToolCallRefused, match=why):
                 await send(kit, "x")
             with pytest.raises(ToolCallRefused, match="no such file"):
@@ -117,7 +127,7 @@ async def test_a_turn_that_is_taken_again_after_a_crash_sends_it_once(tmp_path: 
 async def test_what_was_queued_before_a_crash_is_delivered_by_the_next_process_once(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
         kit.link(up=False)
-        kit.cupboard.files["a.png"] = DATA
+        kit.put("a.png", DATA)
         await kit.hand("send_file", at(ROOM, "mia"), path="a.png")
     for _ in range(2):
         async with stagehands(tmp_path, stage := Stage()) as kit:
@@ -134,7 +144,7 @@ async def test_what_was_queued_before_a_crash_is_delivered_by_the_next_process_o
 @story
 async def test_cut_off_while_it_is_written_down_it_is_posted_all_the_same(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
-        kit.cupboard.files["a.png"] = DATA
+        kit.put("a.png", DATA)
         sending = asyncio.create_task(_send(kit))
         while not (tmp_path / "outfiles").exists():  # from here on it is being made durable
             await asyncio.sleep(0)

@@ -9,12 +9,14 @@ import pytest
 
 from agent.models.base import ToolResult
 from agent.workspace.skills import SKILLS_HEADING
+from gateway.config.tools import ToolsConfig
 from gateway.core.tool import specs_of, tools_of
 from gateway.core.tool_spec import ToolCall, canonical_json
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.agent import SkillTools
 from tests.agent.workspace.test_skills import add, front
 from tests.gateway.tools.files_kit import where
-from tests.kits.tools import dispatcher
+from tests.kits.tools import dispatcher, live_tools
 
 
 def load(skills: SkillTools, role: str = "guest", **arguments: object) -> ToolResult:
@@ -22,8 +24,13 @@ def load(skills: SkillTools, role: str = "guest", **arguments: object) -> ToolRe
     return asyncio.run(dispatcher(tools_of(skills)).call(call, where(role)))
 
 
-def skilled(root: Path, allowed: Collection[str] | None = None, scripts: str = "/skills") -> SkillTools:
-    return SkillTools(root, lambda _: allowed, scripts=lambda: scripts)
+def skilled(root: Path, allowed: Collection[str] | None = None, sandbox: str = "bubblewrap") -> SkillTools:
+    tools = ToolsConfig.model_validate({"bash": {"sandbox": sandbox}})
+    bound = ConversationBinding(
+        listen="all", agent="reverie", private=False, skills=None if allowed is None else tuple(allowed)
+    )
+    pattern = BindingPattern(channel="*", room="*", thread=None, binding=bound)
+    return SkillTools(live_tools(tools, workspace=root), Bindings([pattern]))
 
 
 def test_a_skill_is_read_by_anybodys_wish_as_the_operators_words(tmp_path: Path) -> None:
@@ -43,8 +50,8 @@ def test_what_is_beside_a_skill_is_told_with_it(tmp_path: Path) -> None:
     assert load(skilled(tmp_path), name="tea").text == (
         "Boil water.\n\n(Beside it, for load_skill: scripts/. In the shell they are in /skills/tea/.)"
     )
-    assert load(skilled(tmp_path, scripts=""), name="tea").text == (
-        "Boil water.\n\n(Beside it, for load_skill: scripts/.)"
+    assert load(skilled(tmp_path, sandbox="off"), name="tea").text == (
+        f"Boil water.\n\n(Beside it, for load_skill: scripts/. In the shell they are in {tmp_path}/skills/tea/.)"
     )
     assert load(skilled(tmp_path), name="tea", file="scripts").text == "In scripts:\nboil.sh"
     script = load(skilled(tmp_path), name="tea", file="scripts/boil.sh")
@@ -78,9 +85,9 @@ def test_the_catalogue_names_all_skills_wherever_they_are_for(tmp_path: Path) ->
     add(tmp_path, "tea")
     add(tmp_path, "wine", front("wine", "Not now."))
     for allowed in (None, (), ("tea",)):
-        text = asyncio.run(skilled(tmp_path, allowed).render_catalogue())
+        text = asyncio.run(skilled(tmp_path, allowed).render_catalogue("reverie"))
         assert text == f"{SKILLS_HEADING}\n\n- tea: Makes tea.\n- wine: Not now."
-    assert asyncio.run(skilled(tmp_path / "none").render_catalogue()) == ""
+    assert asyncio.run(skilled(tmp_path / "none").render_catalogue("reverie")) == ""
 
 
 def test_a_new_skill_is_there_at_once_also_for_the_shell(tmp_path: Path) -> None:
@@ -88,8 +95,8 @@ def test_a_new_skill_is_there_at_once_also_for_the_shell(tmp_path: Path) -> None
     assert load(skills, name="tea").text == "There is no skill 'tea'; there are: none."
     folder = add(tmp_path, "tea")
     assert load(skills, name="tea").text == "Boil water."
-    assert asyncio.run(skills.paths()) == (folder,)
-    assert asyncio.run(skills.render_catalogue()).endswith("- tea: Makes tea.")
+    assert asyncio.run(skills.paths("reverie")) == (folder,)
+    assert asyncio.run(skills.render_catalogue("reverie")).endswith("- tea: Makes tea.")
 
 
 def test_a_broken_skill_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,6 +104,6 @@ def test_a_broken_skill_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFi
     skills = skilled(tmp_path)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert asyncio.run(skills.render_catalogue()) == ""
+            assert asyncio.run(skills.render_catalogue("reverie")) == ""
     [record] = caplog.records
     assert "tea/SKILL.md: it does not begin with name and description" in record.getMessage()

@@ -15,7 +15,7 @@ from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
 from gateway.stream.media import MediaStore
 from gateway.tools.files import FileTools
 from gateway.tools.registry import built_in_specs
-from gateway.tools.workspace_fs import WorkspaceRoot
+from tests.gateway.tools.files_kit import agent_files
 
 FILE_TOOLS = specs_of(FileTools)
 
@@ -24,9 +24,7 @@ FILE_TOOLS = specs_of(FileTools)
 def by_name(tmp_path: Path) -> dict[str, Tool]:
     return {
         tool.spec.name: tool
-        for tool in tools_of(
-            FileTools(WorkspaceRoot(tmp_path, 1_000), MediaStore(MediaConfig(), tmp_path, {}, SystemClock()))
-        )
+        for tool in tools_of(FileTools(agent_files(tmp_path), MediaStore(MediaConfig(), tmp_path, {}, SystemClock())))
     }
 
 

@@ -9,13 +9,14 @@ import zlib
 
 import pytest
 
-from gateway.config.tools import WebConfig
+from gateway.config.tools import ToolsConfig, WebConfig
 from gateway.core.addresses import parse_url
 from gateway.core.clock import ManualClock
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.tools.web import ContentDecoder, WebFetcher, WebRequest, is_own_address
 from tests.gateway.tools.web_kit import LOOPBACK, Names, desk
 from tests.kits.channels import story
+from tests.kits.tools import live_tools
 from tests.servers.ircd_tls import LOCALHOST, WRONG, server_context
 from tests.servers.web_server import Page
 
@@ -298,7 +299,7 @@ async def test_proxies_of_the_environment_are_not_used() -> None:
 @story
 async def test_what_cannot_be_sent_is_not_quoted() -> None:
     async with desk() as tools:
-        fetcher, target = WebFetcher(WebConfig(), resolve=tools.names), parse_url(tools.site.url("/"))
+        fetcher, target = WebFetcher(live_tools(), resolve=tools.names), parse_url(tools.site.url("/"))
         question = WebRequest(target=target, headers=(("authorization", "very\nsecret"),))
         with pytest.raises(ToolCallRefused) as refused:
             await fetcher.request(question)
@@ -307,7 +308,7 @@ async def test_what_cannot_be_sent_is_not_quoted() -> None:
 
 @story
 async def test_the_real_resolver() -> None:
-    fetcher = WebFetcher(WebConfig())
+    fetcher = WebFetcher(live_tools())
     try:
         assert "127.0.0.1" in await fetcher._look_up("localhost", 80)
         assert await fetcher._resolve_target(parse_url("http://nothing.invalid/")) == []
@@ -328,7 +329,9 @@ async def test_a_public_address_of_this_machine_is_not_fetched_unless_allowed() 
         (WebConfig(), "http://1.1.1.1/"),
         (WebConfig(allow_private=("192.0.0.1",)), "http://a.org/"),
     ):
-        fetcher = WebFetcher(config, resolve=names, is_own=lambda address: address == "1.1.1.1")
+        fetcher = WebFetcher(
+            live_tools(ToolsConfig(web=config)), resolve=names, is_own=lambda address: address == "1.1.1.1"
+        )
         with pytest.raises(ToolCallRefused, match="no address on the public web"):
             await fetcher.fetch(target, bool)
     async with desk(names=Names({"a.org": [["127.0.0.1"]]})) as tools:  # it is this machine's, and allowed

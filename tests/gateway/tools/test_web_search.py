@@ -12,6 +12,7 @@ from gateway.core.tool_spec import ToolCallRefused
 from gateway.tools.web import build_search_request
 from tests.gateway.tools.web_kit import Desk, desk
 from tests.kits.channels import story
+from tests.kits.tools import set_tools
 from tests.servers.web_server import Page, WebServer
 
 Provider = Literal["searxng", "brave", "tavily"]
@@ -44,7 +45,7 @@ def chosen(site: WebServer, provider: Provider, base: str = "") -> SearchConfig:
 
 
 def choose(tools: Desk, search: SearchConfig) -> None:
-    tools.web._config = WebConfig().model_copy(update={"search": search})
+    set_tools(tools.web._live, web=WebConfig().model_copy(update={"search": search}))
 
 
 async def refused(tools: Desk) -> str:

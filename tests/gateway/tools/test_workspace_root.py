@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.tools.workspace_fs import PARTIAL_MAX_AGE_S, WorkspaceRoot, is_partial_file
+from gateway.tools.workspace_fs import PARTIAL_MAX_AGE_S, AgentFiles, WorkspaceRoot, is_partial_file
+from tests.kits.tools import live_tools
 
 HALF = ".reverie-0123456789abcdef.half"
 
@@ -243,3 +244,10 @@ def test_no_handle_is_left_open(root: WorkspaceRoot) -> None:
         with contextlib.suppress(ToolCallRefused):
             root.edit(path, lambda data: data)
     assert opened() == before
+
+
+def test_no_command_sees_the_configuration_the_store_or_what_is_an_agents_own(tmp_path: Path) -> None:
+    live = live_tools(workspace=tmp_path / "ana")
+    live.directory = tmp_path / "config"
+    found = AgentFiles(live, tmp_path / "store" / "reverie.db").hidden_directories()
+    assert found == [tmp_path / "store", tmp_path / "ana", tmp_path / "ana" / "files", tmp_path / "config"]

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from agent.models.base import ToolResult
-from gateway.config.tools import WebConfig
+from gateway.config.tools import ToolsConfig, WebConfig
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
 from gateway.core.facts import TurnId
@@ -15,7 +15,7 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust, tools_of
 from gateway.core.tool_spec import ToolCall
 from gateway.tools.web import WebTools
-from tests.kits.tools import dispatcher
+from tests.kits.tools import dispatcher, live_tools
 from tests.servers.web_server import WebServer
 
 LOOPBACK = ("127.0.0.0/8",)
@@ -82,9 +82,8 @@ async def desk(
     """Without `config`, loopback may be fetched. `server`: the site speaks TLS; `trusts`: what its client does."""
     names = names if names is not None else Names()
     async with WebServer(server) as site:
-        web = WebTools(
-            config or WebConfig(allow_private=LOOPBACK), clock or SystemClock(), resolve=names, context=trusts
-        )
+        live = live_tools(ToolsConfig(web=config or WebConfig(allow_private=LOOPBACK)))
+        web = WebTools(live, clock or SystemClock(), resolve=names, context=trusts)
         try:
             yield Desk(web, site, names)
         finally:

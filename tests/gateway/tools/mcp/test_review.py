@@ -35,7 +35,7 @@ class Run:
 
     @property
     def names(self) -> set[str]:
-        return {hand.spec.name for hand in self.town.servers.tools}
+        return self.town.names
 
     async def approve(self, code: str, approver: Approver = ADMIN) -> str:
         """As the command does it: written down with the answer, then settled."""
