@@ -73,7 +73,6 @@ from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import Bindings, CommandPrefixes, make_names_lookup
 from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
-from gateway.stream.uncertain_sends import build_uncertain_notice
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import PermissionGate, RunningCalls
@@ -172,7 +171,12 @@ class GatewayTasks(asyncio.TaskGroup):
         context: Context | None = None,
     ) -> asyncio.Task[Any]:
         """See `asyncio.TaskGroup.create_task`."""
-        task = super().create_task(self._run(coro), name=name, context=context)
+        work = self._run(coro)
+        try:
+            task = super().create_task(work, name=name, context=context)
+        except RuntimeError:  # the group ends: what the last append still starts is cancelled like all else
+            task = asyncio.get_running_loop().create_task(work, name=name, context=context)
+            task.cancel()
         task.add_done_callback(lambda _: coro.close())  # a task cancelled before its first step would never close it
         return task
 
@@ -321,7 +325,6 @@ class _Gateway:
             self.store,
             self.clock,
             self.channels,
-            post=lambda item: self.outbox.put(item),  # noqa: PLW0108 - it is built later
             join=lambda at: self.room_membership.accept_invite(at),  # noqa: PLW0108 - it is built later
             leave=lambda at: self.room_membership.start("leave", at, _log_refusal(at)),
             tasks=self.tasks,
@@ -375,7 +378,6 @@ class _Gateway:
             judge=self.background_services.internal_intake.judge,
             arrived=self.inbox.add,
             redactor=self.redactor,
-            doubt=lambda post, marks_replies: build_uncertain_notice(self.store, post, marks_replies=marks_replies),
         )
 
     def _on_reloaded(self, result: ReloadResult) -> None:
@@ -428,7 +430,6 @@ class _Gateway:
             access_policy=access_policy,
             command_prefixes=CommandPrefixes(live, self.channels),
             definitions=self.tool_definitions,
-            post=self.outbox.put,
         )
         self.tool_stats = ToolStats()
         store.subscribe(self.tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded)
@@ -445,9 +446,7 @@ class _Gateway:
             redactor=self.redactor,
         )
         platform = PlatformTools(store, clock, self.channels, places, rooms.message_finder)
-        sender = FileSender(
-            store=store, clock=clock, channels=self.channels, files=files, outfiles=outfiles, post=self.outbox.put
-        )
+        sender = FileSender(store=store, clock=clock, channels=self.channels, files=files, outfiles=outfiles)
         memory = MemoryTools(services.journal_store, services.recall_search, services.forgetter, services.evidence)
         return ToolRegistry(
             live=live,
@@ -539,7 +538,6 @@ class _Gateway:
         callbacks = IntakeCallbacks(
             on_ready=self.inbox.add,
             on_link=self._on_link,
-            post=self.outbox.put,
             join=self.room_membership.accept_invite,
             on_message=self.background_services.presence.record_message,
             find_new_audience=self.background_services.places.find_new_audience,
@@ -564,7 +562,6 @@ class _Gateway:
             stats=self.stats,
             redactor=self.redactor,
             approvals=self.approvals,
-            post=self.outbox.put,
             tasks=self.tasks,
         )
 
@@ -607,7 +604,6 @@ class _Gateway:
             tool_registry=self.tool_registry,
             skills=self.skills,
             limits=self.people.limits,
-            post=self.outbox.put,
             on_answered=self.llm_stats.count_request,
             turn_tracker=self.turn_tracker,
             on_compacted=self.llm_stats.count_compaction,

@@ -17,7 +17,7 @@ from gateway.core.events import Address, ChannelName, Command, Message, Post, Po
 from gateway.core.facts import OPERATOR_CHANNEL, Fact, IdentityLinked, PostQueued, RoleAssigned
 from gateway.core.identity import AccessPolicy, identify
 from gateway.core.lru import LruDict
-from gateway.store import LogEntry, NewEntry, OutboxPost, Store
+from gateway.store import LogEntry, NewEntry, Store
 
 logger = logging.getLogger("reverie.owners")
 
@@ -57,20 +57,18 @@ class OwnerNotifier:
         policy: AccessPolicy,
         *,
         to: Callable[[], Address | None],
-        post: Callable[[OutboxPost], None],
         tasks: asyncio.TaskGroup,
         with_titles: Callable[[str], str] = str,
     ) -> None:
         """`to`: returns the configured place for notices. None: the direct chat that a verified owner used last.
 
-        `post` delivers a post that is in the log. `with_titles` inserts the titles of places into a text.
+        `with_titles` inserts the titles of places into a text.
         """
         self._with_titles = with_titles
         self._store = store
         self._clock = clock
         self._policy = policy
         self._configured_address = to
-        self._post = post
         self._tasks = tasks
         self._owner_chat: _OwnerChat | None = None
         self._lock = asyncio.Lock()
@@ -134,7 +132,6 @@ class OwnerNotifier:
             (queued,) = await self._store.append([entry])
             if queued.is_new:
                 self._post_counts[kind] += 1
-                self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
 
     async def _find_address(self, beside: ChannelName | None) -> Address | None:
         """Return the address for notices.

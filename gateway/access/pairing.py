@@ -15,7 +15,7 @@ from gateway.core.events import Address, DeliveryReport, Post, PostKey
 from gateway.core.facts import CodeEnded, CodeIssued, PostQueued, RoleAssigned, RoomAccessChanged
 from gateway.core.identity import AccessPolicy
 from gateway.core.ratelimit import SlidingWindows
-from gateway.store import LogEntry, OutboxPost
+from gateway.store import LogEntry
 from gateway.store.effects import EffectFact
 
 
@@ -182,16 +182,14 @@ _MAX_ROOMS_LEAVING: Final = 1_000
 
 
 class AccessNotifier:
-    """Follow-up of durable access decisions, whoever made them: posts notices, joins and leaves rooms.
+    """Joins and leaves rooms after durable access decisions, whoever made them.
 
-    Subscribes to `PostQueued`, `CodeEnded`, `RoomAccessChanged` and `DeliveryReport`. A notice that was not delivered
-    before the process ended is delivered by the next one.
+    Subscribes to `PostQueued`, `RoomAccessChanged` and `DeliveryReport`.
     """
 
     def __init__(
         self,
         policy: AccessPolicy,
-        post: Callable[[OutboxPost], None],
         join: Callable[[Address], None],
         leave: Callable[[Address], None],
     ) -> None:
@@ -200,21 +198,15 @@ class AccessNotifier:
         `policy` must already reflect the appended facts: subscribe the roster before this one.
         """
         self._policy = policy
-        self._post = post
         self._join = join
         self._leave = leave
         self._leaving: dict[PostKey, Address] = {}
         """Rooms to leave once this post was delivered there."""
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Post the notices, and join or leave the rooms, of these entries."""
-        ended = {
-            _notice_key(entry.key) for entry in entries if entry.key is not None and isinstance(entry.fact, CodeEnded)
-        }
+        """Join or leave the rooms of these entries."""
         for entry in entries:
             match entry.fact:
-                case PostQueued(post=post) if post.key in ended:
-                    self._post(OutboxPost(seq=entry.seq, at=entry.at, post=post, parts=()))
                 case RoomAccessChanged(open=True, room=room):
                     self._join(room)
                 case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):

@@ -148,7 +148,6 @@ async def _apply_context_order(path: Path, order: ContextRequest) -> ControlResp
             clock=SystemClock(),
             room_locks=ConversationLocks(),
             agents=_NoRunningAgents(),
-            post=lambda _: None,
             tasks=tasks,
         )
         answer = await rewinds.handle_order(order)

@@ -15,7 +15,7 @@ from gateway.core.identity import Role, person_key
 from gateway.core.metrics import GatewayStats
 from gateway.core.scopes import Visibility
 from gateway.runtime.rewind import Rewinder
-from gateway.store import NewEntry, OutboxPost, Store, StoreReader
+from gateway.store import NewEntry, Store, StoreReader
 from gateway.store.effects import CommandEffect
 from gateway.stream.place_names import PlaceTitles
 from gateway.tools.approvals import Approvals
@@ -209,12 +209,10 @@ def _fold_address(at: Address) -> str:
 class CommandFollowUp:
     """Posts a later result where the command was given."""
 
-    def __init__(
-        self, store: Store, clock: Clock, post: Callable[[OutboxPost], None], with_titles: Callable[[str], str] = str
-    ) -> None:
-        """`post` is called with each post, after it is durable. `with_titles` inserts the titles of places into it."""
+    def __init__(self, store: Store, clock: Clock, with_titles: Callable[[str], str] = str) -> None:
+        """`with_titles` inserts the titles of places into a text."""
         self._with_titles = with_titles
-        self._store, self._clock, self._post = store, clock, post
+        self._store, self._clock = store, clock
 
     async def send(self, command: Command, cause: Seq, words: str, *, private: bool) -> None:
         """Post a text as a reply, once. `cause`: the command's entry. Raises `StoreError`."""
@@ -227,9 +225,7 @@ class CommandFollowUp:
         )
         now, place = self._clock.now(), command.at.conversation
         entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause)
-        (queued,) = await self._store.append([entry])
-        if queued.is_new:
-            self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
+        await self._store.append([entry])
 
 
 def follow_up_key(command: Command, what: str) -> PostKey:

@@ -32,7 +32,7 @@ from gateway.core.identity import ADMIN_ROLES, identify, person_key
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.runtime.agents import Agents
-from gateway.store import OutboxPost, Store
+from gateway.store import Store
 from gateway.stream import attention
 from gateway.stream.access_service import AccessService
 from gateway.stream.attention import AttentionOverrideStore
@@ -63,7 +63,6 @@ class CommandServices:
     stats: GatewayStats
     redactor: Redactor
     approvals: Approvals
-    post: Callable[[OutboxPost], None]
     tasks: asyncio.TaskGroup
 
 
@@ -74,7 +73,7 @@ class CommandRegistry:
         self._services = services
         people, follow_up = (
             services.people,
-            CommandFollowUp(services.store, services.clock, services.post, services.services.places.titles.add_titles),
+            CommandFollowUp(services.store, services.clock, services.services.places.titles.add_titles),
         )
         self._rooms = RoomCommands(
             reader=services.store,
@@ -87,15 +86,12 @@ class CommandRegistry:
             titles=services.services.places.titles,
         )
         self._say = SayCommand(
-            reader=services.store,
             policy=people.policy,
             bindings=services.bindings,
             places=services.services.places,
             channels=services.channels.keys(),
             locks=services.room_access,
             forget=services.agents.forget_view,
-            post=services.post,
-            tasks=services.tasks,
             rooms=self._rooms.known_rooms,
             inside=services.travels.is_inside,
         )

@@ -22,7 +22,7 @@ from gateway.core.events import Address, ChannelName, ConversationId, Message, P
 from gateway.core.facts import CodeIssued, PostQueued, RoomAccessChanged, Seq, TurnId, TurnRecord
 from gateway.core.identity import ANY_ROOM, ROLE_ORDER, AccessPolicy
 from gateway.runtime.rewind import LOCK_TIMEOUT_S
-from gateway.store import AppendResult, OutboxPost, StoreReader
+from gateway.store import AppendResult, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.attention import ListenMode
 from gateway.stream.place_names import PlaceTitles
@@ -39,25 +39,22 @@ class SayCommand:
     def __init__(
         self,
         *,
-        reader: StoreReader,
         policy: AccessPolicy,
         bindings: Bindings,
         places: PrivacyCache,
         channels: Collection[ChannelName],
         locks: ConversationLocks,
         forget: Callable[[ConversationId], None],
-        post: Callable[[OutboxPost], None],
-        tasks: asyncio.TaskGroup,
         rooms: Callable[[], Awaitable[Sequence[Address]]],
         inside: Callable[[Address], bool | None] = lambda _: None,
     ) -> None:
         """`rooms`: rooms known by name. `inside`: whether the bot is in a room; None: the platform does not say.
 
-        `forget` is called with a place whose view has grown. `post` is called with the post, after it is durable.
+        `forget` is called with a place whose view has grown.
         """
-        self._reader, self._policy, self._bindings, self._places = reader, policy, bindings, places
+        self._policy, self._bindings, self._places = policy, bindings, places
         self._channels, self._locks, self._forget = channels, locks, forget
-        self._post, self._tasks, self._rooms, self._inside = post, tasks, rooms, inside
+        self._rooms, self._inside = rooms, inside
 
     @property
     def handlers(self) -> Mapping[str, CommandHandler]:
@@ -99,7 +96,6 @@ class SayCommand:
             lock.release()
             if appended is not None and appended.is_new:
                 self._forget(to.conversation)
-                self._tasks.create_task(self._post_stored(facts.key))
 
         return CommandReply(text=words, effect=CommandEffect(answer=words, facts=facts.facts, settle=settle))
 
@@ -107,12 +103,6 @@ class SayCommand:
         """Return whether the sender of this direct message has a role."""
         decided = decide(self._policy, message)
         return decided.allowed and ROLE_ORDER.index(decided.role) >= ROLE_ORDER.index("member")
-
-    async def _post_stored(self, post: PostKey) -> None:
-        queued = await self._reader.entry_by_key(f"post:{post}")
-        assert queued is not None
-        assert isinstance(queued.fact, PostQueued)
-        self._post(OutboxPost(seq=queued.seq, at=queued.at, post=queued.fact.post, parts=()))
 
 
 class _SayFacts:

@@ -56,7 +56,7 @@ from gateway.core.logging import log_context
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.runtime.rewind import Rewinder
-from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store, StoreError, StoreReader
+from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreError, StoreReader
 from gateway.stream import attention, policies
 from gateway.stream.attention import (
     EXCHANGE_LOOK_BACK,
@@ -279,8 +279,6 @@ class IntakeCallbacks:
     """Called with a conversation that has a due event."""
     on_link: Callable[[ChannelName, bool], None]
     """Called when posts to a channel can be tried (True), or have to wait."""
-    post: Callable[[OutboxPost], None]
-    """Called with an answer to deliver."""
     join: Callable[[Address], None]
     """Called with a room to which the bot was invited by somebody who may."""
     on_message: Callable[[Message, Role], None] = lambda _message, _role: None
@@ -381,9 +379,6 @@ class Intake:
         for one in fresh:
             with log_context(**_log_context(one.event)):
                 self._announce(one)
-            if one.handled.post is not None:
-                seq, at = written[id(one.entries[-1])].seq, one.entries[-1].at
-                self._callbacks.post(OutboxPost(seq=seq, at=at, post=one.handled.post, parts=()))
 
     async def _decide(self, event: Notification) -> _DecidedEvent:
         """Decide about one event, and build its entries."""

@@ -43,7 +43,7 @@ from gateway.runtime.loop import AgentLoop
 from gateway.runtime.models import AgentModel, DailyBudget, ModelServices
 from gateway.runtime.turn import TurnResult, TurnRunner, build_stop_record
 from gateway.runtime.turn_input import AgentContext, TurnDirectives
-from gateway.store import OutboxPost, Store
+from gateway.store import Store
 from gateway.stream import policies
 from gateway.stream.media import MediaStore
 from gateway.stream.preview import TurnPreviews
@@ -76,7 +76,6 @@ class GatewayServices:
     background_services: BackgroundServices
     tool_registry: ToolRegistry
     skills: SkillTools
-    post: Callable[[OutboxPost], None]
     """Called with every reply, after it is durable."""
     turn_tracker: TurnTracker
     on_answered: Callable[[str, RequestUsage], None]
@@ -133,7 +132,6 @@ class AgentRuntime:
             self.context,
             previews=services.previews,
             digests=parts.digest_builder,
-            post=services.post,
             on_answered=services.on_answered,
             tracker=services.turn_tracker,
         )
@@ -513,7 +511,6 @@ def build_platform_actions(
         channels=services.channels,
         doors=services.room_locks,
         digests=digests,
-        post=services.post,
         forget=forget,
     )
 

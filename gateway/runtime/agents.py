@@ -137,7 +137,6 @@ class Agents:
             clock=services.clock,
             room_locks=services.room_locks,
             agents=self,
-            post=services.post,
             tasks=services.tasks,
         )
         self.turn_stopper = TurnStopper(self.agent_for, services.room_locks)
@@ -148,7 +147,6 @@ class Agents:
             model_services=model_services,
             agents=self,
             chosen=chosen,
-            post=services.post,
             tasks=services.tasks,
         )
 

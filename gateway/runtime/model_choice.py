@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -21,7 +21,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
 from gateway.core.facts import ModelSelected, PostQueued, Seq, inner_conversation
 from gateway.runtime.models import AgentModel, ModelServices
-from gateway.store import AppendResult, NewEntry, OutboxPost, Store
+from gateway.store import AppendResult, NewEntry, Store
 from gateway.store.effects import CommandEffect, EffectFact
 
 logger = logging.getLogger("reverie.choosing")
@@ -120,10 +120,9 @@ class ModelSelector:
         model_services: ModelServices,
         agents: ModelChoiceAgents,
         chosen: Mapping[str, str],
-        post: Callable[[OutboxPost], None],
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`chosen`: choices at the start. `post` is called with each post once it is durable."""
+        """`chosen`: choices at the start."""
         self._live = live
         self._store = store
         self._clock = clock
@@ -131,7 +130,6 @@ class ModelSelector:
         self._agents = agents
         self._chosen = dict(chosen)
         """Valid choices by agent, also of models that are not ready yet."""
-        self._post = post
         self._tasks = tasks
         self._choice_counts: dict[str, int] = {}
         """Number of choices by agent; the newest counts."""
@@ -302,8 +300,7 @@ class ModelSelector:
         post = Post(key=key, to=request.at, text=text, reply_to=request.reply_to)
         place = request.at.conversation
         queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=choice.seq)
-        *_, written = await self._store.append([*more, queued])
-        self._post(OutboxPost(seq=written.seq, at=now, post=post, parts=()))
+        await self._store.append([*more, queued])
 
 
 def _inline_code(text: str) -> str:

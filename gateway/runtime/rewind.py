@@ -17,7 +17,7 @@ behind all that, stays: it was no answer.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -37,7 +37,7 @@ from gateway.core.facts import (
     ViewFolded,
     is_inner,
 )
-from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store, StoreError
+from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreError
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.inbox import ReadyConversation
 from gateway.tools.platform import ConversationLocks
@@ -140,15 +140,12 @@ class Rewinder:
         clock: Clock,
         room_locks: ConversationLocks,
         agents: RewindAgents,
-        post: Callable[[OutboxPost], None],
         tasks: asyncio.TaskGroup,
     ) -> None:
-        """`post` is called with each post once it is durable."""
         self._store = store
         self._clock = clock
         self._room_locks = room_locks
         self._agents = agents
-        self._post = post
         self._tasks = tasks
         self._running: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -295,8 +292,7 @@ class Rewinder:
         key = PostKey(hashlib.sha256(f"compacted:{seq}".encode()).hexdigest()[:26])
         post = Post(key=key, to=request.at, text=text, reply_to=request.reply_to)
         entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=seq)
-        (queued,) = await self._store.append([entry])
-        self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
+        await self._store.append([entry])
 
 
 def plan_new(

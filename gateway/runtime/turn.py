@@ -30,7 +30,7 @@ from gateway.core.logging import log_context
 from gateway.core.redaction import Redactor
 from gateway.runtime.lane import TurnHandle, TurnInterrupted
 from gateway.runtime.turn_input import BLOCKED_REASON, MAX_UNREAD_LINES, AgentContext, TurnRun
-from gateway.store import AppendResult, NewEntry, OutboxPost, Store, StoreError
+from gateway.store import AppendResult, NewEntry, Store, StoreError
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.preview import TurnPreviews
 from gateway.tools.platform import ConversationLocks
@@ -115,11 +115,10 @@ class TurnRunner:
         *,
         previews: TurnPreviews,
         digests: DigestSource,
-        post: Callable[[OutboxPost], None],
         on_answered: Callable[[str, RequestUsage], None],
         tracker: TurnTracker | None = None,
     ) -> None:
-        """`post` is called with each reply once it is durable; `on_answered` with the agent and each model request."""
+        """`on_answered` is called with the agent and each model request."""
         self._context = context
         self._store = context.store
         self._clock = context.clock
@@ -130,7 +129,6 @@ class TurnRunner:
         self._digest_source = digests
         self._digest: Digest | None = None
         """The newest digest, for the record if its turn fails."""
-        self._post = post
         self._on_answered = on_answered
         self._tracker = tracker or TurnTracker(context.clock)
         self._recorder = TurnRecorder(context.store, context.clock, context.agent_id, context.redactor)
@@ -165,27 +163,19 @@ class TurnRunner:
             return _to_result(outcome, autonomous=run.start.autonomous)
 
     async def _answer(self, run: TurnRun, handle: TurnHandle, running: RunningTurn) -> TurnOutcome:
-        preview = None if run.start.is_inner else self._previews.start(run.start.place)
-        try:
-            run.on_text = self._tracker.answer_callback(running, preview.update if preview is not None else None)
+        # The preview is gone before the answer is recorded: from then on the outbox sends it.
+        async with self._previews.start(run.start.place) as preview:
+            run.on_text = self._tracker.answer_callback(running, preview.update)
             run.on_thinking = self._tracker.thinking_callback(running)
             outcome = await self._ask_model(run, handle)
-            await handle.begin_ending()
-            if run.limit_hit is not None and outcome.is_over_budget:
-                outcome = replace(outcome, is_over_budget=False, reason=run.limit_hit.rule)
-                await self._post_over_budget(run, run.limit_hit)
-            if run.is_blocked():
-                handle.drop_reason = handle.drop_reason or BLOCKED_REASON
-            outcome = handle.override_outcome(run.with_preparation_cost(outcome))
-            queued = await self._record(run, outcome, handle)
-        except BaseException as error:
-            if preview is not None:
-                await preview.end(parked=isinstance(error, asyncio.CancelledError))
-            raise
-        if preview is not None:
-            await preview.end()  # the preview goes before the whole answer comes
-        if queued is not None:
-            self._post(queued)
+        await handle.begin_ending()
+        if run.limit_hit is not None and outcome.is_over_budget:
+            outcome = replace(outcome, is_over_budget=False, reason=run.limit_hit.rule)
+            await self._record_over_budget(run, run.limit_hit)
+        if run.is_blocked():
+            handle.drop_reason = handle.drop_reason or BLOCKED_REASON
+        outcome = handle.override_outcome(run.with_preparation_cost(outcome))
+        await self._record(run, outcome, handle)
         return outcome
 
     async def _start(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> TurnStart:
@@ -230,7 +220,7 @@ class TurnRunner:
                     )
             raise
 
-    async def _post_over_budget(self, run: TurnRun, limit_hit: LimitHit) -> None:
+    async def _record_over_budget(self, run: TurnRun, limit_hit: LimitHit) -> None:
         """Post that the budget is used up, unless that was posted today."""
         start = run.start
         addressed = [one.message for one in start.messages if is_addressed(one.message)]
@@ -240,12 +230,9 @@ class TurnRunner:
             if limits is not None
             else []
         )
-        written = await self._store.append(entries)
-        for entry, one in zip(entries, written, strict=True):
-            if isinstance(entry.fact, PostQueued) and one.is_new:
-                self._post(OutboxPost(seq=one.seq, at=entry.at, post=entry.fact.post, parts=()))
+        await self._store.append(entries)
 
-    async def _record(self, run: TurnRun, outcome: TurnOutcome, handle: TurnHandle) -> OutboxPost | None:
+    async def _record(self, run: TurnRun, outcome: TurnOutcome, handle: TurnHandle) -> None:
         """Record the outcome, if there is any."""
         for account in outcome.accounts:
             self._on_answered(self._agent_id, account)
@@ -255,13 +242,12 @@ class TurnRunner:
         never_asked = outcome.is_over_budget or (interrupted and consumed.rendered.text in ("", NOTHING_NEW))
         if never_asked and not outcome.requests and not outcome.steps:
             self._history.forget(conversation)
-            return None
-        seq, ended, queued = await self._recorder.write(run.start, outcome, consumed)
+            return
+        seq, ended = await self._recorder.write(run.start, outcome, consumed)
         if interrupted or run.view is None:  # a fold may have been in progress
             self._history.forget(conversation)
         else:
             self._history.add_turn(conversation, run.view, seq, ended)
-        return queued
 
     async def _record_deleted(self, start: TurnStart) -> TurnResult:
         """Consume the rest where all that asked for an answer was deleted. It becomes context, without a request."""
@@ -305,9 +291,7 @@ class TurnRunner:
             messages=messages,
             looked=digest.looked if digest is not None else (),
         )
-        _, _, queued = await self._recorder.write(start, TurnOutcome(outcome="failed", reason=reason), consumed)
-        if queued is not None:
-            self._post(queued)
+        await self._recorder.write(start, TurnOutcome(outcome="failed", reason=reason), consumed)
         return TurnResult(has_failed=True, autonomous=autonomous)
 
     async def compact(self, conversation: ConversationId) -> str:
@@ -381,10 +365,8 @@ class TurnRecorder:
             least_role=basis.label.role if basis.label is not None else "",
         )
 
-    async def write(
-        self, start: TurnStart, outcome: TurnOutcome, consumed: ConsumedInput
-    ) -> tuple[Seq, TurnRecord, OutboxPost | None]:
-        """Append the turn and its post. Return the record's log position, the record, and the post for the outbox."""
+    async def write(self, start: TurnStart, outcome: TurnOutcome, consumed: ConsumedInput) -> tuple[Seq, TurnRecord]:
+        """Append the turn and its post. Return the record's log position, and the record."""
         now, place, ended = self._clock.now(), start.place, self.build_record(start, outcome, consumed)
         record = NewEntry(
             fact=ended,
@@ -395,13 +377,13 @@ class TurnRecorder:
         )
         if not ended.text or start.is_inner:  # a reply in the inner conversation has no reader
             (written,) = await self._store.append([record])
-            return written.seq, ended, None
+            return written.seq, ended
         post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=find_reply_to(consumed.messages))
         queued = NewEntry(
             fact=PostQueued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
         )
-        written, waiting = await self._store.append([record, queued])
-        return written.seq, ended, OutboxPost(seq=waiting.seq, at=now, post=post, parts=())
+        written, _ = await self._store.append([record, queued])
+        return written.seq, ended
 
 
 class TurnStopper:

@@ -20,7 +20,6 @@ from gateway.config.reload import DerivedSettingsListener, LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, Command, DeliveryReport, Message
 from gateway.core.facts import (
-    CodeEnded,
     CodeIssued,
     IdentityLinked,
     LimitReached,
@@ -31,7 +30,7 @@ from gateway.core.facts import (
 )
 from gateway.core.identity import AccessPolicy
 from gateway.core.metrics import LimitStats
-from gateway.store import LogEntry, OutboxPost, Store
+from gateway.store import LogEntry, Store
 from gateway.stream import policies
 from gateway.stream.routing import CommandPrefixes, make_private_address_lookup, make_space_lookup
 
@@ -46,14 +45,13 @@ class AccessService:
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
         *,
-        post: Callable[[OutboxPost], None],
         join: Callable[[Address], None],
         leave: Callable[[Address], None],
         tasks: asyncio.TaskGroup,
         title: Callable[[Address], str] = lambda _: "",
         with_titles: Callable[[str], str] = str,
     ) -> None:
-        """`post`, `join` and `leave` are called on the event loop, and return at once; not before `load`.
+        """`join` and `leave` are called on the event loop, and return at once; not before `load`.
 
         `title`: title of a room. Empty: unknown. `with_titles` inserts the titles of places into a text.
         """
@@ -83,7 +81,6 @@ class AccessService:
             clock,
             self.policy,
             to=lambda: _owner_address(live),
-            post=post,
             tasks=tasks,
             with_titles=with_titles,
         )
@@ -100,8 +97,8 @@ class AccessService:
         store.subscribe(self.command_menus.on_appended, RoleAssigned, IdentityLinked)
         store.subscribe(self.owner_notifier.on_appended, Message, Command)
         store.subscribe(self.limits.on_appended, TurnRecord, LimitReached, PostQueued, Message)
-        access_notifier = AccessNotifier(self.policy, post, join, leave)
-        store.subscribe(access_notifier.on_appended, PostQueued, CodeEnded, RoomAccessChanged, DeliveryReport)
+        access_notifier = AccessNotifier(self.policy, join, leave)
+        store.subscribe(access_notifier.on_appended, PostQueued, RoomAccessChanged, DeliveryReport)
         store.subscribe(self._on_code_issued, CodeIssued)
         live.add_listener(DerivedSettingsListener(policies.build_access_policy, self._update_policy))
         live.add_listener(DerivedSettingsListener(policies.build_limit_settings, self.limits.update))

@@ -53,8 +53,9 @@ from gateway.core.facts import Fact, Judgement, PartSendEnded, PartSendStarted, 
 from gateway.core.logging import log_context
 from gateway.core.private_files import read_private, replace_private
 from gateway.core.redaction import Redactor
-from gateway.store import NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
+from gateway.store import LogEntry, NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
 from gateway.stream.inbox import ReadyConversation
+from gateway.stream.uncertain_sends import build_uncertain_notice
 
 logger = logging.getLogger("reverie.outbox")
 
@@ -361,14 +362,12 @@ class Outbox:
         judge: Callable[[DeliveryReport], Judgement | None] = lambda _: None,
         arrived: Callable[[ReadyConversation], None] = lambda _: None,
         redactor: Redactor,
-        doubt: Callable[[Post, bool], Awaitable[Post | None]] | None = None,
     ) -> None:
         """`files`: None, if nobody else stores any.
 
         `judge` judges the report of a failed delivery of a turn's post (None: ignore it), which is recorded with it;
         `arrived` is called if it is due. Reports of the gateway's own posts are not judged. `redactor` is applied to
-        every outgoing text. `doubt` makes the notice for the recipient of a post that may not have arrived
-        (`uncertain_sends.build_uncertain_notice`); None: no notice.
+        every outgoing text.
         """
         self._store = store
         self._channels = channels
@@ -378,7 +377,10 @@ class Outbox:
         self._judge = judge
         self._on_ready = arrived
         self._redactor = redactor
-        self._make_uncertain_notice = doubt
+        self._early: list[OutboxPost] | None = []
+        """Posts queued before `recover` has taken over those of an earlier process. None: it has."""
+        self._own_notices = set[PostKey]()
+        """Notices about uncertain posts that are being appended."""
         self._held_notices: dict[ConversationId, tuple[PostKey, asyncio.Event]] = {}
         """Key of the notice that is held back in a place, and the event that ends its wait."""
         self._link_events: dict[ChannelName, asyncio.Event] = {}
@@ -390,10 +392,12 @@ class Outbox:
         self._in_flight: defaultdict[ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]] = defaultdict(set)
         """Sends that are under way."""
         self._stopping = False
+        store.subscribe(self._on_queued, PostQueued)
 
     async def recover(self) -> None:
-        """Take over the posts of an earlier process. Call it once, before `put`."""
-        for item in await self._store.undelivered_posts():
+        """Take over the posts of an earlier process. Call it once: nothing is delivered before."""
+        recovered = await self._store.undelivered_posts()
+        for item in recovered:
             channel = self._channels.get(item.post.to.channel)
             resend_s = channel.capabilities.resend_window_s if channel else 0.0
             parts, ended = list(item.parts), []
@@ -409,11 +413,28 @@ class Outbox:
                 parts = [apply_part_end(part, end) if part.index == index else part for part in parts]
                 ended.append(end)
             await self._record(item.post, ended)
-            self.put(replace(item, parts=tuple(parts)))
+            self._put(replace(item, parts=tuple(parts)))
+        known = {item.seq for item in recovered}
+        early, self._early = self._early or [], None
+        for item in early:
+            if item.seq not in known:
+                self._put(item)
         await self._files.sweep()
 
-    def put(self, item: OutboxPost) -> None:
-        """Deliver a post that is already queued in the store. Returns at once."""
+    def _on_queued(self, entries: Sequence[LogEntry]) -> None:
+        """Deliver posts that are new in the log."""
+        for entry in entries:
+            if not isinstance(entry.fact, PostQueued):
+                continue
+            item = OutboxPost(seq=entry.seq, at=entry.at, post=entry.fact.post, parts=())
+            if item.post.key in self._own_notices:
+                self._put_next(item)
+            elif self._early is not None:
+                self._early.append(item)
+            else:
+                self._put(item)
+
+    def _put(self, item: OutboxPost) -> None:
         if self._stopping:
             return  # the store has it: the next process delivers it
         place = item.post.to.conversation
@@ -606,7 +627,7 @@ class Outbox:
 
     async def _record(self, post: Post, facts: Sequence[Fact]) -> None:
         now, place = self._clock.now(), post.to.conversation
-        entries, follow_ups, queued = list[NewEntry](), list[NewEntry](), dict[int, Post]()
+        entries, follow_ups, notices = list[NewEntry](), list[NewEntry](), set[PostKey]()
         for fact in facts:
             key = dedup_key(fact) if isinstance(fact, DeliveryReport) else None
             entries.append(entry := NewEntry(fact=fact, at=now, conversation=place, key=key))
@@ -619,26 +640,28 @@ class Outbox:
                 and fact.state == "uncertain"
                 and (doubt := await self._build_uncertain_notice(post))
             ):
-                queued[len(follow_ups)] = doubt
+                notices.add(doubt.key)
                 follow_ups.append(
                     NewEntry(
                         fact=PostQueued(post=doubt), at=now, conversation=place, key=f"post:{doubt.key}", cause=entry
                     )
                 )
-        written = await self._store.append([*entries, *follow_ups])
-        for index, doubt in queued.items():
-            if (done := written[len(entries) + index]).is_new:
-                self._put_next(OutboxPost(seq=done.seq, at=now, post=doubt, parts=()))
+        self._own_notices |= notices
+        try:
+            written = await self._store.append([*entries, *follow_ups])
+        finally:
+            self._own_notices -= notices
         for one, entry in zip(written[len(entries) :], follow_ups, strict=True):
             if isinstance(entry.fact, Judgement) and entry.fact.fate == "due" and one.is_new:
                 self._on_ready(ReadyConversation(conversation=place, urgency=entry.fact.urgency, type=entry.fact.type))
 
     async def _build_uncertain_notice(self, post: Post) -> Post | None:
         """Return the notice about an uncertain post, unless one waits there already."""
-        if self._make_uncertain_notice is None or post.to.conversation in self._held_notices:
+        if post.to.conversation in self._held_notices:
             return None
         channel = self._channels.get(post.to.channel)
-        return await self._make_uncertain_notice(post, channel is not None and channel.capabilities.replies)
+        marks_replies = channel is not None and channel.capabilities.replies
+        return await build_uncertain_notice(self._store, post, marks_replies=marks_replies)
 
     def _put_next(self, item: OutboxPost) -> None:
         """Deliver a notice before all other waiting posts: it is about the previous one."""
@@ -648,7 +671,7 @@ class Outbox:
         if waiting := self._queues.get(place):
             waiting.insert(1, item)
         else:
-            self.put(item)
+            self._put(item)
         held = self._held_notices[place] = item.post.key, asyncio.Event()
         if len(self._queues[place]) > 2:  # noqa: PLR2004 - the notice, the post before it, and another one
             held[1].set()

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Coroutine, Mapping
+from typing import Self
 
 from agent.turn import presentable_text
 from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError, Unreachable
@@ -143,6 +144,12 @@ class TurnPreview:
         """Deletion has been handed over to `clear_later`."""
         self._shown_messages: list[MessageId] = []
         """Messages that exist; hardly ever more than one."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, _traceback: object) -> None:
+        await self.end(parked=isinstance(error, asyncio.CancelledError))
 
     def update(self, text: str) -> None:
         """Show that the answer has grown to this text.

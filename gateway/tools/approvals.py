@@ -13,7 +13,7 @@ import hashlib
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -55,7 +55,7 @@ from gateway.core.format import format_duration
 from gateway.core.identity import AccessPolicy, has_role_holder, role_of
 from gateway.core.tool import Requester
 from gateway.core.trust import role_rank
-from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store
+from gateway.store import AppendResult, LogEntry, NewEntry, Store
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.routing import PrivacyCache
 from gateway.tools.mcp.review import ToolDefinitionReview
@@ -282,9 +282,8 @@ class Approvals:
         access_policy: AccessPolicy,
         command_prefixes: Mapping[ChannelName, str],
         definitions: ToolDefinitionReview,
-        post: Callable[[OutboxPost], None],
     ) -> None:
-        """`command_prefixes`: as in `CommandContext`. `post` is called with each notice, once it is durable."""
+        """`command_prefixes`: as in `CommandContext`."""
         self._store = store
         self._clock = clock
         self._live = live
@@ -293,7 +292,6 @@ class Approvals:
         self._command_prefixes = command_prefixes
         self.definitions = definitions
         """Definitions of MCP tools that wait for review; the same command approves them."""
-        self._post = post
         self.grants = ToolGrants(store)
         self._pending: dict[ApprovalCallKey, tuple[PendingApproval, asyncio.Task[ApprovalVerdict]]] = {}
         self._tasks = set[asyncio.Task[ApprovalVerdict]]()
@@ -489,7 +487,7 @@ class Approvals:
                 key=f"post:{key}",
                 cause=request_entry,
             )
-            request_result, post_result = await self._store.append([request_entry, post_entry])
+            request_result, _ = await self._store.append([request_entry, post_entry])
             if request_result.is_new:  # otherwise the id was used before
                 pending.post = key
                 pending.fact, pending.seq, pending.deadline_s = (
@@ -497,7 +495,6 @@ class Approvals:
                     request_result.seq,
                     self._clock.monotonic() + timeout_s,
                 )
-                self._post(OutboxPost(seq=post_result.seq, at=now, post=post, parts=()))
                 return requested
             tries += 1
 

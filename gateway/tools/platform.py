@@ -32,7 +32,7 @@ from gateway.core.permissions import ALLOW_MEMBERS, ToolPermit
 from gateway.core.tool import ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.core.trust import role_rank
-from gateway.store import NewEntry, OutboxPost, Store
+from gateway.store import NewEntry, Store
 from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.read_room import MAX_ADDRESS_CHARS, MessageFinder, MessageTarget
@@ -80,10 +80,9 @@ class MessagingTools:
         channels: Collection[ChannelName],
         doors: ConversationLocks,
         digests: DigestBuilder,
-        post: Callable[[OutboxPost], None],
         forget: Callable[[ConversationId], None],
     ) -> None:
-        """`post` is called with each post, once it is durable; `forget` with a place whose view has grown."""
+        """`forget` is called with a place whose view has grown."""
         self._agent = agent
         self._store = store
         self._clock = clock
@@ -93,7 +92,6 @@ class MessagingTools:
         self._channels = channels
         self._locks = doors
         self._digests = digests
-        self._post = post
         self._forget_view = forget
 
     async def _risk(self, context: ToolContext, *, address: str, **_: object) -> str:
@@ -167,9 +165,8 @@ class MessagingTools:
         queued = NewEntry(
             fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}", cause=record
         )
-        _, waiting = await self._store.append([record, queued])
+        await self._store.append([record, queued])
         self._forget_view(to.conversation)
-        self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
 
     @tool("Put away what is pending in a place: nothing is to be done about it.")
     async def mark_handled(self, context: ToolContext, *, address: _PendingPlace) -> str:
@@ -277,7 +274,6 @@ class FileSender:
         channels: Mapping[ChannelName, Channel],
         files: AgentFiles,
         outfiles: OutgoingFiles,
-        post: Callable[[OutboxPost], None],
     ) -> None:
         """`post` is called with each post, once it is durable."""
         self._store = store
@@ -285,7 +281,6 @@ class FileSender:
         self._channels = channels
         self._files = files
         self._outfiles = outfiles
-        self._post = post
 
     @tool("Post one of your files here.", SEND_FILE_PERMIT, task=True)
     async def send_file(
@@ -354,12 +349,11 @@ class FileSender:
         queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=acted)
         try:
             async with self._outfiles.store_file(data):
-                _, waiting = await self._store.append([acted, queued])
+                await self._store.append([acted, queued])
         except OSError as error:
             raise ToolCallRefused(
                 f"It could not be kept for sending: {error.strerror or type(error).__name__}."
             ) from None
-        self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
 
 
 MAX_REASON_CHARS: Final = 300

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -32,10 +32,10 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import Fact, PostQueued, address_of, dedup_key
+from gateway.core.facts import CodeEnded, Fact, PostQueued, address_of, dedup_key
 from gateway.core.identity import AccessPolicy
 from gateway.core.metrics import GatewayStats
-from gateway.store import AppendResult, NewEntry, OutboxPost, Store
+from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store
 from gateway.store.effects import CommandEffect
 from tests.kits.rewind import Views, rewinds
 
@@ -91,7 +91,7 @@ class Town:
         self.roster = Roster(store, clock)
         self.policy = replace(policy, roster_state=lambda: self.roster.known)
         self.posted: list[OutboxPost] = []
-        """Letters, as the outbox is handed them."""
+        """Notices to people whose codes have ended."""
         self.joined: list[Address] = []
         self.left: list[Address] = []
         self.manners = ChannelStyle(prefixes=PREFIX, platforms=PLATFORMS)
@@ -108,9 +108,10 @@ class Town:
             roster=self.roster, policy=self.policy, linking=self.linking, channel_names=self.manners, clock=clock
         )
         self.handlers = PeopleCommands(persons).handlers
-        letters = AccessNotifier(self.policy, self.posted.append, self.joined.append, self.left.append)
+        letters = AccessNotifier(self.policy, self.joined.append, self.left.append)
         store.subscribe(self.roster.on_appended)
         store.subscribe(letters.on_appended)
+        store.subscribe(self._on_code_ended, CodeEnded, PostQueued)
         self._ids = itertools.count(1)
         self.world = CommandContext(
             reader=store,
@@ -123,6 +124,14 @@ class Town:
             rewinds=rewinds(store, clock, Views()),
             count_pages=lambda _: 1,
         )
+
+    def _on_code_ended(self, entries: Sequence[LogEntry]) -> None:
+        if any(isinstance(entry.fact, CodeEnded) for entry in entries):
+            self.posted += [
+                OutboxPost(seq=entry.seq, at=entry.at, post=entry.fact.post, parts=())
+                for entry in entries
+                if isinstance(entry.fact, PostQueued)
+            ]
 
     def id(self) -> str:
         return f"e{next(self._ids)}"

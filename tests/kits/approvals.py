@@ -24,7 +24,7 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust, build_tool
 from gateway.core.tool_spec import ToolCall
 from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
-from gateway.store import OutboxPost, Store
+from gateway.store import Store
 from gateway.stream import policies
 from gateway.stream.outbox import Outbox
 from gateway.stream.routing import CommandPrefixes, PrivacyCache
@@ -103,7 +103,6 @@ class House:
             access_policy=who,
             command_prefixes=CommandPrefixes(live, self.consoles),
             definitions=definitions,
-            post=self._put,
         )
         self.who: identity.AccessPolicy = who
         self._gate = PermissionGate(live, store, clock, self.approvals, who)
@@ -121,9 +120,7 @@ class House:
             approvals=self.approvals,
             redactor=Redactor(),
         )
-        doors = IntakeCallbacks(
-            on_ready=lambda _: None, on_link=self.outbox.set_link_up, post=self.outbox.put, join=lambda _: None
-        )
+        doors = IntakeCallbacks(on_ready=lambda _: None, on_link=self.outbox.set_link_up, join=lambda _: None)
         self.intakes = ChannelIntakes(parts, doors)
 
     async def __aenter__(self) -> Self:
@@ -219,9 +216,6 @@ class House:
             raise Rejected("it does not take that")
         self.shown.append(part)
         self._news.set()
-
-    def _put(self, post: OutboxPost) -> None:
-        self.outbox.put(post)
 
 
 @contextlib.asynccontextmanager

@@ -207,9 +207,7 @@ class Home:
             tasks=self._tasks,
         )
         bindings = policies.build_bindings(self.settings)
-        shared = replace(
-            gateway._build_services(policies.build_access_policy(self.settings), bindings), post=lambda _: None
-        )
+        shared = gateway._build_services(policies.build_access_policy(self.settings), bindings)
         minds = Agents(shared, equipment, {})
         for mind in minds.by_id.values():
             self._give(mind)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId
 from gateway.runtime.rewind import Rewinder
-from gateway.store import OutboxPost, Store
+from gateway.store import Store
 from gateway.stream.inbox import ReadyConversation
 from gateway.tools.platform import ConversationLocks
 from tests.kits.tasks import LooseTasks
@@ -39,13 +39,11 @@ def rewinds(
     views: Views,
     *,
     doors: ConversationLocks | None = None,
-    posts: list[OutboxPost] | None = None,
 ) -> Rewinder:
     return Rewinder(
         store=store,
         clock=clock,
         room_locks=doors or ConversationLocks(),
         agents=views,
-        post=(posts if posts is not None else []).append,
         tasks=LooseTasks(),
     )

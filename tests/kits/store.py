@@ -25,8 +25,8 @@ from gateway.core.events import (
     SenderId,
     Usage,
 )
-from gateway.core.facts import Judgement, Seq, TurnId, TurnRecord, dedup_key
-from gateway.store import NewEntry, Store
+from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, dedup_key
+from gateway.store import LogEntry, NewEntry, OutboxPost, Store
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 Result = TypeVar("Result")
@@ -50,6 +50,19 @@ async def opened(path: Path) -> Store:
 
 def place(room: str = "#a") -> Address:
     return Address(channel=ChannelName("irc.test"), room=RoomId(room))
+
+
+def posts_of(store: Store) -> list[OutboxPost]:
+    """Return a list that gets each post that is queued from now on, as an outbox would."""
+    posts = list[OutboxPost]()
+
+    def on_queued(entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if isinstance(entry.fact, PostQueued):
+                posts.append(OutboxPost(seq=entry.seq, at=entry.at, post=entry.fact.post, parts=()))
+
+    store.subscribe(on_queued, PostQueued)
+    return posts
 
 
 def said(

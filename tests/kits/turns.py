@@ -46,6 +46,7 @@ from gateway.stream.media import MediaStore
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from tests.kits.scripted_turn import Drawer, Played, Say
+from tests.kits.store import posts_of
 from tests.kits.tasks import LooseTasks
 
 ROOM = Address(channel=ChannelName("irc"), room=RoomId("#a"))
@@ -104,7 +105,7 @@ class Desk:
     digest: Digest | None = None
     guidance: str = ""
     afford: int = 1_000
-    posts: list[OutboxPost] = field(default_factory=list)
+    posts: list[OutboxPost] = field(init=False)
     where: list[ToolContext] = field(default_factory=list)
     lane: TurnHandle = field(default_factory=TurnHandle)
     before: Callable[[], Awaitable[None]] | None = None
@@ -120,6 +121,7 @@ class Desk:
     """What became of summaries, and results that were too large."""
 
     def __post_init__(self) -> None:
+        self.posts = posts_of(self.store)
         media = MediaStore(MediaConfig(), Path("/nonexistent"), {}, self.clock)
         bindings = Bindings((ANYWHERE,))
         briefing = PromptContextBuilder(
@@ -156,7 +158,6 @@ class Desk:
             self.means,
             previews=TurnPreviews(self.store, self.clock, {}, LooseTasks(), redactor=Redactor()),
             digests=self,
-            post=self.posts.append,
             on_answered=lambda _agent, _account: self.after() if self.after is not None else None,
         )
 

@@ -14,9 +14,9 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Command, EventId, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL, Fact, PostQueued, dedup_key
 from gateway.core.identity import AccessPolicy, RoleGrant, RosterState
-from gateway.store import NewEntry, OutboxPost, Store, rebuild
+from gateway.store import NewEntry, Store, rebuild
 from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
-from tests.kits.store import run
+from tests.kits.store import posts_of, run
 
 ROOT = Address(channel=CHANNEL, room=RoomId("root"))
 HERE = Address(channel=ChannelName("telegram.x"), room=RoomId("-1001"))
@@ -30,7 +30,7 @@ class Told:
         self.store = store
         self.clock = clock
         self.tasks = tasks
-        self.posted: list[OutboxPost] = []
+        self.posted = posts_of(store)
         self.known = RosterState()
         who = AccessPolicy(
             dm_policy="open",
@@ -46,7 +46,7 @@ class Told:
             agent_of=lambda _: "reverie",
             operator_channel=OPERATOR_CHANNEL,
         )
-        self.owners = OwnerNotifier(store, clock, who, to=lambda: to, post=self.posted.append, tasks=tasks)
+        self.owners = OwnerNotifier(store, clock, who, to=lambda: to, tasks=tasks)
         store.subscribe(self.owners.on_appended)
 
     async def hears(self, fact: Any) -> None:

@@ -181,20 +181,17 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
     async with await Store.open(tmp / "log.db", clock) as store:
         outbox = Outbox(store, made, clock, tasks, redactor=Redactor())
         travels = RoomMembership(made, tasks, outbox.wait_until_sent)
-        views, doors, later = Views(), ConversationLocks(), CommandFollowUp(store, clock, outbox.put)
+        views, doors, later = Views(), ConversationLocks(), CommandFollowUp(store, clock)
         rooms = RoomCommands(
             reader=store, clock=clock, policy=who, bindings=bindings, channels=made, membership=travels, follow_up=later
         )
         saying = SayCommand(
-            reader=store,
             policy=who,
             bindings=bindings,
             places=PrivacyCache(store, bindings),
             channels=made,
             locks=doors,
             forget=views.forget_view,
-            post=outbox.put,
-            tasks=tasks,
             rooms=rooms.known_rooms,
             inside=travels.is_inside,
         )

@@ -50,7 +50,7 @@ def running(it: House, tmp_path: Path) -> tuple[OperationsCommands, ChannelSuper
         pause=it.outbox.pause,
         tasks=it.tasks,
     )
-    later = CommandFollowUp(it.store, it.clock, it.outbox.put)
+    later = CommandFollowUp(it.store, it.clock)
     return OperationsCommands(supervisor=runner, stats=stats, live=live, follow_up=later), runner
 
 
@@ -182,7 +182,7 @@ async def test_reload_without_files_says_so(tmp_path: Path) -> None:
             supervisor=runner,
             stats=it.world.stats,
             live=live,
-            follow_up=CommandFollowUp(it.store, it.clock, it.outbox.put),
+            follow_up=CommandFollowUp(it.store, it.clock),
         )
         answer = await commands.reload(it.ask("reload"), it.world)
         assert (answer.ok, answer.text) == (

@@ -37,14 +37,14 @@ from gateway.core.facts import Fact, Judgement, PartSendEnded, PostQueued, TurnR
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ingest.intake import ChannelIntakes, Intake, IntakeCallbacks, IntakeServices
-from gateway.store import NewEntry, OutboxPost, Store, rebuild
+from gateway.store import NewEntry, Store, rebuild
 from gateway.stream import policies
 from gateway.stream.inbox import ReadyConversation
 from gateway.stream.internal import InternalIntake
 from gateway.tools.platform import ConversationLocks
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.rewind import Views, rewinds
-from tests.kits.store import turn
+from tests.kits.store import posts_of, turn
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 AT = Address(channel=CONSOLE, room=RoomId("lobby"))
@@ -72,7 +72,7 @@ class House:
         self.arrived: list[ReadyConversation] = []
         self.heard: list[tuple[MessageId, identity.Role]] = []
         self.links: list[bool] = []
-        self.posts: list[OutboxPost] = []
+        self.posts = posts_of(store)
         self.level: PresenceLevel = "present"
         self.rooms, self.views = ConversationLocks(), Views()
         made, clock = settings(tmp, **more), ManualClock(NOW)
@@ -94,7 +94,6 @@ class House:
         doors = IntakeCallbacks(
             on_ready=self.arrived.append,
             on_link=lambda _, up: self.links.append(up),
-            post=self.posts.append,
             join=lambda _: None,
             on_message=lambda message, role: self.heard.append((message.id, role)),
         )

@@ -14,12 +14,13 @@ from gateway.core.events import Address, Message, MessageId, RoomId, Sender, Sen
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ingest.intake import ChannelIntakes, Intake, IntakeCallbacks, IntakeServices
-from gateway.store import OutboxPost, Store, rebuild
+from gateway.store import Store, rebuild
 from gateway.stream import policies
 from gateway.stream.inbox import ReadyConversation
 from tests.gateway.access.limits_kit import NOON, Kind
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.rewind import Views, rewinds
+from tests.kits.store import posts_of
 
 LOBBY = Address(channel=CONSOLE, room=RoomId("lobby"))
 BATCH = 100
@@ -37,7 +38,7 @@ class House:
         self.store = store
         self.clock = clock
         self.arrived: list[ReadyConversation] = []
-        self.posted: list[OutboxPost] = []
+        self.posted = posts_of(store)
         made = settings(tmp, **more)
         who = policies.build_access_policy(made)
         self.limits = UsageLimiter(policies.build_limit_settings(made), clock, who)
@@ -56,9 +57,7 @@ class House:
             limits=self.limits,
             redactor=Redactor(),
         )
-        doors = IntakeCallbacks(
-            on_ready=self.arrived.append, on_link=lambda _, __: None, post=self.posted.append, join=lambda _: None
-        )
+        doors = IntakeCallbacks(on_ready=self.arrived.append, on_link=lambda _, __: None, join=lambda _: None)
         self.intake: Intake = ChannelIntakes(parts, doors)[CONSOLE]
 
 

@@ -82,7 +82,6 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             access_policy=who,
             command_prefixes={},
             definitions=ToolDefinitionReview(store, clock, tasks, lambda *_: None),
-            post=lambda _: None,
         )
         rooms = RoomReader(
             reader=store, places=life.places, bindings=bindings, access_policy=who, channels={}, redactor=Redactor()
@@ -113,7 +112,6 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             channel_cards=ChannelCards(store, clock, {}, who, redactor=Redactor()),
             media=media,
             previews=TurnPreviews(store, clock, {}, tasks, redactor=Redactor()),
-            post=lambda _: None,
             on_answered=lambda *_: None,
             turn_tracker=TurnTracker(clock),
             on_compacted=lambda *_: None,

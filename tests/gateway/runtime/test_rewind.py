@@ -25,7 +25,7 @@ from gateway.stream.trace import explain_event
 from gateway.tools.platform import ConversationLocks
 from tests.kits.gateway import CONSOLE, Running, running
 from tests.kits.rewind import Views, rewinds
-from tests.kits.store import turn
+from tests.kits.store import posts_of, turn
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 AT = Address(channel=CONSOLE, room=RoomId("lobby"))
@@ -297,8 +297,8 @@ async def test_a_view_that_cannot_be_read_leaves_the_room_open(tmp_path: Path) -
 @story
 async def test_what_came_of_folding_is_told_when_it_is_known(tmp_path: Path, broken: bool) -> None:
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
-        views, posts = Views(broken=broken), list[Any]()
-        asked = rewinds(store, ManualClock(NOW), views, posts=posts)
+        views, posts = Views(broken=broken), posts_of(store)
+        asked = rewinds(store, ManualClock(NOW), views)
         change = await asked.plan(wish("compact"))
         assert (change.answer, change.facts) == (COMPACTING, ())
         change.settle(AppendResult(Seq(7), is_new=True))

@@ -12,11 +12,18 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, DeliveryReport, Post, PostKey, Receipt, RoomId
 from gateway.core.facts import PostQueued
 from gateway.core.redaction import Redactor
-from gateway.store import AppendResult, NewEntry, OutboxPost, Store
+from gateway.store import AppendResult, NewEntry, Store
+from gateway.stream.attention import AttentionPolicy
+from gateway.stream.inbox import ReadyConversation
+from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import Outbox
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.kits.tasks import LooseTasks
 
 NAME = ChannelName("x")
+EVERYWHERE = Bindings(
+    [BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="mention", agent="reverie"))]
+)
 _STEPS = 10
 """Steps of the event loop: more than it takes from one wait for the clock or the disk to the next."""
 
@@ -79,19 +86,33 @@ class Books(Store):
 class Office:
     """An outbox with its services."""
 
-    def __init__(self, store: Books, postman: Postman, clock: ManualClock) -> None:
+    def __init__(
+        self, store: Books, postman: Postman, clock: ManualClock, told: list[ReadyConversation] | None = None
+    ) -> None:
+        """`told`: gets what the inbox would. None: reports of deliveries are not judged."""
         self.store = store
         self.clock = clock
         self.tasks = LooseTasks()
         self.channels: dict[ChannelName, Channel] = {NAME: postman}
-        self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor())
+        if told is None:
+            self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor())
+        else:
+            inward = InternalIntake(store, clock, AttentionPolicy(thresholds={}), EVERYWHERE, arrived=told.append)
+            self.outbox = Outbox(
+                store,
+                self.channels,
+                clock,
+                self.tasks,
+                judge=inward.judge,
+                arrived=told.append,
+                redactor=Redactor(),
+            )
 
     async def post(self, text: str, room: str = "#a", channel: str = NAME) -> PostKey:
         to = Address(channel=ChannelName(channel), room=RoomId(room))
         post = Post(key=PostKey(f"{room}:{text[:20]}"), to=to, text=text)
         now = self.clock.now()
-        (at,) = await self.store.append([NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation)])
-        self.outbox.put(OutboxPost(seq=at.seq, at=now, post=post, parts=()))
+        await self.store.append([NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation)])
         return post.key
 
     async def ended(self, count: int) -> list[DeliveryReport]:
@@ -106,11 +127,18 @@ class Office:
 
 
 @asynccontextmanager
-async def office(tmp: Path, postman: Postman, *, up: bool = True, later_s: float = 0.0) -> AsyncIterator[Office]:
+async def office(
+    tmp: Path,
+    postman: Postman,
+    *,
+    up: bool = True,
+    later_s: float = 0.0,
+    told: list[ReadyConversation] | None = None,
+) -> AsyncIterator[Office]:
     """Open an outbox; `later_s`: seconds since the story began."""
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=later_s))
     async with await Books.open(tmp / "s.db", clock) as store:
-        work = Office(store, postman, clock)
+        work = Office(store, postman, clock, told)
         await work.outbox.recover()
         work.outbox.set_link_up(NAME, up)
         yield work

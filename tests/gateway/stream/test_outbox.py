@@ -25,7 +25,7 @@ from gateway.store import NewEntry, Store
 from gateway.stream import outbox
 from gateway.stream.outbox import LOST_IN_CRASH_TEXT
 from gateway.stream.trace import explain_event
-from tests.gateway.stream.outbox_kit import NAME, Postman, office, play
+from tests.gateway.stream.outbox_kit import NAME, Books, Office, Postman, office, play
 
 
 class Buggy(Postman):
@@ -353,5 +353,27 @@ def test_who_is_not_seen_for_a_day_is_not_told_any_more_and_that_is_told(tmp_pat
             assert "boss is not there" in delivery.reason
         assert postman.sent == []
         assert len(postman.attempts) < 400, "a look now and then, without a sign"
+
+    play(story)
+
+
+def test_what_is_posted_before_and_while_the_outbox_takes_over_goes_out_once_and_in_order(tmp_path: Path) -> None:
+    postman = Postman()
+
+    async def story() -> None:
+        async with office(tmp_path, Postman(), up=False) as before:
+            for text in ("1", "2"):
+                await before.post(text)
+        clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+        async with await Books.open(tmp_path / "s.db", clock) as store:
+            work = Office(store, postman, clock)
+            work.outbox.set_link_up(NAME, up=True)
+            await work.post("3")
+            await asyncio.gather(work.outbox.recover(), work.post("4"))
+            await work.post("5")
+            await work.ended(5)
+            await work.outbox.drain(0)
+            await work.outbox.close()
+        assert postman.sent == ["1", "2", "3", "4", "5"]
 
     play(story)

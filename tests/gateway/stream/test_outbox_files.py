@@ -41,17 +41,15 @@ def with_file(text: str, *, room: str = "#a", name: str = "cat.png") -> Post:
     return Post(key=PostKey(f"{room}:{text}"), to=to, text=text, file=file)
 
 
-async def queue(store: Store, post: Post) -> OutboxPost:
+async def queue(store: Store, post: Post, now: datetime = BEGIN) -> OutboxPost:
     """Queue a post with a file as a tool does, in one step."""
-    now = BEGIN
     async with OutgoingFiles(store).store_file(DATA):
         (at,) = await store.append([NewEntry(fact=PostQueued(post=post), at=now, conversation=post.to.conversation)])
     return OutboxPost(seq=at.seq, at=now, post=post, parts=())
 
 
 async def put(work: Office, post: Post) -> None:
-    queued = await queue(work.store, post)
-    work.outbox.put(replace(queued, at=work.clock.now()))
+    await queue(work.store, post, work.clock.now())
 
 
 def kept(tmp: Path) -> list[str]:

@@ -290,10 +290,13 @@ def test_a_call_under_way_is_waited_for_so_that_its_message_can_go(tmp_path: Pat
     async def story(gateway: Running) -> None:
         assert console.hold is not None
         await console.receive_message("hello", sender="ann")
-        await gateway.took(1)
+        await until(lambda: "False" in console.of("typing"))
+        assert not await gateway.log("turn_ended", "post"), "an answer in the log is sent, also by the next process"
         assert not console.of("sent")
         console.hold.set()
         await until(lambda: bool(console.of("sent")))
+        kinds = [one.kind for one in await gateway.log("previewed", "preview_ended", "turn_ended")]
+        assert kinds == ["previewed", "preview_ended", "turn_ended"]
 
     with_console(tmp_path, console, Script(rules=LONG.rules, pace_s=0.001), story)
     assert [kind for kind, _ in console.seen if kind != "typing"] == ["preview", "unpreview", "sent"]

@@ -10,40 +10,15 @@ from channels.base import Part, Rejected, SendError, Uncertain
 from channels.console import ConsoleChannel
 from gateway.core.events import Address, Command, DeliveryReport, EventId, Post, PostKey, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement, PostQueued
-from gateway.core.redaction import Redactor
-from gateway.store import NewEntry, OutboxPost, rebuild
-from gateway.stream import attention
+from gateway.store import NewEntry, rebuild
 from gateway.stream.inbox import ReadyConversation
-from gateway.stream.internal import InternalIntake
-from gateway.stream.outbox import Outbox
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
-from tests.gateway.stream.outbox_kit import NAME, Office, Postman, office, play
+from tests.gateway.stream.outbox_kit import NAME, Postman, office, play
 from tests.kits.gateway import CONSOLE, Screen, running
 from tests.kits.store import NOW, turn
 
 AT = Address(channel=NAME, room=RoomId("#a"))
 ANN = Sender(id=SenderId("ann"), name="ann")
 POST = Post(key=PostKey("p"), to=AT, text="hello")
-EVERYWHERE = Bindings(
-    [BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="mention", agent="reverie"))]
-)
-
-
-def telling(work: Office, postman: Postman, arrived: list[ReadyConversation]) -> Outbox:
-    """Return an outbox whose failures are judged."""
-    policy = attention.AttentionPolicy(thresholds={})
-    inward = InternalIntake(work.store, work.clock, policy, EVERYWHERE, arrived=arrived.append)
-    outbox = Outbox(
-        work.store,
-        {NAME: postman},
-        work.clock,
-        work.tasks,
-        judge=inward.judge,
-        arrived=arrived.append,
-        redactor=Redactor(),
-    )
-    outbox.set_link_up(NAME, up=True)
-    return outbox
 
 
 TURN = turn(AT.conversation)
@@ -69,16 +44,14 @@ def test_what_did_not_go_well_is_unread_where_a_turn_said_it(  # noqa: PLR0917 -
     postman, arrived = Postman(*([end] if end else [])), list[ReadyConversation]()
 
     async def story() -> None:
-        async with office(tmp_path, Postman()) as work:
-            outbox, now = telling(work, postman, arrived), work.clock.now()
-            place = post.to.conversation
+        async with office(tmp_path, postman, told=arrived) as work:
+            now, place = work.clock.now(), post.to.conversation
             queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key="post:p", cause=cause)
-            *_, at = await work.store.append([*([cause] if cause else []), queued])
-            outbox.put(OutboxPost(seq=at.seq, at=now, post=post, parts=()))
+            await work.store.append([*([cause] if cause else []), queued])
             (delivery,) = await work.ended(1)
             assert delivery.state == state
-            await outbox.drain(1)
-            await outbox.close()
+            await work.outbox.drain(1)
+            await work.outbox.close()
             (stored,) = await work.store.entries(kinds=["delivery"])
             judged = [one.fact for one in await work.store.caused_by(stored.seq)]
             unread = await work.store.unread_entries(place, most=9)

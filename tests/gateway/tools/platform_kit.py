@@ -39,7 +39,7 @@ from gateway.core.facts import (
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, tools_of
-from gateway.store import NewEntry, OutboxPost, Store
+from gateway.store import NewEntry, Store
 from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from gateway.tools.dispatch import ToolDispatcher
@@ -219,7 +219,6 @@ class Stagehands:
             fact=PostQueued(post=post), at=NOW, conversation=post.to.conversation, key=f"post:{post.key}", cause=cause
         )
         *_, at_ = await self.store.append([*([cause] if cause is not None else []), queued])
-        self.outbox.put(OutboxPost(seq=at_.seq, at=self.clock.now(), post=post, parts=()))
         if self.up:
             await self.delivered()
         return at_.seq
@@ -286,7 +285,6 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             channels=channels,
             doors=ConversationLocks(),
             digests=digests,
-            post=outbox.put,
             forget=lambda _: None,
         )
         room_reader = RoomReader(
@@ -295,9 +293,7 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         rooms = PlatformTools(store, clock, channels, places, room_reader.message_finder)
         rooms.messaging["reverie"] = acting
         own_files = agent_files(tmp / "files")
-        sender = FileSender(
-            store=store, clock=clock, channels=channels, files=own_files, outfiles=files, post=outbox.put
-        )
+        sender = FileSender(store=store, clock=clock, channels=channels, files=own_files, outfiles=files)
         tools = tools_of(rooms, room_reader, sender)
         await outbox.recover()
         outbox.set_link_up(NAME, up=True)

@@ -246,7 +246,6 @@ class House:
             store,
             clock,
             self.channels,
-            post=lambda _: None,
             join=lambda _: None,
             leave=lambda _: None,
             tasks=self._tasks,
@@ -283,9 +282,7 @@ class House:
             handlers=answers,
             redactor=Redactor(),
         )
-        doors = IntakeCallbacks(
-            on_ready=self._arrived, on_link=lambda _, __: None, post=lambda _: None, join=self._joined
-        )
+        doors = IntakeCallbacks(on_ready=self._arrived, on_link=lambda _, __: None, join=self._joined)
         return ChannelIntakes(parts, doors)
 
     def _arrived(self, _: object) -> None:
