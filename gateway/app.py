@@ -5,8 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
-from importlib.metadata import version
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from agent.models.base import Model
 from agent.signals import DmnState
@@ -40,6 +39,7 @@ from gateway.core.facts import (
     ApprovalRequested,
     AttentionRuleSet,
     AttentionThresholdSet,
+    Judgement,
     RoleAssigned,
     ToolRefused,
     TurnRecord,
@@ -52,8 +52,10 @@ from gateway.core.redaction import Redactor
 from gateway.ingest.factory import ChannelUnavailable, check_adapters, make_channel
 from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
 from gateway.ops.actions import OperatorActions
-from gateway.ops.api_views import ApiServices
+from gateway.ops.api import ApiRouter
+from gateway.ops.api_views import ApiBackend
 from gateway.ops.health import OutageMonitor
+from gateway.ops.live_events import EventBroadcaster
 from gateway.ops.metrics import AgentStats, LlmStats
 from gateway.ops.server import OpsService
 from gateway.runtime.agent import GatewayServices
@@ -383,7 +385,7 @@ class _Gateway:
     def _on_reloaded(self, result: ReloadResult) -> None:
         problems = [*map(str, result.problems), result.read_error]
         self.stats.record_reload(result.after_restart, self.clock.now(), broken=any(problems))
-        self.ops_service.stream.on_reloaded(result.applied, result.after_restart, problems)
+        self.event_stream.on_reloaded(result.applied, result.after_restart, problems)
         if result.applied:
             self._end_blocked_work()
 
@@ -466,45 +468,29 @@ class _Gateway:
         )
 
     def _build_ops_service(self, settings: Settings) -> OpsService:
-        ops, release = settings.ops, version("reverie-gateway")
         agent_stats = AgentStats(lambda: self.agents.dmn_status)
-        return OpsService(
+        self.store.subscribe(agent_stats.on_appended, Judgement, TurnRecord, *get_args(Notification))
+        backend = ApiBackend(
             self.store,
             self.clock,
             self.stats,
-            host=ops.host,
-            port=ops.port,
-            version=release,
-            llm=self.llm_stats,
-            minds=agent_stats,
-            tools=self.tool_stats,
-            limits=self.people.stats,
-            redactor=self.redactor,
-            names=ops.hosts,
-            token=ops.token.get_secret_value() if ops.token is not None else None,
-            house=lambda: self._build_api_services(release),
-            onlookers=self.turn_tracker,
-            look=self.outages.check_rooms,
-        )
-
-    def _build_api_services(self, release: str) -> ApiServices:
-        operator = self.channels[OPERATOR_CHANNEL]
-        assert isinstance(operator, OperatorChannel)
-        return ApiServices(
-            store=self.store,
-            clock=self.clock,
-            stats=self.stats,
-            version=release,
-            turn_tracker=self.turn_tracker,
-            redactor=self.redactor,
-            list_minds=lambda: self.agents.dmn_status,
-            list_platforms=lambda: {name: one.capabilities.platform for name, one in self.channels.items()},
-            describe_model=lambda: self.agents.model_labels,
-            find_agent=lambda place: self.agents.agent_for(place.conversation).id,
-            find_last_request=lambda place: self.agents.agent_for(place).last_request(place),
+            self.turn_tracker,
+            agents=self.agents,
+            channels=self.channels,
             titles=self.titles,
-            carry_out_order=self._handle_order,
-            say_as_operator=lambda text: operator.receive(text, self.store),
+            redactor=self.redactor,
+        )
+        self.event_stream = EventBroadcaster(backend)
+        has_api = settings.ops.token is not None
+        return OpsService(
+            settings.ops,
+            self.store,
+            self.clock,
+            self.stats,
+            self.redactor,
+            sources=(self.llm_stats, agent_stats, self.tool_stats, self.people.stats),
+            outages=self.outages,
+            router=ApiRouter(backend, self.event_stream, self._handle_order) if has_api else None,
         )
 
     def _build_intakes(self, access_policy: AccessPolicy, bindings: Bindings) -> ChannelIntakes:

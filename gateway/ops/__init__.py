@@ -10,7 +10,6 @@ path (`ROUTES`), the router and the OpenAPI document; `api_views` the functions 
 operator's orders. `page/` holds the dashboard's files.
 
 Rules: what a client receives is redacted and cut in one place, where it becomes JSON (`serialize_answer`,
-`SseEncoder`), not where it is made. The API is imported at the first request that needs it: pydantic models of it cost
-start time and memory. A request never changes state without the token; the port listens on loopback unless `ops.host`
-says otherwise.
+`SseEncoder`), not where it is made. A request never changes state without the token; the port listens on loopback
+unless `ops.host` says otherwise.
 """

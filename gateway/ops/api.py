@@ -1,8 +1,7 @@
 """HTTP API of a running gateway: one row for each path (`ROUTES`), their router, and their OpenAPI document.
 
 Routes, input validation and `/openapi.json` (OpenAPI 3.1, https://spec.openapis.org/oas/v3.1.1) are made of the rows.
-`api_models` has the models of queries, answers and events. Every path needs the token. The module is
-imported at the first request for the API.
+`api_models` has the models of queries, answers and events. Every path needs the token.
 """
 
 import json
@@ -16,12 +15,12 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from gateway.core.control_messages import CONTROL_REQUEST, ControlRequest, ControlResponse
 from gateway.core.events import ConversationId
+from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.ops import api_models as models
 from gateway.ops.api_views import (
     MAX_PROMPT_CHARS,
     MAX_TEXT_CHARS,
     ApiBackend,
-    ApiServices,
     add_titles,
     find_untitled,
     get_cache_report,
@@ -35,6 +34,7 @@ from gateway.ops.api_views import (
     list_minds,
     list_notifications,
     list_turns,
+    release_version,
     serialize_answer,
 )
 from gateway.ops.http import (
@@ -45,18 +45,16 @@ from gateway.ops.http import (
     StreamingHttpResponse,
     problem_response,
 )
-from gateway.ops.live_events import EventBroadcaster, SseEncoder
+from gateway.ops.live_events import EventBroadcaster
 from gateway.store import StoreError
-
-
-async def carry_out_order(backend: ApiBackend, request: ControlRequest) -> ControlResponse:
-    """Forward an order to the gateway."""
-    return await backend.services.carry_out_order(request)
+from gateway.stream.operator import OperatorChannel
 
 
 async def say_as_operator(backend: ApiBackend, request: models.SayRequest) -> models.SayReceipt:
     """Post a text as the operator."""
-    return models.SayReceipt(seq=await backend.services.say_as_operator(request.text))
+    operator = backend.channels[OPERATOR_CHANNEL]
+    assert isinstance(operator, OperatorChannel)
+    return models.SayReceipt(seq=await operator.receive(request.text, backend.store))
 
 
 EVENTS_PATH: Final = "/api/events"
@@ -73,7 +71,8 @@ class ApiRoute:
     input_type: TypeAdapter[Any]
     """Validator of the query; of a `POST`, of the body."""
     response_model: type[BaseModel]
-    handler: Callable[[ApiBackend, Any], Awaitable[BaseModel]]
+    handler: Callable[[ApiBackend, Any], Awaitable[BaseModel]] | None
+    """None: the input is an order."""
     method: Literal["GET", "POST"] = "GET"
     max_text_chars: int = MAX_TEXT_CHARS
     """Longest text of the answer."""
@@ -151,7 +150,7 @@ ROUTES: Final[tuple[ApiRoute, ...]] = (
         summary="Steers the gateway.",
         input_type=CONTROL_REQUEST,
         response_model=ControlResponse,
-        handler=carry_out_order,
+        handler=None,
     ),
     ApiRoute(
         method="POST",
@@ -295,41 +294,45 @@ ALLOWED_METHODS = {
 
 
 class ApiRouter:
-    """Router of the API of one server. Close it."""
+    """Router of the API of one server."""
 
-    def __init__(self, services: ApiServices) -> None:
-        self._services = services
-        self._backend = ApiBackend(services)
+    def __init__(
+        self,
+        backend: ApiBackend,
+        stream: EventBroadcaster,
+        orders: Callable[[ControlRequest], Awaitable[ControlResponse]],
+    ) -> None:
+        """`orders`: carries out what is posted to `/api/orders`."""
+        self.stream = stream
+        self._backend, self._carry_out_order = backend, orders
 
-    async def respond(
-        self, head: HttpRequestHead, body: bytes, stream: EventBroadcaster
-    ) -> HttpResponse | StreamingHttpResponse:
+    async def respond(self, head: HttpRequestHead, body: bytes) -> HttpResponse | StreamingHttpResponse:
         """Answer a request with a valid token, for an existing path and an allowed method."""
         try:
             if head.path == EVENTS_PATH:
                 after = _parse_after(head)
-                return StreamingHttpResponse(content_type="text/event-stream", chunks=lambda: stream.subscribe(after))
+                return StreamingHttpResponse(
+                    content_type="text/event-stream", chunks=lambda: self.stream.subscribe(after)
+                )
             if head.path == SPEC_PATH:
-                return HttpResponse(body=json.dumps(build_openapi(self._services.version)), content_type=JSON_TYPE)
+                return HttpResponse(body=json.dumps(build_openapi(release_version())), content_type=JSON_TYPE)
             row = _ROUTES_BY_PATH["GET" if head.method == "HEAD" else head.method, head.path]
-            answer = await row.handler(self._backend, _parse_input(row, head, body))
-            dumped, titles = answer.model_dump(mode="json"), self._services.titles
+            sent = _parse_input(row, head, body)
+            answer = await (self._carry_out_order(sent) if row.handler is None else row.handler(self._backend, sent))
+            dumped, titles = answer.model_dump(mode="json"), self._backend.titles
             await titles.load([ConversationId(named) for _, named in find_untitled(dumped)])
-            add_titles(dumped, titles.title)
+            add_titles(dumped, titles)
             return HttpResponse(
-                body=serialize_answer(dumped, self._services.redactor, chars=row.max_text_chars), content_type=JSON_TYPE
+                body=serialize_answer(dumped, self._backend.redactor, chars=row.max_text_chars), content_type=JSON_TYPE
             )
         except HttpProblem as refused:
             return refused.response
         except StoreError as error:
             return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, f"the store cannot be read: {error}")
 
-    def create_encoder(self) -> SseEncoder:
-        """Return an encoder of the events from now on."""
-        return SseEncoder(self._backend)
-
     async def close(self) -> None:
-        """Close the connection to the store."""
+        """End the event stream and the connection to the store."""
+        await self.stream.close()
         await self._backend.close()
 
 

@@ -5,26 +5,29 @@ Each view takes the `ApiBackend` and its query and returns one model of `api_mod
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from http import HTTPStatus
+from importlib.metadata import version
 from itertools import groupby
 from typing import Final
 
 from agent.cache.plan import PlannedRequest, PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
+from channels.base import Channel
 from gateway.context.observer import TurnTracker
 from gateway.core.clock import Clock, id_created_at
-from gateway.core.control_messages import ControlRequest, ControlResponse, DmnStatus
 from gateway.core.events import Address, CacheTtl, ChannelName, ConversationId, DeliveryReport, Usage
-from gateway.core.facts import AuditRecord, PostQueued, Seq, is_inner
+from gateway.core.facts import AuditRecord, PostQueued, is_inner
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
 from gateway.ops import api_models as models
 from gateway.ops.http import HttpProblem, problem_response
+from gateway.runtime.agents import Agents
 from gateway.store import Store
 from gateway.store.format import actor_name, describe_contents, hide_codes
 from gateway.store.ledger import prompt_tokens, read_share
@@ -32,39 +35,25 @@ from gateway.store.overview import ConversationRow, NotificationRow, OverviewRea
 from gateway.stream.place_names import PlaceTitles
 from gateway.stream.trace import find_outcome
 
-OrderHandler = Callable[[ControlRequest], Awaitable[ControlResponse]]
-LastRequestLookup = Callable[[ConversationId], "PlannedRequest | None"]
-"""Returns the last request of a conversation. None: there was none since the start, or it is no longer kept."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiServices:
-    """Services of a running gateway that the API reads and calls."""
-
-    store: Store
-    clock: Clock
-    stats: GatewayStats
-    version: str
-    turn_tracker: TurnTracker
-    redactor: Redactor
-    list_minds: Callable[[], Sequence[DmnStatus]]
-    list_platforms: Callable[[], Mapping[ChannelName, str]]
-    """Platform name of each channel."""
-    describe_model: Callable[[], str]
-    find_agent: Callable[[Address], str]
-    """Returns the agent of a conversation. Empty: none."""
-    find_last_request: LastRequestLookup
-    titles: PlaceTitles
-    carry_out_order: OrderHandler
-    say_as_operator: Callable[[str], Awaitable[Seq]]
-    """Posts a text as the operator. Returns its position in the log once it is durable."""
-
 
 class ApiBackend:
-    """Services of the gateway and a connection to its store, opened at the first use. Close it."""
+    """What the API reads of a running gateway, and a connection of its own to the store, opened at the first use."""
 
-    def __init__(self, services: ApiServices) -> None:
-        self.services = services
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        stats: GatewayStats,
+        turn_tracker: TurnTracker,
+        *,
+        agents: Agents,
+        channels: Mapping[ChannelName, Channel],
+        titles: PlaceTitles,
+        redactor: Redactor,
+    ) -> None:
+        """`channels`: with the operator's own. Close it."""
+        self.store, self.clock, self.stats, self.turn_tracker = store, clock, stats, turn_tracker
+        self.agents, self.channels, self.titles, self.redactor = agents, channels, titles, redactor
         self._reader: OverviewReader | None = None
         self._opening = asyncio.Lock()
 
@@ -72,7 +61,7 @@ class ApiBackend:
         """Return the reader of the store; open it at the first call. Raises StoreError."""
         async with self._opening:
             if self._reader is None:
-                self._reader = await OverviewReader.open(self.services.store.path)
+                self._reader = await OverviewReader.open(self.store.path)
             return self._reader
 
     async def close(self) -> None:
@@ -81,6 +70,12 @@ class ApiBackend:
             if self._reader is not None:
                 reader, self._reader = self._reader, None
                 await reader.close()
+
+
+@cache
+def release_version() -> str:
+    """Return the version of the installed gateway."""
+    return version("reverie-gateway")
 
 
 MAX_MODES = 2_000
@@ -100,17 +95,16 @@ def token_fields(usage: Usage, cost_usd: float) -> dict[str, float]:
 
 async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.GatewayStatus:
     """Return the state of the gateway."""
-    services, now = backend.services, backend.services.clock.now().astimezone(UTC)
-    snapshot = services.stats.snapshot()
+    now, snapshot = backend.clock.now().astimezone(UTC), backend.stats.snapshot()
     spent = await (await backend.open_reader()).spending_sums("all", since=now.date().isoformat())
     usage = sum((one.usage for one in spent), Usage())
     return models.GatewayStatus(
-        version=services.version,
+        version=release_version(),
         started=snapshot.started,
         now=now,
         ready=snapshot.is_ready,
-        model=services.describe_model(),
-        agents=tuple(services.list_minds()),
+        model=backend.agents.model_labels,
+        agents=tuple(backend.agents.dmn_status),
         today=models.UsageTotals(
             requests=sum(one.requests for one in spent),
             read_share=read_share(usage),
@@ -124,7 +118,7 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
                 since=one.since,
                 tool=next(reversed(one.tools.values()), ""),
             )
-            for one in services.turn_tracker.running
+            for one in backend.turn_tracker.running
         ),
     )
 
@@ -132,18 +126,18 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
 async def list_channels(backend: ApiBackend, _query: models.ApiQuery) -> models.ChannelList:
     """Return the connections of all accounts."""
     return models.ChannelList(
-        channels=tuple(models.ChannelStatus(**asdict(one)) for one in backend.services.stats.snapshot().channels)
+        channels=tuple(models.ChannelStatus(**asdict(one)) for one in backend.stats.snapshot().channels)
     )
 
 
 async def list_minds(backend: ApiBackend, _query: models.ApiQuery) -> models.DmnStatusList:
     """Return the DMN status of all agents."""
-    return models.DmnStatusList(agents=tuple(backend.services.list_minds()))
+    return models.DmnStatusList(agents=tuple(backend.agents.dmn_status))
 
 
 async def get_dmn_history(backend: ApiBackend, query: models.HoursQuery) -> models.DmnHistory:
     """Return the changes of DMN modes, oldest first."""
-    since = backend.services.clock.now() - timedelta(hours=query.hours)
+    since = backend.clock.now() - timedelta(hours=query.hours)
     modes, states = dict[str, str](), list[models.DmnModeChange]()
     for at, agent, mode in await (await backend.open_reader()).dmn_modes(since):
         if modes.get(agent) != mode:
@@ -264,7 +258,7 @@ MAX_LAST_TEXT_CHARS = 300
 async def list_conversations(backend: ApiBackend, query: models.LimitQuery) -> models.ConversationList:
     """Return the most recently active conversations."""
     found = await (await backend.open_reader()).recent_conversations(query.limit)
-    running = {one.conversation for one in backend.services.turn_tracker.running}
+    running = {one.conversation for one in backend.turn_tracker.running}
     return models.ConversationList(conversations=tuple(_build_summary(backend, one, running) for one in found))
 
 
@@ -272,14 +266,16 @@ def _build_summary(
     backend: ApiBackend, one: ConversationRow, running: set[ConversationId]
 ) -> models.ConversationSummary:
     place, last = Address.parse(one.conversation), one.last
-    redactor = backend.services.redactor
+    channel = backend.channels.get(ChannelName(place.channel))
     return models.ConversationSummary(
         conversation=one.conversation,
         agent=find_agent(backend, one.conversation),
-        platform=backend.services.list_platforms().get(ChannelName(place.channel), ""),
+        platform=channel.capabilities.platform if channel is not None else "",
         last_at=last.at if last is not None else one.at,
         last_seq=last.seq if last is not None else one.seq,
-        last_text=shorten(redactor(describe_contents(last.fact)), MAX_LAST_TEXT_CHARS) if last is not None else "",
+        last_text=shorten(backend.redactor(describe_contents(last.fact)), MAX_LAST_TEXT_CHARS)
+        if last is not None
+        else "",
         last_who=actor_name(last.fact) if last is not None else "",
         unread=one.unread,
         running=one.conversation in running,
@@ -289,7 +285,7 @@ def _build_summary(
 def find_agent(backend: ApiBackend, conversation: ConversationId) -> str:
     """Return the agent of a conversation."""
     place = Address.parse(conversation)
-    return place.room if is_inner(conversation) else backend.services.find_agent(place)
+    return place.room if is_inner(conversation) else backend.agents.agent_for(conversation).id
 
 
 def parse_conversation(text: str) -> ConversationId:
@@ -311,7 +307,7 @@ async def get_conversation(backend: ApiBackend, query: models.ConversationQuery)
     entries = await reader.spoken_entries(conversation, query.limit)
     events = {event.seq: event for event in await reader.notifications_at([one.seq for one in entries])}
     agent = find_agent(backend, conversation)
-    planned = backend.services.find_last_request(conversation)
+    planned = backend.agents.agent_for(conversation).last_request(conversation)
     return models.ConversationDetail(
         conversation=conversation,
         agent=agent,
@@ -406,7 +402,7 @@ def _build_turn(one: TurnRow) -> models.TurnSummary:
 
 async def get_cache_report(backend: ApiBackend, query: models.SpendingQuery) -> models.CacheReport:
     """Return usage and cost, by hour or by day, and the share read from the cache."""
-    since, daily = backend.services.clock.now() - timedelta(hours=query.hours), query.hours > MAX_HOURLY_BUCKETS
+    since, daily = backend.clock.now() - timedelta(hours=query.hours), query.hours > MAX_HOURLY_BUCKETS
     found = await (await backend.open_reader()).spending_over_time(query.by, since, daily=daily)
     sums = dict[str, tuple[int, Usage, float]]()
     for one in found:
@@ -506,10 +502,10 @@ def find_untitled(tree: object) -> Iterator[tuple[dict[str, object], str]]:
             yield from find_untitled(value)
 
 
-def add_titles(tree: object, title: Callable[[str], str]) -> None:
+def add_titles(tree: object, titles: PlaceTitles) -> None:
     """Fill in the display title of each conversation."""
     for part, conversation in find_untitled(tree):
-        part["title"] = title(conversation)
+        part["title"] = titles.title(conversation)
 
 
 def redact_tree(tree: object, redactor: Redactor, chars: int = MAX_TEXT_CHARS) -> object:

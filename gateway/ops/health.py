@@ -60,16 +60,17 @@ def heartbeat_file(store: Path) -> Path:
 
 
 async def run_heartbeat(
-    store: Path, clock: Clock, stats: GatewayStats, news: asyncio.Event, look: Callable[[], None]
+    store: Path, clock: Clock, stats: GatewayStats, news: asyncio.Event, outages: "OutageMonitor | None" = None
 ) -> None:
     """Write heartbeats until cancelled, then remove the file.
 
-    `news`: set when a channel's state has changed, which is then written at once. `look`: called before each heartbeat.
+    `news`: set when a channel's state has changed, which is then written at once. `outages`: checked before each.
     """
     file = heartbeat_file(store)
     try:
         while True:
-            look()
+            if outages is not None:
+                outages.check_rooms()
             news.clear()
             with contextlib.suppress(OSError):  # read-only file system: the missing heartbeat is noticed from outside
                 _write_heartbeat(file, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())

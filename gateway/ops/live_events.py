@@ -2,12 +2,11 @@
 
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html.
 
-`EventBroadcaster` collects what happens (`GatewayEvent`) while at least one client listens. Every `BATCH_INTERVAL_S` it
-has the collected events encoded once (`SseEncoder`) and offers the frames to every `EventSubscriber`. A subscriber's
-buffer is bounded; events that do not fit are counted, and the client receives that number as a `LostEvent`.
+`EventBroadcaster` collects what happens while at least one client listens. Every `BATCH_INTERVAL_S` it has that encoded
+once (`SseEncoder`) and offers the frames to every `EventSubscriber`. A subscriber's buffer is bounded; events that do
+not fit are counted, and the client receives that number as a `LostEvent`.
 
-The models of the events are named in `EVENT_NAMES`; `at` is the UTC time of what happened. A client that connects again
-with the last position it received first gets the events behind it from the log.
+A client that connects again with the last position it received first gets the events behind it from the log.
 """
 
 import asyncio
@@ -16,17 +15,16 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 from agent.turn import presentable_text
-from gateway.context.observer import RunningTurn, ToolProgress, TurnTracker
-from gateway.core.clock import Clock
+from gateway.context.observer import RunningTurn, ToolProgress
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import ConversationId, DeliveryReport, Usage
-from gateway.core.facts import Fact, Judgement, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed
+from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed
 from gateway.ops import api_models as models
 from gateway.ops.api_views import ApiBackend, add_titles, redact_tree, token_fields
 from gateway.store import LogEntry, StoreError
@@ -37,40 +35,42 @@ from gateway.stream.trace import find_outcome
 logger = logging.getLogger("reverie.ops")
 
 
-PositionedEvents = tuple[Seq, Sequence[models.ApiEvent]]
-"""Events of the entries up to a position of the log."""
-
-
-def build_append_events(entries: Sequence[LogEntry]) -> list[PositionedEvents]:
-    """Return the events of one append to the log."""
-    by_seq = {entry.seq: entry for entry in entries}
-    return [(entry.seq, events) for entry in entries if (events := list(_build_entry_events(entry, by_seq)))]
-
-
-def _build_entry_events(entry: LogEntry, by_seq: Mapping[Seq, LogEntry]) -> Iterator[models.ApiEvent]:
-    event = by_seq.get(entry.cause or Seq(0))
-    if isinstance(entry.fact, Judgement) and event is not None:
-        yield from _notification_events(
-            NotificationRow(
-                seq=event.seq,
-                at=event.at,
-                fact=event.fact,
-                conversation=event.conversation,
-                judged=entry.fact,
-                place=entry.conversation,
-                unread=entry.fact.urgency,
+def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterator[models.ApiEvent]:
+    """Yield the events of a new entry. `event`: the notification that it judges."""
+    match entry.fact:
+        case Judgement() as judged if event is not None:
+            yield from build_notification_events(
+                NotificationRow(
+                    seq=event.seq,
+                    at=event.at,
+                    fact=event.fact,
+                    conversation=event.conversation,
+                    judged=judged,
+                    place=entry.conversation,
+                    unread=judged.urgency,
+                )
             )
-        )
-    else:
-        yield from build_fact_events(entry.fact, entry.seq, entry.at, entry.conversation or "")
+        case TurnRecord() as turn:
+            cost = sum(one.cost_usd or 0.0 for one in turn.accounts)
+            yield build_turn_end_event(turn, entry.at, entry.conversation or "", cost)
+        case PostQueued(post=post) as queued:
+            yield models.PostEvent(
+                at=entry.at, seq=entry.seq, conversation=post.to.conversation, text=describe_contents(queued)
+            )
+        case DeliveryReport() as report:
+            yield models.DeliveryEvent(
+                at=entry.at,
+                seq=entry.seq,
+                conversation=report.at.conversation,
+                outcome=report.state,
+                reason=report.reason,
+            )
+        case _:
+            pass
 
 
-def build_notification_events(event: NotificationRow) -> list[models.ApiEvent]:
-    """Return the events of a notification read from the log."""
-    return list(_notification_events(event))
-
-
-def _notification_events(event: NotificationRow) -> Iterator[models.ApiEvent]:
+def build_notification_events(event: NotificationRow) -> Iterator[models.ApiEvent]:
+    """Yield the events of a notification."""
     yield models.NotificationEvent(
         at=event.at,
         seq=event.seq,
@@ -81,13 +81,13 @@ def _notification_events(event: NotificationRow) -> Iterator[models.ApiEvent]:
         text=describe_contents(event.fact),
         urgency=event.judged.urgency,
     )
-    yield build_fate_event(event)
+    yield build_fate_event(event, event.at)
 
 
-def build_fate_event(event: NotificationRow, at: datetime | None = None) -> models.FateEvent:
-    """Return the event of a notification's outcome. `at`: None: the time of the notification."""
+def build_fate_event(event: NotificationRow, at: datetime) -> models.FateEvent:
+    """Return the event of a notification's outcome."""
     return models.FateEvent(
-        at=at or event.at,
+        at=at,
         seq=event.seq,
         conversation=event.conversation,
         fate=find_outcome(event).value,
@@ -95,78 +95,22 @@ def build_fate_event(event: NotificationRow, at: datetime | None = None) -> mode
     )
 
 
-def build_fact_events(fact: Fact, seq: Seq, at: datetime, conversation: str) -> Iterator[models.ApiEvent]:
-    """Yield the events of a fact other than a notification."""
-    match fact:
-        case TurnRecord():
-            yield models.TurnEvent(
-                at=at,
-                turn=fact.turn,
-                agent=fact.agent,
-                conversation=conversation,
-                state="ended",
-                autonomous=fact.autonomous,
-                cause=fact.cause,
-                outcome=fact.outcome,
-                model=fact.model,
-                **token_fields(fact.usage, sum(one.cost_usd or 0.0 for one in fact.accounts)),
-            )
-        case PostQueued(post=post):
-            yield models.PostEvent(at=at, seq=seq, conversation=post.to.conversation, text=describe_contents(fact))
-        case DeliveryReport():
-            yield models.DeliveryEvent(
-                at=at, seq=seq, conversation=fact.at.conversation, outcome=fact.state, reason=fact.reason
-            )
-        case _:
-            pass
-
-
-def build_recorded_turn_event(one: TurnRow) -> models.TurnEvent:
-    """Return the event of a turn read from the log."""
-    return models.TurnEvent(
-        at=one.at,
-        turn=one.turn,
-        agent=one.agent,
-        conversation=one.conversation,
-        state="ended",
-        autonomous=one.autonomous,
-        cause=one.cause,
-        outcome=one.outcome,
-        model=one.model,
-        **token_fields(one.usage, one.cost_usd),
-    )
-
-
-def build_live_turn_event(running: RunningTurn, at: datetime, state: Literal["started", "ended"]) -> models.TurnEvent:
-    """Return the event of a turn that began, or ended without a record."""
+def build_turn_end_event(
+    turn: TurnRecord | TurnRow, at: datetime, conversation: str, cost_usd: float
+) -> models.TurnEvent:
+    """Return the event of a turn that the log has."""
     return models.TurnEvent(
         at=at,
-        turn=running.turn,
-        agent=running.agent,
-        conversation=running.conversation,
-        state=state,
-        autonomous=running.autonomous,
-        cause=running.cause,
-        outcome="",
-        model="",
-        **token_fields(Usage(), 0.0),
+        turn=turn.turn,
+        agent=turn.agent,
+        conversation=conversation,
+        state="ended",
+        autonomous=turn.autonomous,
+        cause=turn.cause,
+        outcome=turn.outcome,
+        model=turn.model,
+        **token_fields(turn.usage, cost_usd),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class LogAppended:
-    """Entries were appended to the log."""
-
-    entries: Sequence[LogEntry]
-
-
-@dataclass(frozen=True, slots=True)
-class TurnStateChanged:
-    """A turn began or ended."""
-
-    running: RunningTurn
-    state: Literal["started", "ended"]
-    at: datetime
 
 
 @dataclass(slots=True)
@@ -179,44 +123,8 @@ class AnswerGrown:
     thinking: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolStateChanged:
-    """A tool call began or ended."""
-
-    running: RunningTurn
-    tool: ToolProgress
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class WarningLogged:
-    """A warning or an error was logged."""
-
-    at: datetime
-    level: str
-    logger: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigReloaded:
-    """The configuration was reloaded: keys in effect, keys in effect later, problems."""
-
-    at: datetime
-    taken: tuple[str, ...]
-    later: tuple[str, ...]
-    problems: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StatusChanged:
-    """Connections or DMN status may have changed; the encoder compares them with the last ones it sent."""
-
-
-GatewayEvent = (
-    LogAppended | TurnStateChanged | AnswerGrown | ToolStateChanged | WarningLogged | ConfigReloaded | StatusChanged
-)
-
+GatewayEvent = Sequence[LogEntry] | AnswerGrown | models.ApiEvent
+"""What is encoded: the new entries of one append, a growing answer, or a finished event."""
 
 _EVENT_NAMES: Final = {kind: name for name, kind in models.EVENT_MODELS.items()}
 
@@ -228,19 +136,6 @@ class SseFrame(NamedTuple):
     """Position of the log up to which the events go. 0: they are not in the log."""
     data: bytes
     event_count: int
-
-
-class EventEncoder(Protocol):
-    """Serializes events to frames."""
-
-    async def encode(self, happened: Sequence[GatewayEvent]) -> list[SseFrame]:
-        """Serialize what happened."""
-
-    async def encode_backlog(self, after: int) -> tuple[int, list[SseFrame]]:
-        """Return the last position of the log, and frames of the events behind `after`."""
-
-    def encode_lost(self, count: int) -> bytes:
-        """Serialize a `models.LostEvent`."""
 
 
 MAX_BACKLOG_EVENTS = 1_000
@@ -256,11 +151,10 @@ _LAST_WORD = re.compile(r"[!-~]+\Z")
 
 
 class SseEncoder:
-    """Encoder that knows what was sent last. Implements `EventEncoder`."""
+    """Serializes events to frames, and knows what was sent last."""
 
     def __init__(self, backend: ApiBackend) -> None:
         self._backend = backend
-        self._services = backend.services
         self._sent_text: dict[TurnId, str] = {}
         """Redacted text sent of each growing answer, by turn."""
         self._growing: dict[TurnId, tuple[RunningTurn, str]] = {}
@@ -269,24 +163,26 @@ class SseEncoder:
         """Last word of the thinking, held back because it may continue; by turn."""
         self._recorded: set[TurnId] = set()
         """Running turns whose end was already sent from the log."""
-        self._minds = {one.agent: _without_countdown(one) for one in self._services.list_minds()}
-        self._channels = {one.channel: one for one in self._services.stats.snapshot().channels}
+        self._minds = {one.agent: _without_countdown(one) for one in backend.agents.dmn_status}
+        self._channels = {one.channel: one for one in backend.stats.snapshot().channels}
 
     async def encode(self, happened: Sequence[GatewayEvent]) -> list[SseFrame]:
+        """Serialize what happened, and what has changed of connections and agents."""
         frames, ended = list[SseFrame](), list[tuple[Seq, ConversationId, TurnRecord | UnreadDismissed]]()
         for one in happened:
-            if isinstance(one, LogAppended):
-                if rest := list(self._build_closing_events(one)):
-                    frames.append(self._encode_frame(rest))
-                for seq, events in build_append_events(one.entries):
-                    frames.append(self._encode_frame(events, seq))
-                for entry in one.entries:
-                    fact = entry.fact
-                    if isinstance(fact, TurnRecord | UnreadDismissed) and entry.conversation is not None:
-                        ended.append((entry.seq, entry.conversation, fact))
-                        self._recorded.add(fact.turn)
-            elif events := list(self._build_events(one)):
-                frames.append(self._encode_frame(events))
+            if isinstance(one, models.ApiEvent | AnswerGrown):
+                if events := [*(self._build_growth_events(one) if isinstance(one, AnswerGrown) else self._flush(one))]:
+                    frames.append(self._encode_frame(events))
+                continue
+            if rest := [event for entry in one for event in self._build_closing_events(entry)]:
+                frames.append(self._encode_frame(rest))
+            by_seq = {entry.seq: entry for entry in one}
+            for entry in one:
+                if events := [*build_entry_events(entry, by_seq.get(entry.cause or Seq(0)))]:
+                    frames.append(self._encode_frame(events, entry.seq))
+                if isinstance(entry.fact, TurnRecord | UnreadDismissed) and entry.conversation is not None:
+                    ended.append((entry.seq, entry.conversation, entry.fact))
+                    self._recorded.add(entry.fact.turn)
         self._forget_ended_turns()
         if ended:
             frames += await self._encode_fates(ended)
@@ -294,28 +190,27 @@ class SseEncoder:
         return [*frames, self._encode_frame(changes)] if changes else frames
 
     async def encode_backlog(self, after: int) -> tuple[int, list[SseFrame]]:
+        """Return the last position of the log, and frames of the events behind `after`."""
         reader, most = await self._backend.open_reader(), MAX_BACKLOG_EVENTS
         newest = await reader.newest_entries(1)
         last = newest[-1].seq if newest else 0
         end = last + 1  # later entries are sent as live events
         missed = await reader.count_missed(after, last)
-        backlog = [
-            (one.seq, build_notification_events(one))
-            for one in await reader.notifications(most, after=after, before=end)
-        ]
-        backlog += [
-            (one.seq, [build_recorded_turn_event(one)])
-            for one in await reader.recent_turns(most, after=after, before=end)
-        ]
+        backlog = list[tuple[int, Sequence[models.ApiEvent]]]()
+        for noticed in await reader.notifications(most, after=after, before=end):
+            backlog.append((noticed.seq, [*build_notification_events(noticed)]))
+        for turn in await reader.recent_turns(most, after=after, before=end):
+            backlog.append((turn.seq, [build_turn_end_event(turn, turn.at, turn.conversation, turn.cost_usd)]))
         for entry in await reader.newest_entries(most, after=after, before=end, kinds=["post", "delivery"]):
-            backlog.append((entry.seq, [*build_fact_events(entry.fact, entry.seq, entry.at, entry.conversation or "")]))
+            backlog.append((entry.seq, [*build_entry_events(entry)]))
         recent = sorted(backlog, key=lambda one: one[0])[-most:]
         lost = missed - len(recent)
         first = [SseFrame(seq=0, data=self.encode_lost(lost), event_count=1)] if lost > 0 else []
         return last, [*first, *(self._encode_frame(events, seq) for seq, events in recent)]
 
     def encode_lost(self, count: int) -> bytes:
-        return self._encode_frame([models.LostEvent(at=self._services.clock.now(), count=count)]).data
+        """Serialize a `LostEvent`."""
+        return self._encode_frame([models.LostEvent(at=self._backend.clock.now(), count=count)]).data
 
     def _encode_frame(self, events: Sequence[models.ApiEvent], seq: int = 0) -> SseFrame:
         """Serialize events.
@@ -326,51 +221,33 @@ class SseEncoder:
         for place, event in enumerate(events, start=1):
             if seq and place == len(events):
                 lines.append(f"id: {seq}\n")
-            chars = (
-                MAX_LONG_TEXT_CHARS
-                if isinstance(event, models.ToolEvent | models.TextEvent | models.ThinkingEvent)
-                else MAX_EVENT_TEXT_CHARS
-            )
+            is_long = isinstance(event, models.ToolEvent | models.TextEvent | models.ThinkingEvent)
             dumped = event.model_dump(mode="json")
-            add_titles(dumped, self._services.titles.title)
-            redacted = redact_tree(dumped, self._services.redactor, chars)
+            add_titles(dumped, self._backend.titles)
+            redacted = redact_tree(
+                dumped, self._backend.redactor, MAX_LONG_TEXT_CHARS if is_long else MAX_EVENT_TEXT_CHARS
+            )
             data = json.dumps(redacted, ensure_ascii=False, separators=(",", ":"))  # one line: JSON escapes line ends
             lines.append(f"event: {_EVENT_NAMES[type(event)]}\ndata: {data}\n\n")
         return SseFrame(seq=seq, data="".join(lines).encode("utf-8", "replace"), event_count=len(events))
 
-    def _build_events(
-        self, one: TurnStateChanged | AnswerGrown | ToolStateChanged | WarningLogged | ConfigReloaded | StatusChanged
-    ) -> Iterator[models.ApiEvent]:
-        match one:
-            case TurnStateChanged():
-                yield from self._build_turn_events(one)
-            case AnswerGrown():
-                yield from self._build_growth_events(one)
-            case ToolStateChanged(running=running, tool=tool):
-                yield from self._flush_turn(running.turn, one.at)
-                yield models.ToolEvent(**_turn_fields(running, one.at), **asdict(tool))
-            case WarningLogged():
-                yield models.LogEvent(at=one.at, level=one.level, logger=one.logger, message=one.message)
-            case ConfigReloaded():
-                yield models.ReloadedEvent(at=one.at, taken=one.taken, later=one.later, problems=one.problems)
-            case StatusChanged():
-                pass
-
     def _forget_ended_turns(self) -> None:
         """Forget turns that are over. Their end was sent before, or its event was lost."""
-        running = {one.turn for one in self._services.turn_tracker.running}
+        running = {one.turn for one in self._backend.turn_tracker.running}
         self._recorded &= running
         for texts in (self._sent_text, self._growing, self._thinking):
             for turn in texts.keys() - running:
                 del texts[turn]
 
-    def _build_turn_events(self, one: TurnStateChanged) -> Iterator[models.ApiEvent]:
-        running = one.running
-        yield from self._flush_turn(running.turn, one.at)
-        if one.state == "ended" and running.turn in self._recorded:  # already sent from the log, with its cost
-            self._recorded.discard(running.turn)
-            return
-        yield build_live_turn_event(running, one.at, one.state)
+    def _flush(self, event: models.ApiEvent) -> Iterator[models.ApiEvent]:
+        """Yield an event of a turn behind the text that came before it, or any other event."""
+        if isinstance(event, models.TurnEvent | models.ToolEvent):
+            turn = TurnId(event.turn)
+            yield from self._flush_turn(turn, event.at)
+            if event.state == "ended" and isinstance(event, models.TurnEvent) and turn in self._recorded:
+                self._recorded.discard(turn)  # already sent from the log, with its cost
+                return
+        yield event
 
     def _build_growth_events(self, one: AnswerGrown) -> Iterator[models.ApiEvent]:
         running = one.running
@@ -382,13 +259,12 @@ class SseEncoder:
         if one.text:
             self._growing[running.turn] = running, one.text
             text = _LAST_WORD.sub("", presentable_text(one.text)).rstrip()
-            yield from self._build_text_events(running, one.at, self._services.redactor(text))
+            yield from self._build_text_events(running, one.at, self._backend.redactor(text))
 
-    def _build_closing_events(self, one: LogAppended) -> Iterator[models.ApiEvent]:
-        """Yield the last text of the turns that end in these entries."""
-        for entry in one.entries:
-            if isinstance(entry.fact, TurnRecord):
-                yield from self._flush_turn(entry.fact.turn, entry.at)
+    def _build_closing_events(self, entry: LogEntry) -> Iterator[models.ApiEvent]:
+        """Yield the last text of the turn that ends in this entry."""
+        if isinstance(entry.fact, TurnRecord):
+            yield from self._flush_turn(entry.fact.turn, entry.at)
 
     def _flush_turn(self, turn: TurnId, at: datetime) -> Iterator[models.ApiEvent]:
         """Yield the held back end of an answer and of its thinking."""
@@ -397,7 +273,8 @@ class SseEncoder:
             yield from _build_thinking_events(running, at, word)
         running, whole = self._growing.pop(turn, (None, ""))
         if running is not None:
-            yield from self._build_text_events(running, at, self._services.redactor(presentable_text(whole)).rstrip())
+            text = self._backend.redactor(presentable_text(whole)).rstrip()
+            yield from self._build_text_events(running, at, text)
         self._sent_text.pop(turn, None)
 
     def _build_text_events(self, running: RunningTurn, at: datetime, now: str) -> Iterator[models.ApiEvent]:
@@ -406,7 +283,7 @@ class SseEncoder:
         if now != before:
             delta = now if begins else now[len(before) :]
             yield models.TextEvent(
-                **_turn_fields(running, at), autonomous=running.autonomous, delta=delta, begins=begins
+                **_turn_fields(running), at=at, autonomous=running.autonomous, delta=delta, begins=begins
             )
         self._sent_text[running.turn] = now
 
@@ -414,46 +291,44 @@ class SseEncoder:
         self, ended: Sequence[tuple[Seq, ConversationId, TurnRecord | UnreadDismissed]]
     ) -> list[SseFrame]:
         """Return the current outcomes of the notifications that these turns or decisions handled or looked at."""
+        now, changed = self._backend.clock.now(), dict[int, models.ApiEvent]()
         try:
             reader = await self._backend.open_reader()
-            changed = dict[int, models.ApiEvent]()
             for seq, place, fact in ended:
                 for event in await reader.notifications(MAX_FATES_REVISITED, before=fact.upto + 1, conversation=place):
                     if seq in (event.dealt_seq, event.after_seq):
-                        changed[event.seq] = build_fate_event(event, self._services.clock.now())
+                        changed[event.seq] = build_fate_event(event, now)
                 for where, upto in fact.looked if isinstance(fact, TurnRecord) else ():
                     for event in await reader.notifications(MAX_FATES_REVISITED, before=upto + 1, conversation=where):
                         if event.unread is not None and event.unread < event.judged.urgency:
-                            changed[event.seq] = build_fate_event(event, self._services.clock.now())
+                            changed[event.seq] = build_fate_event(event, now)
         except StoreError:
             return []  # a client that queries the notifications gets the error
         return [self._encode_frame([*changed.values()])] if changed else []
 
     def _build_mind_events(self) -> Iterator[models.ApiEvent]:
-        now: datetime | None = None
-        for one in self._services.list_minds():
+        for one in self._backend.agents.dmn_status:
             still = _without_countdown(one)
             if self._minds.get(one.agent) != still:
-                now = now or self._services.clock.now()
-                yield models.DmnEvent(at=now, **one.model_dump())
+                yield models.DmnEvent(at=self._backend.clock.now(), **one.model_dump())
             self._minds[one.agent] = still
 
     def _build_channel_events(self) -> Iterator[models.ApiEvent]:
-        for one in self._services.stats.snapshot().channels:
+        for one in self._backend.stats.snapshot().channels:
             before = self._channels.get(one.channel)
             if before is None or (before.state, before.since, before.reason) != (one.state, one.since, one.reason):
-                yield models.ChannelEvent(at=self._services.clock.now(), **asdict(one))
+                yield models.ChannelEvent(at=self._backend.clock.now(), **asdict(one))
             self._channels[one.channel] = one
 
 
 def _build_thinking_events(running: RunningTurn, at: datetime, words: str) -> Iterator[models.ApiEvent]:
     if words:
-        yield models.ThinkingEvent(**_turn_fields(running, at), autonomous=running.autonomous, delta=words)
+        yield models.ThinkingEvent(**_turn_fields(running), at=at, autonomous=running.autonomous, delta=words)
 
 
-def _turn_fields(running: RunningTurn, at: datetime) -> dict[str, Any]:
+def _turn_fields(running: RunningTurn) -> dict[str, str]:
     """Return the fields that all events of a turn share."""
-    return {"at": at, "turn": running.turn, "agent": running.agent, "conversation": running.conversation}
+    return {"turn": running.turn, "agent": running.agent, "conversation": running.conversation}
 
 
 def _without_countdown(one: DmnStatus) -> DmnStatus:
@@ -488,7 +363,7 @@ class EventSubscriber:
                 self._bytes += len(frame.data)
         self._has_news.set()
 
-    async def next_chunk(self, encoder: EventEncoder, patience_s: float) -> bytes:
+    async def next_chunk(self, encoder: SseEncoder, patience_s: float) -> bytes:
         """Return the buffered bytes; empty if nothing came within `patience_s` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
@@ -546,10 +421,10 @@ SSE_KEEPALIVE: Final = b": nothing happens\n\n"
 class EventBroadcaster:
     """Distributes events to all subscribers. Implements `gateway.context.observer.TurnObserver`."""
 
-    def __init__(self, clock: Clock, turn_tracker: TurnTracker, encoder: Callable[[], EventEncoder]) -> None:
-        """`encoder` creates an encoder when the first client connects."""
-        self._clock, self._turn_tracker, self._create_encoder = clock, turn_tracker, encoder
-        self._encoder: EventEncoder | None = None
+    def __init__(self, backend: ApiBackend) -> None:
+        """It subscribes to the store, and observes turns while a client listens."""
+        self.backend, self._clock = backend, backend.clock
+        self._encoder: SseEncoder | None = None
         self._subscribers: set[EventSubscriber] = set()
         self._pending: list[GatewayEvent] = []
         self._growing: dict[TurnId, AnswerGrown] = {}
@@ -558,15 +433,22 @@ class EventBroadcaster:
         self._has_news = asyncio.Event()
         self._flushing: asyncio.Task[None] | None = None
         self._log_handler = WarningLogHandler(self.on_warning)
-
-    def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Queue appended entries. Subscribes to all facts."""
-        if self._subscribers:
-            self._enqueue(LogAppended(entries))
+        backend.store.subscribe(self._enqueue)
 
     def turn_changed(self, running: RunningTurn, state: Literal["started", "ended"]) -> None:
         self._growing.pop(running.turn, None)
-        self._enqueue(TurnStateChanged(running, state, self._clock.now()))
+        self._enqueue(
+            models.TurnEvent(
+                **_turn_fields(running),
+                at=self._clock.now(),
+                state=state,
+                autonomous=running.autonomous,
+                cause=running.cause,
+                outcome="",
+                model="",
+                **token_fields(Usage(), 0.0),
+            )
+        )
 
     def answer_grew(self, running: RunningTurn, text: str) -> None:
         self._find_growing(running).text = text
@@ -576,22 +458,23 @@ class EventBroadcaster:
 
     def tool_changed(self, running: RunningTurn, tool: ToolProgress) -> None:
         self._growing.pop(running.turn, None)
-        self._enqueue(ToolStateChanged(running, tool, self._clock.now()))
+        self._enqueue(models.ToolEvent(**_turn_fields(running), at=self._clock.now(), **asdict(tool)))
 
     def on_status_changed(self) -> None:
-        """Queue a check of connections and DMN status."""
-        if self._subscribers:
-            self._enqueue(StatusChanged())
+        """Have connections and DMN status compared with what was sent last."""
+        self._has_news.set()
 
     def on_reloaded(self, taken: Sequence[str], later: Sequence[str], problems: Sequence[str]) -> None:
-        """Queue a reload of the configuration."""
-        if self._subscribers:
-            self._enqueue(ConfigReloaded(self._clock.now(), tuple(taken), tuple(later), tuple(filter(None, problems))))
+        """Queue a reload of the configuration: keys in effect, keys in effect later, problems."""
+        self._enqueue(
+            models.ReloadedEvent(
+                at=self._clock.now(), taken=tuple(taken), later=tuple(later), problems=tuple(filter(None, problems))
+            )
+        )
 
     def on_warning(self, level: str, name: str, message: str) -> None:
         """Queue a logged warning."""
-        if self._subscribers:
-            self._enqueue(WarningLogged(self._clock.now(), level, name, message))
+        self._enqueue(models.LogEvent(at=self._clock.now(), level=level, logger=name, message=message))
 
     async def subscribe(self, after: int | None = None) -> AsyncGenerator[bytes]:
         """Yield chunks from now on; with `after`, first the events behind that position of the log."""
@@ -616,17 +499,17 @@ class EventBroadcaster:
         """Stop sending events."""
         self._stop()
 
-    def _start(self) -> EventEncoder:
+    def _start(self) -> SseEncoder:
         if self._encoder is None:
-            self._encoder = self._create_encoder()
+            self._encoder = SseEncoder(self.backend)
         if self._flushing is None:
-            self._turn_tracker.observer = self
+            self.backend.turn_tracker.observer = self
             self._log_handler.start()
             self._flushing = asyncio.create_task(self._flush(self._encoder))
         return self._encoder
 
     def _stop(self) -> None:
-        self._turn_tracker.observer = None
+        self.backend.turn_tracker.observer = None
         self._log_handler.stop()
         if self._flushing is not None:
             self._flushing.cancel()
@@ -635,6 +518,8 @@ class EventBroadcaster:
         self._growing.clear()
 
     def _enqueue(self, happened: GatewayEvent) -> None:
+        if not self._subscribers:
+            return
         if len(self._pending) < MAX_PENDING:
             self._pending.append(happened)
         else:
@@ -648,7 +533,7 @@ class EventBroadcaster:
             self._enqueue(found)
         return found
 
-    async def _flush(self, encoder: EventEncoder) -> None:
+    async def _flush(self, encoder: SseEncoder) -> None:
         while True:
             await self._has_news.wait()
             self._has_news.clear()

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from agent.signals import DmnMode
 from agent.tokens.calibration import drift_percent
@@ -34,6 +34,13 @@ MAX_MODELS = 100
 """Models with labels of their own. A server that invents model names must not fill the memory, here or in Prometheus.
 """
 OTHER_MODELS = "other"
+
+
+class MetricSource(Protocol):
+    """A group of counters."""
+
+    def families(self) -> list[MetricFamily]:
+        """Return all metric families."""
 
 
 class RequestLabels(NamedTuple):

@@ -11,24 +11,24 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final
 
 import h11
 
-from gateway.context.observer import TurnTracker
+from gateway.config.models import OpsConfig
 from gateway.core import metrics
-from gateway.core.clock import Clock, SystemClock
-from gateway.core.events import Notification
-from gateway.core.facts import Judgement, TurnRecord
+from gateway.core.clock import Clock
 from gateway.core.format import describe_problem
-from gateway.core.metrics import ChannelStats, GatewayStats, LimitStats
+from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
-from gateway.ops.health import run_heartbeat
+from gateway.ops.api import ALLOWED_METHODS, ApiRouter
+from gateway.ops.api_views import release_version
+from gateway.ops.health import OutageMonitor, run_heartbeat
 from gateway.ops.http import (
     JSON_TYPE,
     Headers,
@@ -45,14 +45,8 @@ from gateway.ops.http import (
     reject_unknown_host,
     unauthorized_response,
 )
-from gateway.ops.live_events import EventBroadcaster
-from gateway.ops.metrics import AgentStats, LlmStats
+from gateway.ops.metrics import MetricSource
 from gateway.store import Store
-from gateway.tools.metrics import ToolStats
-
-if TYPE_CHECKING:
-    from gateway.ops.api import ApiRouter
-    from gateway.ops.api_views import ApiServices
 
 logger = logging.getLogger("reverie.ops")
 
@@ -97,27 +91,12 @@ METRICS_PATH: Final = "/metrics"
 class OpsSite:
     """Pages, dashboard and API under one host. Implements `gateway.ops.http.HttpHandler`."""
 
-    def __init__(
-        self,
-        pages: PageFactories,
-        *,
-        host: str = "127.0.0.1",
-        names: Collection[str] = (),
-        token: str | None = None,
-        create_router: "Callable[[], ApiRouter] | None" = None,
-        stream: "EventBroadcaster | None" = None,
-        clock: Clock | None = None,
-    ) -> None:
-        """`host`: the address that we listen on. `names`: our other host names. `token`: None: there is no API.
-
-        `door` creates the API, which is loaded at the first request for it.
-        """
+    def __init__(self, pages: PageFactories, config: OpsConfig, clock: Clock, router: ApiRouter | None = None) -> None:
+        """`router` is there if the configuration has a token."""
         self._pages = pages
-        self._host, self._names = host, frozenset(name.lower() for name in names)
-        self._token = token
-        self._create_router, self._stream = create_router, stream
-        self._router: ApiRouter | None = None
-        self._clock = clock or SystemClock()
+        self._host, self._names = config.host, frozenset(name.lower() for name in config.hosts)
+        self._token = config.token.get_secret_value() if config.token is not None else None
+        self._router, self._clock = router, clock
         self.denied_requests = 0
         """Requests with a wrong token, or without one where it is needed."""
 
@@ -132,8 +111,6 @@ class OpsSite:
             return problem_response(HTTPStatus.NOT_FOUND, f"there is {paths}")
         if (refused := await self._check_token(head)) is not None:
             return refused
-        from gateway.ops.api import ALLOWED_METHODS  # noqa: PLC0415 - loaded at the first request
-
         if path not in ALLOWED_METHODS:
             return problem_response(HTTPStatus.NOT_FOUND, "/openapi.json says what there is")
         if head.method not in ALLOWED_METHODS[path].split(", "):
@@ -148,20 +125,8 @@ class OpsSite:
             return self._pages[head.path]()
         if head.path in load_assets():
             return load_assets()[head.path]
-        assert self._stream is not None
-        return await self.open_router().respond(head, body, self._stream)
-
-    def open_router(self) -> "ApiRouter":
-        """Return the API router; create it at the first call."""
-        assert self._create_router is not None
-        if self._router is None:
-            self._router = self._create_router()
-        return self._router
-
-    async def close(self) -> None:
-        """Close the API's connection to the store."""
-        if self._router is not None:
-            await self._router.close()
+        assert self._router is not None
+        return await self._router.respond(head, body)
 
     async def _check_page(self, head: HttpRequestHead) -> HttpResponse | None:
         if head.method not in ("GET", "HEAD"):
@@ -171,7 +136,7 @@ class OpsSite:
         return None
 
     async def _check_token(self, head: HttpRequestHead) -> HttpResponse | None:
-        if self._token is None or self._create_router is None:
+        if self._token is None:
             return missing_token_response()
         if has_token(head, self._token):
             return None
@@ -187,22 +152,12 @@ def _method_not_allowed(methods: str) -> HttpResponse:
 
 
 def build_pages(
-    stats: GatewayStats,
-    clock: Clock,
-    version: str,
-    llm: LlmStats | None = None,
-    minds: AgentStats | None = None,
-    *,
-    tools: ToolStats | None = None,
-    limits: LimitStats | None = None,
-    redactor: Redactor,
+    stats: GatewayStats, clock: Clock, version: str, redactor: Redactor, sources: Iterable[MetricSource] = ()
 ) -> PageFactories:
     """Build `/health` (the process lives), `/ready` (it is connected) and `/metrics` (for Prometheus).
 
-    `llm`, `minds`, `tools`, `limits`: sources of the metrics of models, agents, tools and reached limits; None: these
-    metrics are left out. `redactor` is applied to the labels of metrics.
+    `sources`: of the metrics beside those of the channels. `redactor` is applied to the labels of metrics.
     """
-    clean = redactor
 
     def health() -> HttpResponse:
         started = stats.snapshot().started
@@ -212,8 +167,8 @@ def build_pages(
     def ready() -> HttpResponse:
         now = stats.snapshot()
         states = {one.channel: one.state for one in now.channels}
-        reasons = [clean(describe_problem(one)) for one in now.problems]
-        reasons += [clean(_format_channel_problem(one)) for one in now.channels if one.state != "up"]
+        reasons = [redactor(describe_problem(one)) for one in now.problems]
+        reasons += [redactor(_format_channel_problem(one)) for one in now.channels if one.state != "up"]
         return HttpResponse(
             body=json.dumps({"ready": now.is_ready, "channels": states, "reasons": reasons}) + "\n",
             status=HTTPStatus.OK if now.is_ready else HTTPStatus.SERVICE_UNAVAILABLE,
@@ -221,8 +176,8 @@ def build_pages(
         )
 
     def metric() -> HttpResponse:
-        more = [family for source in (llm, minds, tools, limits) if source is not None for family in source.families()]
-        text = metrics.render_metrics(stats.snapshot(), clock.now(), version, clean, more)
+        more = [family for source in sources for family in source.families()]
+        text = metrics.render_metrics(stats.snapshot(), clock.now(), version, redactor, more)
         return HttpResponse(body=text, content_type=metrics.CONTENT_TYPE)
 
     return {"/health": health, "/ready": ready, "/metrics": metric}
@@ -466,70 +421,35 @@ class OpsService:
 
     def __init__(
         self,
+        config: OpsConfig,
         store: Store,
         clock: Clock,
         stats: GatewayStats,
-        *,
-        host: str,
-        port: int,
-        version: str,
-        llm: LlmStats | None = None,
-        minds: AgentStats | None = None,
-        tools: ToolStats | None = None,
-        limits: LimitStats | None = None,
         redactor: Redactor,
-        names: Collection[str] = (),
-        token: str | None = None,
-        house: "Callable[[], ApiServices] | None" = None,
-        onlookers: TurnTracker | None = None,
-        look: Callable[[], None] = lambda: None,
+        *,
+        sources: Iterable[MetricSource] = (),
+        outages: OutageMonitor | None = None,
+        router: ApiRouter | None = None,
     ) -> None:
-        """`llm`, `minds`, `tools`, `limits`: sources of metrics; None: these metrics are left out.
-
-        `minds` and `tools` listen to the store. `redactor` is applied to the labels of metrics. `names`, `token`: see
-        `OpsSite`. `house`: creates the services of the API at its first request; None: there is no API. `look`: called
-        every few seconds.
-        """
-        self._store = store
-        self._clock = clock
-        self._stats = stats
-        self._create_services = house
-        self._check_outages = look
-        self.stream = EventBroadcaster(
-            clock, onlookers or TurnTracker(clock), lambda: self._site.open_router().create_encoder()
-        )
-        self._site = OpsSite(
-            build_pages(stats, clock, version, llm, minds, tools=tools, limits=limits, redactor=redactor),
-            host=host,
-            names=names,
-            token=token,
-            create_router=self._create_router if house is not None else None,
-            stream=self.stream,
-            clock=clock,
-        )
-        self._server = OpsServer(host, port, self._site)
+        """`sources`: see `build_pages`; `router`: see `OpsSite`. `outages`: rooms are checked with each heartbeat."""
+        self._store, self._clock, self._stats = store, clock, stats
+        self._outages, self._router = outages, router
+        pages = build_pages(stats, clock, release_version(), redactor, sources)
+        self._server = OpsServer(config.host, config.port, OpsSite(pages, config, clock, router))
         self._status_changed = asyncio.Event()
         stats.on_change = self._on_status_changed
-        store.subscribe(self.stream.on_appended)
-        if minds is not None:
-            store.subscribe(minds.on_appended, Judgement, TurnRecord, *get_args(Notification))
 
     async def run(self) -> None:
         """Run until cancelled. A port in use is logged as a warning only."""
         try:
             await self._server.start()
-            await run_heartbeat(self._store.path, self._clock, self._stats, self._status_changed, self._check_outages)
+            await run_heartbeat(self._store.path, self._clock, self._stats, self._status_changed, self._outages)
         finally:
             await self._server.close()
-            await self.stream.close()
-            await self._site.close()
-
-    def _create_router(self) -> "ApiRouter":
-        from gateway.ops.api import ApiRouter  # noqa: PLC0415 - loaded at the first request
-
-        assert self._create_services is not None
-        return ApiRouter(self._create_services())
+            if self._router is not None:
+                await self._router.close()
 
     def _on_status_changed(self) -> None:
         self._status_changed.set()
-        self.stream.on_status_changed()
+        if self._router is not None:
+            self._router.stream.on_status_changed()

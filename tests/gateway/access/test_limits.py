@@ -511,9 +511,9 @@ def test_limits_are_counted_for_prometheus(tmp_path: Path) -> None:
     async def story(house: House) -> None:
         await house.answered(*[said() for _ in range(6)])
         await house.answered(*[said("bob") for _ in range(3)])
-        shown = build_pages(
-            GatewayStats({CHANNEL: "IRC"}, NOON), house.clock, "1.0", limits=house.limits.stats, redactor=Redactor()
-        )["/metrics"]()
+        shown = build_pages(GatewayStats({CHANNEL: "IRC"}, NOON), house.clock, "1.0", Redactor(), [house.limits.stats])[
+            "/metrics"
+        ]()
         lines = shown.body.splitlines()
         assert "# TYPE reverie_limited_total counter" in lines
         assert 'reverie_limited_total{limit="rate",whose="sender"} 5' in lines

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 
 from agent.signals import DmnMode, DmnPolicy, DmnState, PendingTurn
+from gateway.config.models import OpsConfig
 from gateway.core.clock import ManualClock
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import ChannelName, ConnectionChanged, ConversationId, EventId, TaskFinished
@@ -44,7 +45,7 @@ def scraped(stats: AgentStats) -> tuple[str, dict[str, float]]:
         clock = ManualClock()
         channels = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
         serving = OpsServer(
-            "127.0.0.1", 0, OpsSite(build_pages(channels, clock, "1.0", None, stats, redactor=Redactor()))
+            "127.0.0.1", 0, OpsSite(build_pages(channels, clock, "1.0", Redactor(), [stats]), OpsConfig(), clock)
         )
         assert await serving.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:

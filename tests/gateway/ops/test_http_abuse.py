@@ -8,7 +8,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
+from gateway.config.models import OpsConfig
 from gateway.core.clock import ManualClock
 from gateway.ops import http, server
 from gateway.ops.http import HttpRequestHead, HttpResponse
@@ -181,9 +183,7 @@ def test_a_body_that_says_that_it_is_huge_is_answered_without_being_read(tmp_pat
 async def open_server() -> OpsServer:
     """Start a server that others can reach, with one page of each kind."""
     pages = {path: lambda: HttpResponse(body="x") for path in ("/health", "/metrics")}
-    site = OpsSite(
-        pages, host="0.0.0.0", token=TOKEN, create_router=lambda: pytest.fail("nobody asked"), clock=ManualClock()
-    )
+    site = OpsSite(pages, OpsConfig(host="0.0.0.0", token=SecretStr(TOKEN)), ManualClock())
     made = OpsServer("127.0.0.1", 0, site)
     assert await made.start()
     return made

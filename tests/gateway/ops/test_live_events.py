@@ -6,21 +6,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from gateway.context.observer import RunningTurn, TurnTracker
+from gateway.context.observer import RunningTurn
 from gateway.context.turn_facts import TurnStart
 from gateway.core.clock import ManualClock
-from gateway.core.control_messages import ControlRequest, ControlResponse
-from gateway.core.events import Address, ChannelName, ConversationId, RoomId
+from gateway.core.events import Address, ChannelName, ConversationId, RoomId, Usage
 from gateway.core.facts import Seq, TurnId
-from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redactor
-from gateway.ops.api_views import ApiBackend, ApiServices
-from gateway.ops.live_events import AnswerGrown, GatewayEvent, SseEncoder, TurnStateChanged
+from gateway.ops.api_models import TurnEvent
+from gateway.ops.api_views import ApiBackend, token_fields
+from gateway.ops.live_events import AnswerGrown, GatewayEvent, SseEncoder
 from gateway.store import UnreadEntries
-from gateway.stream.place_names import PlaceTitles
-from tests.kits.store import opened
+from tests.kits.model_gateway import Home, settings
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 SECRET = "the-configured-secret-4711"
@@ -28,31 +25,15 @@ PLACE = Address(channel=ChannelName("demo"), room=RoomId("lobby"))
 
 
 @asynccontextmanager
-async def house(tmp_path: Path) -> AsyncIterator[ApiServices]:
-    async def order(_: ControlRequest) -> ControlResponse:
-        return ControlResponse(ok=False, lines=())
-
-    async def say(_: str) -> Seq:
-        return Seq(0)
-
-    clock = ManualClock(NOW)
-    async with await opened(tmp_path / "reverie.db") as store:
-        yield ApiServices(
-            store=store,
-            titles=PlaceTitles(store, redactor=Redactor()),
-            clock=clock,
-            stats=GatewayStats({}, NOW),
-            version="1",
-            turn_tracker=TurnTracker(clock),
-            redactor=Redactor([SECRET]),
-            list_minds=lambda: (),
-            list_platforms=dict,
-            describe_model=lambda: "main",
-            find_agent=lambda _: "ana",
-            find_last_request=lambda _: None,
-            carry_out_order=order,
-            say_as_operator=say,
-        )
+async def house(tmp_path: Path) -> AsyncIterator[ApiBackend]:
+    home = Home(settings(tmp_path), ManualClock(NOW), None, str)
+    await home.begin()
+    gateway = home._gateway
+    gateway.redactor.add_secrets([SECRET])
+    try:
+        yield gateway.event_stream.backend
+    finally:
+        await home.end()
 
 
 def turn_start(number: int) -> TurnStart:
@@ -64,6 +45,21 @@ def turn_start(number: int) -> TurnStart:
     )
 
 
+def turn_event(running: RunningTurn, state: Literal["started", "ended"]) -> TurnEvent:
+    return TurnEvent(
+        at=NOW,
+        turn=running.turn,
+        agent=running.agent,
+        conversation=running.conversation,
+        state=state,
+        autonomous=False,
+        cause=running.cause,
+        outcome="",
+        model="",
+        **token_fields(Usage(), 0.0),
+    )
+
+
 async def encode_events(encoder: SseEncoder, *happened: GatewayEvent) -> list[dict[str, Any]]:
     frames = b"".join(frame.data for frame in await encoder.encode(happened)).decode()
     return [json.loads(line.removeprefix("data: ")) for line in frames.splitlines() if line.startswith("data: ")]
@@ -72,7 +68,7 @@ async def encode_events(encoder: SseEncoder, *happened: GatewayEvent) -> list[di
 def test_a_secret_that_is_thought_in_pieces_is_taken_out(tmp_path: Path) -> None:
     async def story() -> None:
         async with house(tmp_path) as here:
-            encoder = SseEncoder(ApiBackend(here))
+            encoder = SseEncoder(here)
             with here.turn_tracker.track(turn_start(1), "ana") as running:
                 thoughts = list[str]()
                 for piece in ("it is ", SECRET[:9], SECRET[9:20], SECRET[20:], " and so\non, I thi", "nk"):
@@ -80,9 +76,7 @@ def test_a_secret_that_is_thought_in_pieces_is_taken_out(tmp_path: Path) -> None
                         one["delta"] for one in await encode_events(encoder, AnswerGrown(running, NOW, thinking=piece))
                     ]
                 thoughts += [
-                    one["delta"]
-                    for one in await encode_events(encoder, TurnStateChanged(running, "ended", NOW))
-                    if "delta" in one
+                    one["delta"] for one in await encode_events(encoder, turn_event(running, "ended")) if "delta" in one
                 ]
             assert "".join(thoughts) == "it is [redacted] and so\non, I think"
 
@@ -92,7 +86,7 @@ def test_a_secret_that_is_thought_in_pieces_is_taken_out(tmp_path: Path) -> None
 def test_a_long_answer_that_comes_at_once_is_told_whole(tmp_path: Path) -> None:
     async def story() -> None:
         async with house(tmp_path) as here:
-            encoder = SseEncoder(ApiBackend(here))
+            encoder = SseEncoder(here)
             with here.turn_tracker.track(turn_start(1), "ana") as running:
                 (one,) = await encode_events(encoder, AnswerGrown(running, NOW, text="word " * 2_000 + "last"))
             assert one["delta"] == ("word " * 2_000).rstrip()
@@ -100,12 +94,17 @@ def test_a_long_answer_that_comes_at_once_is_told_whole(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def held_by(encoder: SseEncoder) -> dict[str, int]:
+    return {name: len(value) for name, value in vars(encoder).items() if isinstance(value, dict | set)}
+
+
 def test_of_a_turn_that_is_over_nothing_is_kept(tmp_path: Path) -> None:
     """Also where its end was among what was too much to be told."""
 
     async def story() -> None:
         async with house(tmp_path) as here:
-            encoder = SseEncoder(ApiBackend(here))
+            encoder = SseEncoder(here)
+            before = held_by(encoder)
             for number in range(100):
                 with here.turn_tracker.track(turn_start(number), "ana") as running:
                     await encode_events(encoder, AnswerGrown(running, NOW, text="hello there", thinking="let me see"))
@@ -117,8 +116,7 @@ def test_of_a_turn_that_is_over_nothing_is_kept(tmp_path: Path) -> None:
                 cause="message",
                 since=NOW,
             )
-            await encode_events(encoder, TurnStateChanged(gone, "started", NOW))
-            held = [value for value in vars(encoder).values() if isinstance(value, dict | set)]
-            assert held == [{} if isinstance(one, dict) else set() for one in held]
+            await encode_events(encoder, turn_event(gone, "started"))
+            assert held_by(encoder) == before
 
     asyncio.run(story())

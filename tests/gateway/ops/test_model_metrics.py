@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from agent.workspace.cache import WorkspaceCache
+from gateway.config.models import OpsConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import BlockUsage, ChannelName
 from gateway.core.metrics import GatewayStats
@@ -42,7 +43,9 @@ def scraped(llm: LlmStats, then: Callable[[], None] = lambda: None) -> tuple[str
     async def story() -> str:
         clock = ManualClock()
         stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
-        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(stats, clock, "1.0", llm, redactor=Redactor())))
+        serving = OpsServer(
+            "127.0.0.1", 0, OpsSite(build_pages(stats, clock, "1.0", Redactor(), [llm]), OpsConfig(), clock)
+        )
         assert await serving.start()
         then()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
@@ -187,7 +190,7 @@ def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptur
         clock = ManualClock()
         async with await Store.open(tmp_path / "s.db", clock) as store:
             stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
-            watch = OpsService(store, clock, stats, host="127.0.0.1", port=0, version="1", llm=llm, redactor=Redactor())
+            watch = OpsService(OpsConfig(port=0), store, clock, stats, Redactor(), sources=[llm])
             task = asyncio.create_task(watch.run())
             async with asyncio.timeout(120):
                 while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)):

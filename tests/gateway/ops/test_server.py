@@ -14,6 +14,7 @@ import pytest
 from agent.models.scripted import Script
 from channels.base import Denied, Emit, Part
 from channels.console import ConsoleChannel
+from gateway.config.models import OpsConfig
 from gateway.core import metrics
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -128,10 +129,12 @@ def test_spans(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
+def site(stats: GatewayStats, clock: ManualClock) -> OpsSite:
+    return OpsSite(build_pages(stats, clock, "1.0", Redactor()), OpsConfig(), clock)
+
+
 async def opened() -> OpsServer:
-    made = OpsServer(
-        "127.0.0.1", 0, OpsSite(build_pages(sample_stats(), ManualClock(after(62)), "1.0", redactor=Redactor()))
-    )
+    made = OpsServer("127.0.0.1", 0, site(sample_stats(), ManualClock(after(62))))
     assert await made.start()
     return made
 
@@ -166,7 +169,7 @@ def test_the_server_shows_health_readiness_and_metrics() -> None:
 def test_a_gateway_that_is_not_connected_is_not_ready() -> None:
     async def story() -> None:
         stats = GatewayStats({IRC: "IRC"}, START)
-        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(stats, ManualClock(), "1.0", redactor=Redactor())))
+        serving = OpsServer("127.0.0.1", 0, site(stats, ManualClock()))
         assert await serving.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
             assert (await client.get("/ready")).status_code == 503
@@ -256,7 +259,11 @@ def test_a_page_that_breaks_ends_that_request_only(caplog: pytest.LogCaptureFixt
         raise KeyError("a bug")
 
     async def story() -> None:
-        serving = OpsServer("127.0.0.1", 0, OpsSite({"/broken": broken, "/good": lambda: HttpResponse(body="x")}))
+        serving = OpsServer(
+            "127.0.0.1",
+            0,
+            OpsSite({"/broken": broken, "/good": lambda: HttpResponse(body="x")}, OpsConfig(), ManualClock()),
+        )
         assert await serving.start()
         assert await raw(serving.port, b"GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
         assert b" 200 " in await raw(serving.port, b"GET /good HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -36,9 +36,9 @@ ENDED = ApprovalEnded(approval="k7qd", agent="reverie", tool="bash", verdict="on
 
 def scraped(stats: ToolStats) -> tuple[str, dict[str, float]]:
     clock = ManualClock()
-    shown = build_pages(
-        GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now()), clock, "1.0", tools=stats, redactor=Redactor()
-    )["/metrics"]()
+    shown = build_pages(GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now()), clock, "1.0", Redactor(), [stats])[
+        "/metrics"
+    ]()
     assert isinstance(shown.body, str)
     lines = [line.rsplit(" ", 1) for line in shown.body.splitlines() if line.startswith("reverie_tool")]
     assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
