@@ -16,7 +16,7 @@ from gateway.access.pairing_admin import PairingAdmin
 from gateway.commands.help import CommandSuggester
 from gateway.commands.registry import CommandRegistry, CommandServices
 from gateway.config.models import Settings
-from gateway.config.reload import ConfigWatcher, DerivedSettingsListener, LiveSettings, ReloadResult
+from gateway.config.reload import ConfigWatcher, LiveSettings, ReloadResult
 from gateway.config.secrets import collect_secrets
 from gateway.context.dream import DreamNote, render_pending_notes
 from gateway.context.observer import TurnTracker
@@ -239,15 +239,12 @@ class _Gateway:
         self.overrides = AttentionOverrideStore(store)
         store.subscribe(self.overrides.on_appended, AttentionRuleSet, AttentionThresholdSet)
         self.attention_policy = replace(policies.build_attention_policy(settings), overrides=self.overrides.current)
-        live.add_listener(DerivedSettingsListener(policies.build_attention_policy, self.attention_policy.update))
         bindings = policies.build_bindings(settings)
-        live.add_listener(DerivedSettingsListener(policies.build_bindings, bindings.update))
+        live.add_change_listener(lambda new: self._apply_settings(new, bindings))
         self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor)
         self.llm_stats = LlmStats([agent.id for agent in settings.agents], model_services.workspaces.counts.by_path)
-        self.media = MediaStore(settings.media, store.path.parent / "media", self.channels, clock)
-        live.add_listener(DerivedSettingsListener(lambda new: new.media, self.media.update))
-        self.inbox = ConversationInbox(clock, settings.attention.coalesce, self._on_arrival)
-        live.add_listener(DerivedSettingsListener(lambda new: new.attention.coalesce, self.inbox.set_window))
+        self.media = MediaStore(live, store.path.parent / "media", self.channels, clock)
+        self.inbox = ConversationInbox(clock, live, self._on_arrival)
         self.background_services = self._build_background(access_policy, bindings)
         files = self.outgoing_files = OutgoingFiles(store)
         self.outbox = self._build_outbox(files)
@@ -292,6 +289,10 @@ class _Gateway:
         self.intakes = self._build_intakes(access_policy, bindings)
         if make is not None:
             live.add_listener(self._build_channel_reconciler(settings, make))
+
+    def _apply_settings(self, new: Settings, bindings: Bindings) -> None:
+        self.attention_policy.update(policies.build_attention_policy(new))
+        bindings.update(policies.build_bindings(new))
 
     def _on_roles_assigned(self, entries: Sequence[LogEntry]) -> None:
         if any(isinstance(entry.fact, RoleAssigned) and entry.fact.role == "blocked" for entry in entries):

@@ -13,8 +13,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from agent.cache.prices import PriceTable
 from agent.workspace.cache import DirectoryWatcher, WatchReport
@@ -30,7 +31,6 @@ from gateway.core.fields import ConfigSection
 logger = logging.getLogger("reverie.live")
 
 Value = TypeVar("Value")
-Derived = TypeVar("Derived")
 KeyPattern = tuple[str, ...]
 """A key's parts; `*` for any name."""
 
@@ -182,17 +182,6 @@ class SettingsListener(Protocol):
         """
 
 
-class DerivedSettingsListener(Generic[Derived]):
-    """A listener that gets a value computed from the settings."""
-
-    def __init__(self, compute: Callable[[Settings], Derived], apply: Callable[[Derived], None]) -> None:
-        self._compute, self._apply = compute, apply
-
-    def prepare(self, new: Settings) -> Callable[[], None]:
-        derived = self._compute(new)
-        return lambda: self._apply(derived)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnabledOptimizations:
     """The context optimizations that are enabled for one agent."""
@@ -223,6 +212,7 @@ class LiveSettings:
         self._prices: PriceTable | None = None
         self._reload_lock = asyncio.Lock()
         self._listeners: list[SettingsListener] = []
+        self._change_listeners: list[Callable[[Settings], None]] = []
         self._secret_listeners: list[Callable[[Iterable[str]], None]] = []
         self._reload_listeners: list[Callable[[ReloadResult], None]] = []
         self._warned: frozenset[ConfigProblem] = frozenset()
@@ -263,6 +253,10 @@ class LiveSettings:
     def add_listener(self, listener: SettingsListener) -> None:
         """Add a listener for new settings; it is prepared after those added before."""
         self._listeners.append(listener)
+
+    def add_change_listener(self, listener: Callable[[Settings], None]) -> None:
+        """Call this with new settings once they are in force, before anybody else uses them. It must return at once."""
+        self._change_listeners.append(listener)
 
     def add_secret_listener(self, listener: Callable[[Iterable[str]], None]) -> None:
         """Call this with the secrets of each configuration read, before any of it is used."""
@@ -346,7 +340,8 @@ class LiveSettings:
         if self._prices not in (None, prices):
             result = replace(result, applied=(*result.applied, "prices"))
         self._prices = prices
-        for apply in prepared:
+        changes: list[Callable[[], None]] = [partial(listener, new) for listener in self._change_listeners]
+        for apply in (*changes, *prepared):
             try:
                 apply()
             except Exception:  # a bug: the others must get the same settings

@@ -18,6 +18,7 @@ from typing import Final
 from agent.journal import JournalEntry, to_single_line
 from agent.view import estimate_tokens
 from channels.aio import with_timeout
+from gateway.config.reload import LiveSettings
 from gateway.context.search import (
     OWNER_SCOPE,
     HitBuilder,
@@ -296,18 +297,14 @@ class AmbientRecall:
         read_handwritten: ReadHandwritten,
         clock: Clock,
         redactor: Redactor,
-        prefetch: PrefetchCommand | None = None,
+        live: LiveSettings,
     ) -> None:
-        """`memory` and `read_handwritten` as in `gateway.context.search.RecallSearch`.
-
-        `prefetch`: the operator's command; None: there is none.
-        """
+        """`memory` and `read_handwritten` as in `gateway.context.search.RecallSearch`."""
         self._reader = reader
         self._hit_builder = HitBuilder(reader, places, redactor)
         self._file_cache = AgentFileCache(memory, read_handwritten)
         self._clock = clock
-        self.prefetch = prefetch
-        """May be replaced at any time."""
+        self._live = live
         self._redactor = redactor
         self._notes = set[int]()
         self._notes_upto = 0
@@ -352,9 +349,9 @@ class AmbientRecall:
         return builder.build()
 
     async def _run_prefetch(self, context: ToolContext, lines: Sequence[str]) -> list[str]:
-        if (prefetch := self.prefetch) is None:
-            return []
-        return await prefetch(conversation=context.at.conversation, scope=context.visibility.scope, lines=lines)
+        prefetch = self._live.settings.recall.prefetch
+        command = PrefetchCommand(prefetch.command, prefetch.timeout)
+        return await command(conversation=context.at.conversation, scope=context.visibility.scope, lines=lines)
 
     async def _search(
         self,

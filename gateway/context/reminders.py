@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from channels.aio import with_timeout
 from channels.text import clean_name, single_line
+from gateway.config.reload import LiveSettings
 from gateway.context.history import find_write_of_cut_off_turn
 from gateway.context.schedule import (
     CronSchedule,
@@ -79,25 +80,23 @@ class ReminderService:
         store: Store,
         clock: Clock,
         *,
-        timezone: str,
-        max_count: int,
+        live: LiveSettings,
         fire: Callable[[Alarm], Awaitable[None]],
         ids: Callable[[datetime], str] = new_reminder_id,
     ) -> None:
-        """`timezone`: of schedules that name none. `max_count`: reminders of one place, and of one agent itself.
-
-        `fire` returns once the alarm is in the log; an alarm whose id is there already is not delivered again.
-        """
-        self.timezone = timezone
-        """May be replaced at any time; reminders keep the time that was understood when they were set."""
-        self.max_count = max_count
-        """May be replaced at any time; existing reminders stay."""
+        """`fire` returns once the alarm is in the log; an alarm whose id is there already is not delivered again."""
+        self._live = live
         self._store = store
         self._clock = clock
         self._fire = fire
         self._ids = ids
         self._changed = asyncio.Event()
         self._set_lock = asyncio.Lock()
+
+    @property
+    def timezone(self) -> str:
+        """Time zone of schedules that name none. Reminders keep the time that was understood when they were set."""
+        return self._live.settings.dmn.timezone
 
     async def run(self) -> None:
         """Fire each reminder when it is due, until cancelled; the next process fires one that was in progress then.
@@ -171,9 +170,10 @@ class ReminderService:
                 return _to_row(before.fact)
             if requester_role in ROLE_CAPS:
                 self._check_cap(fact, ROLE_CAPS[requester_role], requester_role, await self._store.pending_reminders())
-            if len(await self.list(agent, place)) >= self.max_count:
+            max_count = self._live.settings.dmn.max_reminders
+            if len(await self.list(agent, place)) >= max_count:
                 raise ToolCallRefused(
-                    f"There are {self.max_count} reminders here already, and no more may be; cancel one first."
+                    f"There are {max_count} reminders here already, and no more may be; cancel one first."
                 )
             fact = replace(fact, reminder=await self._write_new(fact, place or inner_conversation(agent), now))
         self._changed.set()

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from channels.base import Channel
-from gateway.config.models import Settings
-from gateway.config.reload import DerivedSettingsListener, LiveSettings
+from gateway.config.reload import LiveSettings
 from gateway.context.dream import Dreamer, DreamNote
 from gateway.context.evidence import EvidenceStore
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
-from gateway.context.recall import AmbientRecall, PrefetchCommand
+from gateway.context.recall import AmbientRecall
 from gateway.context.reminders import ReminderService
 from gateway.context.search import RecallSearch
 from gateway.core.clock import Clock
@@ -88,20 +87,12 @@ class BackgroundServices:
         self.memory = MemoryStore(store, clock, self.agent_directory)
         self.dreamer = Dreamer(store, self.journal_store, self.memory, propose)
         self.forgetter = NoteForgetter(store, clock, self.places, self.journal_store, self.memory, redactor=redactor)
-        dmn = settings.dmn
-        self.reminders = ReminderService(
-            store, clock, timezone=dmn.timezone, max_count=dmn.max_reminders, fire=self._fire_alarm
-        )
-        live.add_listener(DerivedSettingsListener(policies.build_presence_policy, self.presence.update))
-        live.add_listener(DerivedSettingsListener(lambda new: new, self._apply_settings))
+        self.reminders = ReminderService(store, clock, live=live, fire=self._fire_alarm)
+        live.add_change_listener(lambda new: self.presence.update(policies.build_presence_policy(new)))
         self.evidence = EvidenceStore(store, clock, self.places)
         sources = (self.places, self.memory.read, self.journal_store.read_handwritten)
         self.recall_search = RecallSearch(store, *sources, redactor)
-        self.ambient_recall = AmbientRecall(store, *sources, clock, redactor, _build_prefetch_command(settings))
-
-    def _apply_settings(self, new: Settings) -> None:
-        self.reminders.timezone, self.reminders.max_count = new.dmn.timezone, new.dmn.max_reminders
-        self.ambient_recall.prefetch = _build_prefetch_command(new)
+        self.ambient_recall = AmbientRecall(store, *sources, clock, redactor, live)
 
     def agent_directory(self, agent: str) -> Path:
         """Return the directory of an agent's own files."""
@@ -132,8 +123,3 @@ class BackgroundServices:
     async def _fire_alarm(self, alarm: Alarm) -> None:
         await self.internal_intake.submit(alarm)
         self._callbacks.on_alarm(alarm)
-
-
-def _build_prefetch_command(settings: Settings) -> PrefetchCommand | None:
-    prefetch = settings.recall.prefetch
-    return PrefetchCommand(prefetch.command, prefetch.timeout) if prefetch.command else None

@@ -16,7 +16,8 @@ from gateway.access.owners import CommandMenuPublisher, OwnerNotifier
 from gateway.access.pairing import AccessNotifier
 from gateway.access.roster import ROSTER_FACTS, ChannelStyle, Roster
 from gateway.access.texts import render_request_for_owners
-from gateway.config.reload import DerivedSettingsListener, LiveSettings
+from gateway.config.models import Settings
+from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, Command, DeliveryReport, Message
 from gateway.core.facts import (
@@ -100,11 +101,11 @@ class AccessService:
         access_notifier = AccessNotifier(self.policy, join, leave)
         store.subscribe(access_notifier.on_appended, PostQueued, RoomAccessChanged, DeliveryReport)
         store.subscribe(self._on_code_issued, CodeIssued)
-        live.add_listener(DerivedSettingsListener(policies.build_access_policy, self._update_policy))
-        live.add_listener(DerivedSettingsListener(policies.build_limit_settings, self.limits.update))
+        live.add_change_listener(self._apply_settings)
 
-    def _update_policy(self, policy: AccessPolicy) -> None:
-        self.policy.update_from(policy)
+    def _apply_settings(self, new: Settings) -> None:
+        self.policy.update_from(policies.build_access_policy(new))
+        self.limits.update(policies.build_limit_settings(new))
         self.command_menus.refresh()
 
     async def load(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId
 from gateway.core.facts import URGENT
@@ -57,15 +58,15 @@ class _FloodMeter:
 class ConversationInbox:
     """Calls back when the window of a conversation ends."""
 
-    def __init__(self, clock: Clock, coalesce_s: float, notice: Callable[[ReadyConversation], None]) -> None:
+    def __init__(self, clock: Clock, live: LiveSettings, notice: Callable[[ReadyConversation], None]) -> None:
         """`notice` is called on the event loop, once per window with the event that opened it.
 
-        `coalesce_s`: seconds for which an urgent line waits for more, counted from the first, so that nobody can delay
-        the answer by writing on. 0: no wait. Talk in a flood waits for `FLOOD_WINDOW_S`, unless a message to the agent
-        comes in between: a raid costs one turn a minute, however fast the model is.
+        For `attention.coalesce` seconds an urgent line waits for more, counted from the first, so that nobody can
+        delay the answer by writing on. 0: no wait. Talk in a flood waits for `FLOOD_WINDOW_S`, unless a message
+        to the agent comes in between: a raid costs one turn a minute, however fast the model is.
         """
         self._clock = clock
-        self._coalesce_s = coalesce_s
+        self._live = live
         self._notice = notice
         self._windows: dict[ConversationId, tuple[float, asyncio.Task[None]]] = {}
         """End on the monotonic clock, and the task that waits for it."""
@@ -73,10 +74,6 @@ class ConversationInbox:
         """Open windows in which an owner or admin has written."""
         self._flood_meters: OrderedDict[ConversationId, _FloodMeter] = OrderedDict()
         self._closed = False
-
-    def set_window(self, coalesce_s: float) -> None:
-        """Set the length of windows that open from now on. Returns at once."""
-        self._coalesce_s = coalesce_s
 
     def add(self, arrival: ReadyConversation) -> None:
         """Open or shorten the window of a conversation with durable unread events; below urgent, call back at once."""
@@ -101,14 +98,15 @@ class ConversationInbox:
         return conversation in self._windows
 
     def _window_s(self, arrival: ReadyConversation) -> float:
+        coalesce_s = self._live.settings.attention.coalesce
         if not arrival.is_room_talk or arrival.urgency < URGENT:
-            return self._coalesce_s
+            return coalesce_s
         now_s = self._clock.monotonic()
         flood = self._flood_meters.setdefault(arrival.conversation, _FloodMeter(now_s))
         self._flood_meters.move_to_end(arrival.conversation)
         if len(self._flood_meters) > MAX_FLOOD_METERS:
             self._flood_meters.popitem(last=False)
-        return max(FLOOD_WINDOW_S, self._coalesce_s) if flood.add_line(now_s) else self._coalesce_s
+        return max(FLOOD_WINDOW_S, coalesce_s) if flood.add_line(now_s) else coalesce_s
 
     async def close(self) -> None:
         """Close all windows without a call, and open none any more; the events stay unread in the store."""

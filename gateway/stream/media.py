@@ -20,6 +20,7 @@ from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE
 from channels.base import CanDownload, Channel, SendError
 from gateway.access.channel_lookup import ChannelLookup
 from gateway.config.models import MediaConfig
+from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Attachment, ChannelName, Message, ToolImage
 from gateway.core.facts import MediaRef, Seq
@@ -55,19 +56,17 @@ class AttachmentNotFetched(Exception):
 class MediaStore:
     """Attachments of new messages, and images of earlier ones."""
 
-    def __init__(
-        self, config: MediaConfig, folder: Path, channels: Mapping[ChannelName, Channel], clock: Clock
-    ) -> None:
+    def __init__(self, live: LiveSettings, folder: Path, channels: Mapping[ChannelName, Channel], clock: Clock) -> None:
         """`folder` is created when it is needed."""
-        self._config = config
+        self._live = live
         self._folder = folder
         self._sources = ChannelLookup[CanDownload](channels, lambda one: one if isinstance(one, CanDownload) else None)
         self._clock = clock
         self._voice_lock = asyncio.Lock()
 
-    def update(self, config: MediaConfig) -> None:
-        """Use these settings from now on. Returns at once."""
-        self._config = config
+    @property
+    def _config(self) -> MediaConfig:
+        return self._live.settings.media
 
     async def describe_attachments(
         self, messages: Sequence[tuple[Seq, Message]], *, sees: bool

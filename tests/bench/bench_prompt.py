@@ -104,7 +104,7 @@ async def measure(messages: int, rounds: int) -> list[Figure]:
         )
         async with await Store.open(Path(folder) / "r.db", clock) as store:
             await filled(store, clock, messages // 2)
-            views = HistoryStore(store, clock, MediaStore(settings.media, Path(folder), {}, clock))
+            views = HistoryStore(store, clock, MediaStore(LiveSettings(settings), Path(folder), {}, clock))
             cold, warm, seen = await one(views, keeper), [], 0
             for _ in range(rounds):
                 spent, seen = await one(views, keeper)

@@ -29,6 +29,7 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.store import Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from tests.kits.settings import live_settings
 from tests.kits.store import turn
 
 DAYS, PLACES, ANSWERED = 365, 200, 5
@@ -146,7 +147,15 @@ async def ask(path: Path, messages: int, rounds: int) -> dict[str, float]:
         async def none(_: str) -> Sequence[object]:
             return ()
 
-        recalling = AmbientRecall(store, PrivacyCache(store, bound), nothing, none, SystemClock(), redactor=Redactor())  # type: ignore[arg-type]
+        recalling = AmbientRecall(
+            store,
+            PrivacyCache(store, bound),
+            nothing,
+            none,  # type: ignore[arg-type]
+            SystemClock(),
+            redactor=Redactor(),
+            live=live_settings(),
+        )
         at = place(1)
         sight = Visibility(scope=PUBLIC)
         where = ToolContext(turn=TurnId("t"), agent="reverie", at=at, visibility=sight, autonomous=False)

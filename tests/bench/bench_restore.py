@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gateway.config.models import MediaConfig
 from gateway.context.history import HistoryStore
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, ToolCallRecord, TurnStep, Usage
@@ -23,6 +22,7 @@ from gateway.core.facts import FACT, ConversationRewound, Seq, TurnId, TurnRecor
 from gateway.runtime.agents import load_dmn_states
 from gateway.store import Store
 from gateway.stream.media import MediaStore
+from tests.kits.settings import live_settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PLACE = Address(channel=ChannelName("irc.bench"), room=RoomId("#room")).conversation
@@ -95,7 +95,9 @@ async def start(path: Path) -> tuple[float, float]:
         await load_dmn_states(store, ["reverie"], clock.now())
         await store.due_conversations(1)
         opened = time.perf_counter()
-        view = await HistoryStore(store, clock, MediaStore(MediaConfig(), path.parent / "media", {}, clock)).read(PLACE)
+        view = await HistoryStore(store, clock, MediaStore(live_settings(), path.parent / "media", {}, clock)).read(
+            PLACE
+        )
         assert len(view.turns) == IN_VIEW - IN_VIEW // 10
         assert view.digest
         return (opened - began) * 1_000, (time.perf_counter() - opened) * 1_000

@@ -19,6 +19,7 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from tests.kits.settings import live_settings
 from tests.kits.store import NOW, Fate
 
 ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
@@ -128,7 +129,9 @@ async def papers(
             notes=notes,
             memory=memory,
             recall=RecallSearch(store, places, memory.read, notes.read_handwritten, redactor=Redactor()),
-            recalling=AmbientRecall(store, places, memory.read, notes.read_handwritten, clock, redactor=Redactor()),
+            recalling=AmbientRecall(
+                store, places, memory.read, notes.read_handwritten, clock, redactor=Redactor(), live=live_settings()
+            ),
             dreaming=Dreamer(store, notes, memory),
             forgetting=forgetting,
             places=places,

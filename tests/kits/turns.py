@@ -12,7 +12,7 @@ from agent.journal import JournalEntry
 from agent.models.base import ModelRequest, TextPart
 from agent.turn import Toolset
 from agent.workspace.persona import PersonaBundle, PersonaScope
-from gateway.config.models import ContextOptimizationConfig, MediaConfig, RecallConfig
+from gateway.config.models import ContextOptimizationConfig, RecallConfig
 from gateway.context.compaction import Compactor, Summarizer
 from gateway.context.conversation import ConversationReader
 from gateway.context.digest import Digest
@@ -46,6 +46,7 @@ from gateway.stream.media import MediaStore
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from tests.kits.scripted_turn import Drawer, Played, Say
+from tests.kits.settings import live_settings
 from tests.kits.store import posts_of
 from tests.kits.tasks import LooseTasks
 
@@ -122,7 +123,7 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.posts = posts_of(self.store)
-        media = MediaStore(MediaConfig(), Path("/nonexistent"), {}, self.clock)
+        media = MediaStore(live_settings(), Path("/nonexistent"), {}, self.clock)
         bindings = Bindings((ANYWHERE,))
         briefing = PromptContextBuilder(
             persona=self._me,
@@ -144,7 +145,9 @@ class Desk:
             history=views,
             compactor=folds_of(self, views),
             evidence=EvidenceStore(self.store, self.clock, places),
-            ambient_recall=AmbientRecall(self.store, places, nothing, nothing_by_hand, self.clock, redactor=Redactor()),
+            ambient_recall=AmbientRecall(
+                self.store, places, nothing, nothing_by_hand, self.clock, redactor=Redactor(), live=live_settings()
+            ),
             optimization=lambda: self.context,
             recall_config=self.recall,
             tools_for=self._hands,

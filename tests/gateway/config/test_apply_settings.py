@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent.signals import DmnPolicy, DmnState
 from agent.workspace.cache import WorkspaceCache
+from gateway.config.models import AttentionConfig
 from gateway.config.tools import ApprovalsConfig
 from gateway.core import identity
 from gateway.core.clock import ManualClock
@@ -26,6 +27,7 @@ from tests.gateway.runtime.test_loop import INNER, Ending
 from tests.gateway.stream.test_salience import after
 from tests.gateway.stream.test_salience import said as spoken
 from tests.kits import approvals
+from tests.kits.settings import live_settings
 from tests.kits.tools import set_tools
 
 WHO = "irc.test:ann"
@@ -111,12 +113,13 @@ def test_a_dmn_goes_by_another_pace_at_once_and_what_it_has_waited_counts(tmp_pa
 def test_a_window_is_as_long_as_it_was_when_it_opened() -> None:
     async def story() -> None:
         clock, noticed = ManualClock(), list[float]()
-        inbox = ConversationInbox(clock, 2.0, lambda _: noticed.append(clock.monotonic()))
+        live = live_settings(attention=AttentionConfig(coalesce=2.0))
+        inbox = ConversationInbox(clock, live, lambda _: noticed.append(clock.monotonic()))
         places = [ConversationId(f"irc.test/#{number}") for number in range(3)]
         inbox.add(ReadyConversation(conversation=places[0], urgency=URGENT))
-        inbox.set_window(5.0)
+        live._settings = live_settings(attention=AttentionConfig(coalesce=5.0)).settings
         inbox.add(ReadyConversation(conversation=places[1], urgency=URGENT))
-        inbox.set_window(0.0)
+        live._settings = live_settings(attention=AttentionConfig(coalesce=0.0)).settings
         inbox.add(ReadyConversation(conversation=places[2], urgency=URGENT))
         for _ in range(60):
             await asyncio.sleep(0)

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, load_config
 from gateway.config.models import Settings
-from gateway.config.reload import DerivedSettingsListener, EnabledOptimizations, LiveSettings, ReloadResult
+from gateway.config.reload import EnabledOptimizations, LiveSettings, ReloadResult
 from gateway.config.source import ConfigProblem
 from gateway.core.clock import ManualClock
 from gateway.runtime.models import TokenCounters
@@ -179,9 +179,7 @@ def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(tmp_path: Path, whe
     async def story() -> None:
         write(tmp_path)
         now = live(tmp_path)
-        now.add_listener(
-            DerivedSettingsListener(lambda new: list(map(explain_unconnectable, new.channels.values())), reasons.extend)
-        )
+        now.add_change_listener(lambda new: reasons.extend(map(explain_unconnectable, new.channels.values())))
         (tmp_path / where).unlink(missing_ok=True)
         if where == "prices.yaml":
             (tmp_path / where).symlink_to("/dev/zero")

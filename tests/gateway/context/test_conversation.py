@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from agent.brief import PromptLine
 from agent.prompt import render_line, render_prompt_lines
-from gateway.config.models import MediaConfig
 from gateway.context.conversation import ConversationReader, SystemEvent, find_reply_to, render_system_event
 from gateway.core import identity
 from gateway.core.clock import ManualClock
@@ -47,6 +46,7 @@ from gateway.core.facts import (
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
+from tests.kits.settings import live_settings
 from tests.kits.strategies import alarms, deliveries, finished, links, reactions
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
@@ -79,7 +79,7 @@ class Room:
     def __init__(self, store: Store, tmp: Path) -> None:
         self.store = store
         self.hearing = ConversationReader(
-            store, WHO, MediaStore(MediaConfig(), tmp / "media", {}, ManualClock()), redactor=Redactor()
+            store, WHO, MediaStore(live_settings(), tmp / "media", {}, ManualClock()), redactor=Redactor()
         )
 
     async def unread(self, event: Notification, urgency: int = 1, where: str = HERE) -> Seq:

@@ -13,12 +13,12 @@ import pytest
 
 from agent.journal import JournalEntry
 from agent.view import estimate_tokens
+from gateway.config.models import PrefetchConfig, RecallConfig
 from gateway.context.recall import (
     DEADLINE_S,
     ELSEWHERE_AFTER,
     RECALL_HEADER,
     AmbientRecall,
-    PrefetchCommand,
     RecallResult,
 )
 from gateway.core.events import Address, EventId, Message, MessageDeleted, MessageEdited, MessageId, Sender, SenderId
@@ -28,6 +28,7 @@ from gateway.store import NewEntry, Store
 from gateway.stream.place_names import PlaceTitles
 from tests.kits.channels import story
 from tests.kits.journal import ANN, OWN, OWNER, ROOM, STAFF, Papers, at, papers
+from tests.kits.settings import live_settings
 from tests.kits.store import NOW, turn
 
 
@@ -430,7 +431,9 @@ async def test_without_what_takes_too_long(tmp_path: Path) -> None:
         async def nothing(_: str) -> Sequence[JournalEntry]:
             return ()
 
-        recalling = AmbientRecall(kit.store, _Anywhere(kit.store), never, nothing, kit.clock, redactor=Redactor())
+        recalling = AmbientRecall(
+            kit.store, _Anywhere(kit.store), never, nothing, kit.clock, redactor=Redactor(), live=live_settings()
+        )
         asking = asyncio.create_task(recalled(kit, "harbour", recalling=recalling))
         await waiting.wait()
         kit.clock.advance(DEADLINE_S * 0.99)
@@ -469,7 +472,7 @@ async def test_what_the_command_says_comes_behind_what_was_found(tmp_path: Path)
     async with mind(tmp_path) as kit:
         await ended(kit, text="the harbour")
         command = ["/bin/sh", "-c", """printf '%s' '["the ferry\\n[MEMORY.md] x", "the harbour"]'"""]
-        recalling = _with(kit, PrefetchCommand(command, 10))
+        recalling = _with(kit, command)
         came = await recalled(kit, "harbour", recalling=recalling)
         assert came.text.split("\n")[1:] == [
             '[2026-03-04 05:06 UTC] you, in irc.test/#room: "the harbour"',
@@ -497,7 +500,7 @@ class _Anywhere:
         return conversation
 
 
-def _with(kit: Papers, prefetch: PrefetchCommand) -> AmbientRecall:
+def _with(kit: Papers, command: Sequence[str]) -> AmbientRecall:
     async def text(_: str) -> str:
         return ""
 
@@ -505,4 +508,12 @@ def _with(kit: Papers, prefetch: PrefetchCommand) -> AmbientRecall:
         return ()
 
     memory: Callable[[str], Awaitable[str]] = text
-    return AmbientRecall(kit.store, _Anywhere(kit.store), memory, none, kit.clock, Redactor(), prefetch)
+    return AmbientRecall(
+        kit.store,
+        _Anywhere(kit.store),
+        memory,
+        none,
+        kit.clock,
+        Redactor(),
+        live_settings(recall=RecallConfig(prefetch=PrefetchConfig(command=tuple(command), timeout=10))),
+    )

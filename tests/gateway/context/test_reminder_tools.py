@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.models.base import ToolResult
+from gateway.config.models import DmnConfig
 from gateway.context.reminders import ReminderService
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Alarm, SenderId
@@ -17,6 +18,7 @@ from gateway.core.tool import Requester, ToolContext, TurnTrust, tools_of
 from gateway.core.tool_spec import ToolCall
 from gateway.store import NewEntry, PendingReminder, Store
 from gateway.tools.memory import ReminderTools
+from tests.kits.settings import live_settings
 from tests.kits.store import place, run
 from tests.kits.tools import dispatcher
 
@@ -44,7 +46,9 @@ class Desk:
     def __init__(self, store: Store) -> None:
         clock = ManualClock(START)
         self.store = store
-        reminders = ReminderService(store, clock, timezone="Europe/Zurich", max_count=60, fire=nobody)
+        reminders = ReminderService(
+            store, clock, live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich", max_reminders=60)), fire=nobody
+        )
         self.hands = dispatcher(tools_of(ReminderTools(reminders, clock)))
 
     async def call(self, where: ToolContext, name: str, **arguments: str) -> ToolResult:

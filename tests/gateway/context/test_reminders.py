@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.models import DmnConfig
 from gateway.context.reminders import MAX_REMINDER_CHARS, MAX_SLEEP_S, ReminderService, new_reminder_id
 from gateway.context.schedule import SpokenTime, next_time, parse_cron
 from gateway.core.clock import ManualClock
@@ -16,6 +17,7 @@ from gateway.core.events import Alarm, SenderId
 from gateway.core.facts import ReminderEnded, ReminderSet, dedup_key, inner_conversation
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import AppendFailed, NewEntry, PendingReminder, Store
+from tests.kits.settings import live_settings
 from tests.kits.store import place, run
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -57,7 +59,11 @@ class Town:
         self.clock = clock
         self.told: list[Alarm] = []
         self.reminders = ReminderService(
-            store, clock, timezone="Europe/Zurich", max_count=most, fire=self.fire, ids=ids
+            store,
+            clock,
+            live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich", max_reminders=most)),
+            fire=self.fire,
+            ids=ids,
         )
         self._news = asyncio.Event()
 
@@ -188,7 +194,9 @@ def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path)
                 if alarm.text == "3":
                     done.set()
 
-            reminders = ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=cancels)
+            reminders = ReminderService(
+                here.store, here.clock, live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)), fire=cancels
+            )
             here.clock.advance(600)
             task = asyncio.create_task(reminders.run())
             await done.wait()
@@ -276,7 +284,12 @@ def test_a_process_that_dies_while_telling_tells_neither_twice_nor_never(tmp_pat
 
             for fire in (dies_before, dies_after):
                 with pytest.raises(asyncio.CancelledError):
-                    await ReminderService(here.store, here.clock, timezone="UTC", max_count=1, fire=fire).run()
+                    await ReminderService(
+                        here.store,
+                        here.clock,
+                        live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=1)),
+                        fire=fire,
+                    ).run()
             assert here.told == seen
         async with town(tmp_path, START + timedelta(hours=1)) as after:
             await after.remind("next", at="in 1 min")
@@ -302,7 +315,12 @@ def test_one_that_cannot_be_told_stops_nobody_and_is_told_by_the_next_process(
             await here.remind("tea", at="in 2 min")
             here.clock.advance(600)
             task = asyncio.create_task(
-                ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=stumbles).run()
+                ReminderService(
+                    here.store,
+                    here.clock,
+                    live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
+                    fire=stumbles,
+                ).run()
             )
             assert await here.until(1) == ["tea"]
             task.cancel()
@@ -326,7 +344,12 @@ def test_a_store_that_fails_ends_it(tmp_path: Path) -> None:
             await here.remind("tea", at="in 1 min")
             here.clock.advance(60)
             with pytest.raises(AppendFailed):
-                await ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=full).run()
+                await ReminderService(
+                    here.store,
+                    here.clock,
+                    live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
+                    fire=full,
+                ).run()
 
     run(story())
 
@@ -342,7 +365,9 @@ def test_one_that_stays_where_it_stood_is_told_once_and_stops_nobody(tmp_path: P
                 if alarm.text == "other":
                     done.set()
 
-            reminders = ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=deaf)
+            reminders = ReminderService(
+                here.store, here.clock, live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)), fire=deaf
+            )
             await here.remind("tea", at="in 1 min")
             await here.remind("other", at="in 2 min")
             task = asyncio.create_task(reminders.run())

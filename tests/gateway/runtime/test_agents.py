@@ -71,7 +71,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 callbacks=ears,
                 redactor=Redactor(),
             ),
-            MediaStore(made.media, tmp / "media", {}, clock),
+            MediaStore(live, tmp / "media", {}, clock),
         )
         skills, files = SkillTools(live, bindings), AgentFiles(live, store.path)
         approvals = Approvals(

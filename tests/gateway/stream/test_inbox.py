@@ -4,11 +4,13 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.config.models import AttentionConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId
 from gateway.core.facts import NORMAL, URGENT
 from gateway.stream.inbox import FLOOD_WINDOW_S, ConversationInbox, ReadyConversation
 from tests.kits.channels import story
+from tests.kits.settings import live_settings
 
 STEP_S = 0.5
 ROOM = ConversationId("irc.test/#room")
@@ -22,7 +24,7 @@ def test_a_closed_inbox_notices_nothing_and_leaves_no_task_behind() -> None:
     noticed: list[ReadyConversation] = []
 
     async def closed() -> int:
-        inbox = ConversationInbox(ManualClock(), 1.5, noticed.append)
+        inbox = ConversationInbox(ManualClock(), live_settings(attention=AttentionConfig(coalesce=1.5)), noticed.append)
         inbox.add(arrival())
         await inbox.close()
         for urgency in (NORMAL, URGENT):
@@ -50,7 +52,9 @@ async def passes(clock: ManualClock, time_s: float) -> None:
 @story
 async def test_a_raid_is_noticed_once_and_then_once_a_minute() -> None:
     clock, noticed = ManualClock(), list[float]()
-    inbox = ConversationInbox(clock, 1.5, lambda _: noticed.append(clock.monotonic()))
+    inbox = ConversationInbox(
+        clock, live_settings(attention=AttentionConfig(coalesce=1.5)), lambda _: noticed.append(clock.monotonic())
+    )
     for _ in range(12_000):  # two minutes, 100 lines a second
         inbox.add(arrival(talk=True))
         await asyncio.sleep(0)
@@ -63,7 +67,9 @@ async def test_a_raid_is_noticed_once_and_then_once_a_minute() -> None:
 @story
 async def test_what_is_said_to_the_agent_does_not_wait_for_the_end_of_a_flood() -> None:
     clock, noticed = ManualClock(), list[float]()
-    inbox = ConversationInbox(clock, 1.5, lambda _: noticed.append(clock.monotonic()))
+    inbox = ConversationInbox(
+        clock, live_settings(attention=AttentionConfig(coalesce=1.5)), lambda _: noticed.append(clock.monotonic())
+    )
     for _ in range(100):
         inbox.add(arrival(talk=True))
         clock.advance(0.05)
@@ -83,7 +89,9 @@ async def test_what_is_said_to_the_agent_does_not_wait_for_the_end_of_a_flood() 
 def test_nothing_waits_longer_than_its_window(gaps_s: list[float], data: st.DataObject) -> None:
     async def run() -> None:
         clock, noticed = ManualClock(), list[float]()
-        inbox = ConversationInbox(clock, 1.5, lambda _: noticed.append(clock.monotonic()))
+        inbox = ConversationInbox(
+            clock, live_settings(attention=AttentionConfig(coalesce=1.5)), lambda _: noticed.append(clock.monotonic())
+        )
         bounds = []
         for gap_s in gaps_s:
             talk = data.draw(st.booleans())

@@ -20,7 +20,6 @@ from agent.models.anthropic import AnthropicModel
 from agent.models.base import MAX_IMAGE_BYTES, TextPart
 from agent.models.openai import OpenAIModel
 from agent.models.scripted import Script, ScriptedModel
-from gateway.config.models import MediaConfig
 from gateway.core.clock import SystemClock
 from gateway.core.events import Attachment
 from gateway.core.media_types import (
@@ -34,6 +33,7 @@ from gateway.core.media_types import (
 from gateway.core.tool_spec import Image
 from gateway.stream.media import MediaStore
 from tests.kits.gateway import Running, running
+from tests.kits.settings import live_settings
 from tests.kits.stopwatch import Stopwatch
 from tests.servers.model_api import ModelApi
 
@@ -262,7 +262,7 @@ def test_what_does_not_fit_on_the_disk_leaves_no_half_file(tmp_path: Path) -> No
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, old[1]))
     try:
         with pytest.raises(OSError, match="too large"):
-            MediaStore(MediaConfig(), folder, {}, SystemClock())._save(bytes(5_000))
+            MediaStore(live_settings(), folder, {}, SystemClock())._save(bytes(5_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, before)
@@ -270,7 +270,7 @@ def test_what_does_not_fit_on_the_disk_leaves_no_half_file(tmp_path: Path) -> No
 
 
 def test_a_folder_that_cannot_be_read_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    MediaStore(MediaConfig(), tmp_path / ("x" * 300), {}, SystemClock())._remove_old()
+    MediaStore(live_settings(), tmp_path / ("x" * 300), {}, SystemClock())._remove_old()
     assert "File name too long" in caplog.text
 
 

@@ -12,7 +12,6 @@ from typing import Final
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
-from gateway.config.models import MediaConfig
 from gateway.context.conversation import ConversationReader
 from gateway.context.digest import DigestBuilder
 from gateway.core import identity
@@ -24,6 +23,7 @@ from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.gateway.system.test_inner_conversation import LOBBY, PENDING, QUICK, REST, ended
 from tests.kits.channels import story
 from tests.kits.gateway import Running, running
+from tests.kits.settings import live_settings
 from tests.kits.store import heard, judged, opened, said
 
 SECRET = "marzipan"
@@ -101,7 +101,7 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                     clock=ManualClock(),
                     places=PrivacyCache(store, bindings),
                     reader=ConversationReader(
-                        store, who, MediaStore(MediaConfig(), tmp, {}, ManualClock()), redactor=Redactor()
+                        store, who, MediaStore(live_settings(), tmp, {}, ManualClock()), redactor=Redactor()
                     ),
                     is_small_model=lambda: False,
                     is_own=lambda _: True,

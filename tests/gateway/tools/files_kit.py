@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.models.base import ToolResult
-from gateway.config.models import MediaConfig
 from gateway.config.tools import FilesConfig, ToolsConfig
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
@@ -21,6 +20,7 @@ from gateway.stream.media import MediaStore
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.files import FileTools
 from gateway.tools.workspace_fs import AgentFiles, WorkspaceRoot
+from tests.kits.settings import live_settings
 from tests.kits.tools import dispatcher, live_tools
 
 SECRET = "the operator's secret"
@@ -84,7 +84,7 @@ def files(tmp_path: Path, max_bytes: int = 100_000) -> Files:
     path = tmp_path / "files"
     all_files = agent_files(path, max_bytes)
     root = all_files.root("reverie")
-    hands = FileTools(all_files, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))
+    hands = FileTools(all_files, MediaStore(live_settings(), tmp_path / "media", {}, SystemClock()))
     return Files(path, root, dispatcher(tools_of(hands)), outside)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from agent.models.base import MAX_IMAGE_BYTES
-from gateway.config.models import MediaConfig
 from gateway.core.clock import SystemClock
 from gateway.core.tool import THREAD_STOP_S, ToolOutput, run_in_thread, tools_of
 from gateway.core.tool_spec import ToolCall
@@ -20,6 +19,7 @@ from gateway.tools.files import MAX_CONCURRENT_SEARCHES, FileTools
 from gateway.tools.workspace_fs import PathParts, WorkspaceRoot
 from tests.gateway.stream.test_media import png
 from tests.gateway.tools.files_kit import agent_files, files, where
+from tests.kits.settings import live_settings
 from tests.kits.tools import dispatcher
 
 
@@ -95,7 +95,7 @@ def test_a_picture_is_kept_and_shown(tmp_path: Path) -> None:
     assert result.text == "[image a .png, 3x2, 75 bytes] is shown below.".replace("75", str(len(png(3, 2))))
     assert (image.media_type, image.data, image.description) == ("image/png", png(3, 2), shown.about)
     assert (shown.sha256, shown.size_bytes) == (hashlib.sha256(png(3, 2)).hexdigest(), len(png(3, 2)))
-    media = MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock())
+    media = MediaStore(live_settings(), tmp_path / "media", {}, SystemClock())
     assert asyncio.run(media.load_images((shown,))) == (image,), "later prompts show it, too"
 
 
@@ -164,7 +164,9 @@ def test_searches_leave_threads_to_others(tmp_path: Path) -> None:
     all_files = agent_files(tmp_path)
     root = all_files._roots["reverie"] = Watched(tmp_path, 1_000_000)
     (tmp_path / "a.txt").write_text("x\n" * 20_000)
-    hands = dispatcher(tools_of(FileTools(all_files, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))))
+    hands = dispatcher(
+        tools_of(FileTools(all_files, MediaStore(live_settings(), tmp_path / "media", {}, SystemClock())))
+    )
 
     async def story() -> None:
         call = ToolCall(id="1", name="grep", arguments='{"pattern":"^y$"}')

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from agent.view import estimate_tokens
-from gateway.config.models import MediaConfig
 from gateway.config.tools import TOOL_NAMES
 from gateway.core.clock import SystemClock
 from gateway.core.tool import Tool, specs_of, tools_of
@@ -16,6 +15,7 @@ from gateway.stream.media import MediaStore
 from gateway.tools.files import FileTools
 from gateway.tools.registry import built_in_specs
 from tests.gateway.tools.files_kit import agent_files
+from tests.kits.settings import live_settings
 
 FILE_TOOLS = specs_of(FileTools)
 
@@ -24,7 +24,7 @@ FILE_TOOLS = specs_of(FileTools)
 def by_name(tmp_path: Path) -> dict[str, Tool]:
     return {
         tool.spec.name: tool
-        for tool in tools_of(FileTools(agent_files(tmp_path), MediaStore(MediaConfig(), tmp_path, {}, SystemClock())))
+        for tool in tools_of(FileTools(agent_files(tmp_path), MediaStore(live_settings(), tmp_path, {}, SystemClock())))
     }
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.models import MediaConfig
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.stream.media import MediaStore
 from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.convert import MAX_SERVER_TOOLS
 from tests.kits.mcp import OWN, RAW, ROOT, Listening, listening_own, logged, marked, raw, town
+from tests.kits.settings import live_settings
 from tests.kits.stopwatch import Stopwatch
 from tests.kits.tasks import LooseTasks
 
@@ -348,7 +348,7 @@ def test_images_are_kept_and_shown(tmp_path: Path) -> None:
 
     async def story() -> None:
         plan = raw(tools=[tool], results={"draw": {"content": [block] * 6}})
-        async with town({"raw": plan}, media=MediaStore(MediaConfig(), tmp_path, {}, SystemClock())) as at:
+        async with town({"raw": plan}, media=MediaStore(live_settings(), tmp_path, {}, SystemClock())) as at:
             told = await at.call("raw_draw")
             assert [shown.about for shown, _ in told.images] == ["image from mcp raw draw"] * 4
             assert told.text.splitlines()[0].endswith("shown]")
