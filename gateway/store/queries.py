@@ -39,6 +39,11 @@ DUE_OR_AMBIENT_CONVERSATIONS = (
     "SELECT conversation, max(urgency) FROM unread GROUP BY conversation ORDER BY conversation"
 )
 
+UNREAD_URGENCY = "SELECT coalesce(max(urgency), 0) FROM unread WHERE urgency >= 1 AND conversation = ?"
+UNREAD_ROWS = (
+    f"SELECT unread.urgency, {_LOG_COLUMNS} FROM unread INDEXED BY unread_conversation "  # noqa: S608 - constants only
+    "LEFT JOIN log ON log.seq = unread.seq WHERE unread.conversation = ? ORDER BY unread.seq LIMIT ?"
+)
 _SPOKEN = "'direct', 'mention', 'reply', 'alarm'"
 UNREAD_ENTRIES = f"""
 WITH spoken AS (

@@ -11,8 +11,8 @@ from typing import Any, Self, TypeVar, TypeVarTuple
 
 import aiosqlite
 
-from gateway.core.events import ChannelName, ConversationId, MembershipChanged, Message, MessageId, Post
-from gateway.core.facts import ChannelCardPinned, Judgement, PostQueued, Seq
+from gateway.core.events import ChannelName, ConversationId, MembershipChanged, Message, MessageId, Post, Sender
+from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, Judgement, PostQueued, Seq
 from gateway.store import queries
 from gateway.store.projections import NANO_PER_USD
 from gateway.store.queries import LAST
@@ -258,6 +258,16 @@ class StoreReader:
         return UnreadEntries(
             messages=messages, omitted=count - len(messages), upto=Seq(upto), has_changes=bool(changed)
         )
+
+    async def unread_urgency(self, conversation: ConversationId) -> int:
+        """Return the highest urgency of an unread entry there; 0 if there is none, or only ambient talk."""
+        ((urgency,),) = await self._rows(queries.UNREAD_URGENCY, conversation)
+        return int(urgency)
+
+    async def newest_senders(self, conversation: ConversationId, *, before: int, most: int) -> list[Sender]:
+        """Return the senders of the newest messages there before this position, one for each, oldest first."""
+        found = await self.newest_entries(most, before=before, kinds=MESSAGE_KINDS, conversation=conversation)
+        return [entry.fact.sender for entry in found if isinstance(entry.fact, Message)]
 
     async def message_changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[LogEntry]:
         """Return the newest edits and deletions in a conversation with `after` < seq, oldest first."""

@@ -21,7 +21,9 @@ import aiosqlite
 
 from channels.aio import run_to_completion, with_timeout
 from gateway.core.clock import Clock
+from gateway.core.events import ConversationId, Sender
 from gateway.core.facts import FACT, Fact, Seq
+from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import finish_moves
 from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
 from gateway.store.reader import StoreReader, connect_reader, run_in_thread
@@ -34,7 +36,15 @@ from gateway.store.schema import (
     sqlite_uri,
     unreadable_error,
 )
-from gateway.store.types import AppendFailed, AppendResult, LogEntry, NewEntry, StoreClosed, transient_reason
+from gateway.store.types import (
+    AppendFailed,
+    AppendResult,
+    LogEntry,
+    NewEntry,
+    StoreClosed,
+    UnreadEntries,
+    transient_reason,
+)
 
 logger = logging.getLogger("reverie.store")
 
@@ -217,9 +227,10 @@ class LogWriter:
     def __init__(self, connection: aiosqlite.Connection, last: Seq, retry_clock: Clock | None = None) -> None:
         """`retry_clock`: of a patient writer. None: an append that fails is refused at once."""
         self._connection = connection
-        self._last = last
+        self.last = last
+        """The log's last position."""
         self._is_last_unknown = False
-        """True after a failed rollback: `_last` may not be the file's."""
+        """True after a failed rollback: `last` may not be the file's."""
         self._retry_clock = retry_clock
         self._failing: tuple[datetime, float] | None = None
         """Start of the failures, by the wall clock and the monotonic clock. None: the last try succeeded."""
@@ -382,10 +393,10 @@ class LogWriter:
     async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> list[tuple[AppendResult, ...]]:
         if self._is_last_unknown:
             await self._read_last()
-        plan = await run_in_thread(self._connection, commit_batch, batch, self._last)
+        plan = await run_in_thread(self._connection, commit_batch, batch, self.last)
         if plan.rows:
             self.commits += 1
-            self._last = plan.rows[-1].seq
+            self.last = plan.rows[-1].seq
         return plan.answers
 
     async def _roll_back(self) -> None:
@@ -397,7 +408,7 @@ class LogWriter:
     async def _read_last(self) -> None:
         """End the transaction, and read the file's last seq."""
         await self._connection.rollback()
-        self._last = await run_in_thread(self._connection, last_seq)
+        self.last = await run_in_thread(self._connection, last_seq)
         self._is_last_unknown = False
 
 
@@ -447,6 +458,8 @@ class Store(StoreReader):
         self._writing = writing
         self._writer = writer
         self._lock = lock
+        self._active = ActiveConversations(writer.last)
+        self.subscribe(self._active.on_appended)
 
     @classmethod
     async def open(cls, path: Path, clock: Clock, *, patient: bool = False, locked_s: float = 1.0) -> Self:
@@ -491,6 +504,40 @@ class Store(StoreReader):
     def commits(self) -> int:
         """Transactions committed since it was opened."""
         return self._writer.commits
+
+    async def activate(self, conversation: ConversationId) -> None:
+        """Keep in memory what the turns of a conversation ask for, if there is not too much of it.
+
+        `unread_entries`, `unread_urgency` and `newest_senders` cost no trip to the database then.
+        """
+        if (appends := self._active.begin_read(conversation)) is None:
+            return
+        found = None
+        try:
+            found = await run_in_thread(self._reading, read_conversation, conversation)
+        except sqlite3.Error as error:
+            raise self._read_error(error) from error
+        finally:
+            self._active.end_read(conversation, appends, found)
+
+    async def unread_entries(self, conversation: ConversationId, *, most: int, after: int = 0) -> UnreadEntries:
+        """See `StoreReader.unread_entries`."""
+        if (active := self._active.get(conversation)) is not None:
+            return active.unread_entries(most=most, after=after)
+        return await super().unread_entries(conversation, most=most, after=after)
+
+    async def unread_urgency(self, conversation: ConversationId) -> int:
+        """See `StoreReader.unread_urgency`."""
+        if (active := self._active.get(conversation)) is not None:
+            return active.unread_urgency()
+        return await super().unread_urgency(conversation)
+
+    async def newest_senders(self, conversation: ConversationId, *, before: int, most: int) -> list[Sender]:
+        """See `StoreReader.newest_senders`."""
+        active = self._active.get(conversation)
+        if active is not None and (found := active.newest_senders(before=before, most=most)) is not None:
+            return found
+        return await super().newest_senders(conversation, before=before, most=most)
 
     async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
         """Write the entries in one transaction, all or none; return once they are on the disk.
