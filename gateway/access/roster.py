@@ -14,7 +14,7 @@ not be appended does not hold.
 A mask is never made admin or owner. These rules cover all accounts of one person together. An owner of one place has no
 say about an owner of all. Roles that a platform gives are known only for people who wrote there lately.
 
-`ImpersonationCheck` compares the names of senders, `find_person` resolves what an admin wrote, and `ChannelStyle` names
+`find_impersonations` compares the names of senders, `find_person` resolves what an admin wrote; `ChannelStyle` names
 platforms and command prefixes.
 """
 
@@ -56,7 +56,6 @@ from gateway.core.identity import (
     person_key,
     role_of,
 )
-from gateway.core.lru import LruDict
 from gateway.core.text_safety import NameWarning, check_name
 from gateway.store import AppendResult, LogEntry, StoreError, StoreReader
 from gateway.store.projections import current_fact_key
@@ -411,53 +410,25 @@ def _fold_name(name: str) -> str:
 
 COMPARED_MESSAGES: Final = 50
 """Earlier messages whose senders' names are compared."""
-MAX_CACHED_ROOMS: Final = 500
-"""Rooms whose newest senders are cached: reading them costs more than comparing them."""
 
 
-class _RecentSenders(NamedTuple):
-    before: Seq
-    """The senders are those of the messages before this position."""
-    senders: tuple[Sender, ...]
-    """Senders of the newest messages there, oldest first."""
+async def find_impersonations(
+    store: StoreReader, policy: AccessPolicy, messages: Sequence[tuple[Seq, Message]]
+) -> dict[MessageId, NameWarning]:
+    """Return warnings about senders in a room whose names can be mistaken for somebody else's, by message id.
 
-
-class ImpersonationCheck:
-    """Warnings about names in rooms that can be mistaken for somebody else's."""
-
-    def __init__(self, store: StoreReader, policy: AccessPolicy) -> None:
-        self._store = store
-        self._policy = policy
-        self._cache = LruDict[ConversationId, _RecentSenders](MAX_CACHED_ROOMS)
-
-    async def __call__(self, messages: Sequence[tuple[Seq, Message]]) -> dict[MessageId, NameWarning]:
-        """Return the warnings about the senders of these messages, by message id. Oldest first, all of one place.
-
-        None for direct messages, and none for owners and admins: their role is shown beside the name already.
-        """
-        messages = [(seq, message) for seq, message in messages if message.kind != "direct"]
-        if not messages:
-            return {}
-        before = await self._load_senders(messages[0][1].at.conversation, messages[0][0])
-        others = tuple(dict.fromkeys([*before, *(message.sender for _, message in messages)]))
-        found = dict[MessageId, NameWarning]()
-        for _, message in messages:
-            known = role_of(self._policy, message.at, message.sender) in ADMIN_ROLES
-            if not known and (doubted := check_name(message.sender, others)):
-                found[message.id] = doubted
-        return found
-
-    async def _load_senders(self, place: ConversationId, before: Seq) -> tuple[Sender, ...]:
-        """Return the senders of the newest messages before this one.
-
-        Only the end of the log that is new is read again.
-        """
-        kept = self._cache.get(place)
-        known = kept if kept is not None and kept.before <= before else _RecentSenders(Seq(0), ())
-        more = await self._store.newest_entries(
-            COMPARED_MESSAGES, after=max(0, known.before - 1), before=before, kinds=MESSAGE_KINDS, conversation=place
-        )
-        spoke = [one.fact.sender for one in more if isinstance(one.fact, Message)]
-        senders = (*known.senders, *spoke)[-COMPARED_MESSAGES:]
-        self._cache.put(place, _RecentSenders(before, senders))
-        return senders
+    `messages`: oldest first, all of one place. None for direct messages, and none for owners and admins: their role is
+    shown beside the name already.
+    """
+    messages = [(seq, message) for seq, message in messages if message.kind != "direct"]
+    if not messages:
+        return {}
+    first, message = messages[0]
+    before = await store.newest_senders(message.at.conversation, before=first, most=COMPARED_MESSAGES)
+    others = tuple(dict.fromkeys([*before, *(message.sender for _, message in messages)]))
+    found = dict[MessageId, NameWarning]()
+    for _, message in messages:
+        known = role_of(policy, message.at, message.sender) in ADMIN_ROLES
+        if not known and (doubted := check_name(message.sender, others)):
+            found[message.id] = doubted
+    return found

@@ -15,7 +15,7 @@ from agent.brief import PromptLine
 from agent.models.base import MAX_IMAGES, MAX_IMAGES_BYTES
 from agent.prompt import render_line, render_prompt_lines
 from gateway.access.policy import decide
-from gateway.access.roster import ImpersonationCheck
+from gateway.access.roster import find_impersonations
 from gateway.context.history import HistoryView, label_of_turn
 from gateway.core.events import (
     Address,
@@ -151,7 +151,6 @@ class ConversationReader:
         self._access = access_policy
         self._media = media
         self._redactor = redactor
-        self._find_impersonations = ImpersonationCheck(store, access_policy)
 
     async def read_current(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
         """Return the unread messages that still exist, with their newest texts, oldest first."""
@@ -287,7 +286,9 @@ class ConversationReader:
         if any(message.attachments for _, message in messages):
             attached = await self._media.describe_attachments(messages, sees=sees)
         targets = await self._find_reply_targets([one.message for one in current])
-        lookalikes = await self._find_impersonations([(o.seq, o.message) for o in current if not o.notice])
+        lookalikes = await find_impersonations(
+            self._store, self._access, [(o.seq, o.message) for o in current if not o.notice]
+        )
         return tuple(
             RenderedMessage(
                 seq=one.seq,

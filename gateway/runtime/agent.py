@@ -436,7 +436,7 @@ class Agent:
         return await (
             self._digest_builder.pending_urgency()
             if is_inner(conversation)
-            else self._runtime.turn_runner.unread_urgency(conversation)
+            else self._services.store.unread_urgency(conversation)
         )
 
     def turn_handle(self, conversation: ConversationId) -> TurnHandle | None:

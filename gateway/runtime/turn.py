@@ -189,9 +189,10 @@ class TurnRunner:
         if start.is_inner:
             self._digest = await self._digest_source.build()
             return replace(start, digest=self._digest)
+        await self._store.activate(conversation)
         unread = await self._store.unread_entries(conversation, most=MAX_UNREAD_LINES)
         start = replace(start, unread=unread, messages=await self._reader.read_current(unread))
-        if autonomous and start.is_addressed and await self.unread_urgency(conversation) > AMBIENT:
+        if autonomous and start.is_addressed and await self._store.unread_urgency(conversation) > AMBIENT:
             return replace(start, autonomous=False)  # whatever began the turn, a person waits for an answer
         return start
 
@@ -311,10 +312,6 @@ class TurnRunner:
             if outcome.requests:
                 consumed = ConsumedInput(rendered=RenderedInput(), omitted=0, upto=Seq(0))
                 await run_to_completion(self._recorder.write(start, outcome, consumed))
-
-    async def unread_urgency(self, conversation: ConversationId) -> int:
-        """Return the highest urgency still unread there, as of some moment during the call."""
-        return dict(await self._store.due_conversations(AMBIENT + 1)).get(conversation, AMBIENT)
 
 
 class TurnRecorder:

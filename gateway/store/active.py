@@ -83,15 +83,14 @@ class ActiveConversation:
         return found[-most:] if len(found) >= most or self.has_all_senders else None
 
     def apply(self, conversation: ConversationId, entries: Sequence[LogEntry]) -> bool:
-        """Apply the new entries of one append. False: it cannot be done exactly."""
+        """Apply the new entries of one append. False: there is too much."""
         for entry in entries:
             if isinstance(entry.fact, TurnRecord) and entry.conversation is not None:
                 for upto in [upto for place, upto in entry.fact.looked if place == conversation]:
                     self.unread |= {seq: (AMBIENT, row[1]) for seq, row in self.unread.items() if seq <= upto}
             if entry.conversation == conversation:
                 self._apply_entry(entry, entries)
-        is_rewound = any(isinstance(one.fact, ConversationRewound) for one in entries)
-        return not is_rewound and len(self.unread) <= MAX_UNREAD
+        return len(self.unread) <= MAX_UNREAD
 
     def _apply_entry(self, entry: LogEntry, entries: Sequence[LogEntry]) -> None:
         fact = entry.fact
@@ -127,6 +126,16 @@ def is_made_unread(entry: LogEntry) -> bool:
     fact = entry.fact
     has_place = entry.cause is not None and entry.conversation is not None
     return isinstance(fact, Judgement) and fact.fate in ("due", "context") and has_place
+
+
+def _are_consequences_known(entries: Sequence[LogEntry]) -> bool:
+    """Return whether an append makes nothing unread but its own entries, each in one conversation."""
+    seqs, places = {entry.seq for entry in entries}, dict[int | None, ConversationId | None]()
+    return not any(isinstance(entry.fact, ConversationRewound) for entry in entries) and all(
+        entry.cause in seqs and places.setdefault(entry.cause, entry.conversation) == entry.conversation
+        for entry in entries
+        if is_made_unread(entry)
+    )
 
 
 class ActiveConversations:
@@ -168,15 +177,8 @@ class ActiveConversations:
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Apply the new entries of one append."""
-        seqs = {entry.seq for entry in entries}
-        judged = [entry for entry in entries if is_made_unread(entry)]
-        places = dict[int | None, ConversationId | None]()
-        exact = entries[0].seq == self._last + 1 and all(
-            entry.cause in seqs and places.setdefault(entry.cause, entry.conversation) == entry.conversation
-            for entry in judged
-        )
-        self._last = entries[-1].seq
-        if not exact:  # something was written unseen, or it is not known what else it concerns
+        is_next, self._last = entries[0].seq == self._last + 1, entries[-1].seq
+        if not is_next or not _are_consequences_known(entries):
             self._kept.clear()
             self._under_read.clear()
             return

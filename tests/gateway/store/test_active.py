@@ -3,18 +3,29 @@
 import asyncio
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.events import Message, MessageDeleted, MessageEdited, ReactionChanged, Sender, SenderId
-from gateway.core.facts import ConversationRewound, Fact, Judgement, Seq, TurnRecord, UnreadDismissed
-from gateway.store import NewEntry, Store, StoreReader, active
+from gateway.core.events import (
+    ConversationId,
+    Message,
+    MessageDeleted,
+    MessageEdited,
+    ReactionChanged,
+    Sender,
+    SenderId,
+)
+from gateway.core.facts import URGENT, ConversationRewound, Fact, Judgement, Seq, TurnId, TurnRecord, UnreadDismissed
+from gateway.store import NewEntry, Store, StoreReader, UnreadEntries, active
 from tests.kits import strategies
+from tests.kits.channels import story
 from tests.kits.examples import examples
-from tests.kits.store import NOW, opened, place, run
+from tests.kits.store import NOW, heard, opened, place, run, turn
 
 ROOMS = [place("#a").conversation, place("#b").conversation]
 _rooms = st.sampled_from(ROOMS)
@@ -38,12 +49,6 @@ _events: st.SearchStrategy[Fact] = st.one_of(
     strategies.alarms,
     strategies.deliveries,
 )
-_looked = st.lists(st.tuples(_rooms, _near), max_size=2).map(tuple)
-_ends: st.SearchStrategy[Fact] = st.one_of(
-    st.builds(TurnRecord, upto=_near, looked=_looked, usage=strategies.usages, accounts=st.just(())),
-    st.builds(UnreadDismissed, upto=_near),
-    st.builds(ConversationRewound, first=_near, last=_near, again=st.lists(_near, max_size=2).map(tuple)),
-)
 
 
 @st.composite
@@ -59,20 +64,49 @@ def _arrivals(draw: st.DrawFn) -> list[NewEntry]:
 
 _anything = st.builds(
     NewEntry,
-    fact=_ends | _judgements | strategies.facts,
+    fact=_judgements
+    | st.builds(ConversationRewound, first=_near, last=_near, again=st.lists(_near, max_size=2).map(tuple))
+    | strategies.facts,
     at=st.just(NOW),
     conversation=st.none() | _rooms,
     key=st.none() | st.sampled_from("abc"),
     cause=st.none() | _near,
 )
-_appends = st.one_of(
-    _arrivals(),
-    _arrivals(),
-    st.builds(NewEntry, fact=_ends, at=st.just(NOW), conversation=_rooms).map(lambda entry: [entry]),
-    st.lists(_anything, min_size=1, max_size=3),
+
+
+class End(NamedTuple):
+    """End of a turn, or a dismissal."""
+
+    room: ConversationId
+    dismisses: bool
+    back: int
+    """Number of the newest entries of the log that stay unread."""
+    looked: tuple[tuple[ConversationId, int], ...]
+    """Places that the turn looked at, each with such a number."""
+
+    def entries(self, last: int) -> list[NewEntry]:
+        """`last`: the log's last position."""
+        fact: Fact = UnreadDismissed(turn=TurnId(""), upto=Seq(max(0, last - self.back)))
+        if not self.dismisses:
+            ended = turn(self.room).fact
+            assert isinstance(ended, TurnRecord)
+            looked = tuple((place, Seq(max(0, last - back))) for place, back in self.looked)
+            fact = replace(ended, upto=Seq(max(0, last - self.back)), looked=looked)
+        return [NewEntry(fact=fact, at=NOW, conversation=self.room)]
+
+
+_back = st.integers(0, 12)
+_ends = st.builds(
+    End,
+    room=_rooms,
+    dismisses=st.booleans(),
+    back=_back,
+    looked=st.lists(st.tuples(_rooms, _back), max_size=2).map(tuple),
 )
-_steps = st.lists(st.tuples(_appends, st.sets(_rooms)), max_size=12)
+_appends = st.one_of(_arrivals(), _arrivals(), _arrivals(), _ends, st.lists(_anything, min_size=1, max_size=2))
+_steps = st.lists(st.tuples(_appends, st.sets(_rooms)), max_size=15)
 """Appends, each while these rooms become active."""
+Steps = Sequence[tuple[Sequence[NewEntry] | End, set[ConversationId]]]
 
 
 async def compare(store: Store) -> None:
@@ -87,27 +121,44 @@ async def compare(store: Store) -> None:
             assert senders == await StoreReader.newest_senders(store, room, before=before, most=4)
 
 
-async def play(path: Path, steps: Sequence[tuple[Sequence[NewEntry], set[str]]]) -> None:
+async def play(path: Path, steps: Steps) -> None:
     async with await opened(path) as store:
-        for entries, rooms in steps:
+        for appended, rooms in steps:
+            newest = await store.newest_entries(1)
+            entries = appended.entries(newest[0].seq if newest else 0) if isinstance(appended, End) else appended
             await asyncio.gather(store.append(entries), *[store.activate(room) for room in ROOMS if room in rooms])
             await compare(store)
-        for room in ROOMS:
-            await store.activate(room)
-        await compare(store)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(_steps)
-def test_memory_and_tables_agree(steps: list[tuple[list[NewEntry], set[str]]]) -> None:
+def test_memory_and_tables_agree(steps: Steps) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run(play(Path(folder) / "s.db", steps))
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(_steps)
-def test_memory_and_tables_agree_also_at_its_limits(steps: list[tuple[list[NewEntry], set[str]]]) -> None:
+def test_memory_and_tables_agree_also_at_the_limits(steps: Steps) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for name, value in {"MAX_CONVERSATIONS": 1, "MAX_UNREAD": 4, "MAX_SENDERS": 6, "READ_SENDERS": 3}.items():
             patch.setattr(active, name, value)
         run(play(Path(folder) / "s.db", steps))
+
+
+@story
+async def test_an_active_conversation_costs_no_read(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        await store.append(heard(1))
+        await store.activate(ROOMS[0])
+        await store._reading.close()
+        await store.append([*heard(2, urgency=2), *heard(1, room="#b")])
+        await store.activate(ROOMS[0])
+        unread = await store.unread_entries(ROOMS[0], most=9)
+        assert ([one.seq for one in unread.messages], unread.upto) == ([1, 3], 3)
+        assert await store.unread_urgency(ROOMS[0]) == URGENT
+        assert len(await store.newest_senders(ROOMS[0], before=3, most=9)) == 1
+        await store.append([turn(ROOMS[0], 1, 3)])
+        assert await store.unread_entries(ROOMS[0], most=9) == UnreadEntries(messages=(), omitted=0, upto=Seq(0))
+        with pytest.raises(ValueError, match="losed"):
+            await store.unread_entries(ROOMS[1], most=9)
