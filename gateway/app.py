@@ -489,7 +489,7 @@ class _Gateway:
             self.clock,
             self.stats,
             self.redactor,
-            sources=(self.llm_stats, agent_stats, self.tool_stats, self.people.stats),
+            sources=(self.llm_stats, agent_stats, self.tool_stats, self.people.limits.stats),
             outages=self.outages,
             router=ApiRouter(backend, self.event_stream, self._handle_order) if has_api else None,
         )

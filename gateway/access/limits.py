@@ -22,11 +22,14 @@ import asyncio
 import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from agent.cache.prices import ASSUMED_PRICE
 from gateway.access.approval_texts import inline_code
+from gateway.config.models import RateConfig
+from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, Message, Post, PostKey, Sender, SenderId, Usage
 from gateway.core.facts import AMBIENT, URGENT, Judgement, LimitReached, PostQueued, TurnRecord, dedup_key
@@ -37,20 +40,6 @@ from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store import AppendResult, LogEntry, NewEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.store.projections import NANO_PER_USD, spending_shares
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitSettings:
-    """Rates of messages to agents, and daily budgets of the answers."""
-
-    sender: Rate
-    room: Rate
-    agent: Rate
-    sender_usd: float | None = None
-    """Budget per UTC day for the cost caused by people who are no admins. None: no limit, as in the next two."""
-    room_usd: float | None = None
-    agent_usd: float | None = None
-
 
 KEPT_DAYS: Final = 3
 """Days kept at once: a clock that is set wrong for a moment loses no sums."""
@@ -114,6 +103,8 @@ class NoticeThrottle:
 
 LimitKind = Literal["rate", "cost"]
 LimitScope = Literal["sender", "room", "agent"]
+LIMIT_SCOPES: Final[tuple[LimitScope, ...]] = ("agent", "room", "sender")
+"""The widest first."""
 SUBJECT_CHARS: Final = 160
 _NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
     ("rate", "sender"): "You write to me faster than I can answer. I go on reading, and will answer again in a while.",
@@ -147,14 +138,19 @@ def format_limit_notice(hit: LimitHit) -> str:
     return _NOTICES[hit.limit, hit.scope]
 
 
-def format_limit_report(hit: LimitHit, place: ConversationId) -> str:
+def limit_report_key(fact: LimitReached, at: datetime) -> str:
+    """Return the key of the notice for owners: the same for one limit on one day."""
+    return _daily_key(LimitHit(fact.limit, fact.whose, fact.subject, fact.rule), at.date().isoformat())
+
+
+def format_limit_report(fact: LimitReached, place: ConversationId) -> str:
     """Return the notice for owners, in Markdown.
 
     Names of people and places are untrusted, so they are shown as code.
     """
-    subject, where = inline_code(hit.subject, SUBJECT_CHARS), inline_code(place, SUBJECT_CHARS)
+    subject, where = inline_code(fact.subject, SUBJECT_CHARS), inline_code(place, SUBJECT_CHARS)
     return (
-        f"The {hit.scope} {subject} has reached a limit ({hit.rule}), in {where}. What comes beyond it is read, and "
+        f"The {fact.whose} {subject} has reached a limit ({fact.rule}), in {where}. What comes beyond it is read, and "
         "not answered. I say this once a day."
     )
 
@@ -188,28 +184,11 @@ class _TakenTokens(NamedTuple):
 class UsageLimiter:
     """Limits of all channels. Runs on the event loop only."""
 
-    def __init__(
-        self,
-        settings: LimitSettings,
-        clock: Clock,
-        policy: AccessPolicy,
-        *,
-        tell: Callable[[str, str], None] = lambda _key, _text: None,
-        stats: LimitStats | None = None,
-    ) -> None:
-        """`tell`: sends a text to owners, with its key (`OwnerNotifier.notify`). Returns at once."""
-        self._clock = clock
-        self._policy = policy
-        self._tell = tell
-        self.stats = stats or LimitStats()
-        rates: dict[LimitScope, Rate] = {"agent": settings.agent, "room": settings.room, "sender": settings.sender}
-        self._rates: Mapping[LimitScope, TokenBuckets] = {scope: TokenBuckets(rate) for scope, rate in rates.items()}
-        self._usd = _budgets_usd(settings)
-        self._costs: Mapping[LimitScope, DailyCosts] = {
-            "agent": DailyCosts(),
-            "room": DailyCosts(),
-            "sender": DailyCosts(),
-        }
+    def __init__(self, live: LiveSettings, clock: Clock, policy: AccessPolicy) -> None:
+        self._live, self._clock, self._policy = live, clock, policy
+        self.stats = LimitStats()
+        self._buckets = {scope: TokenBuckets(self._rate(scope)) for scope in LIMIT_SCOPES}
+        self._costs = {scope: DailyCosts() for scope in LIMIT_SCOPES}
         self._reserved: dict[ConversationId, dict[tuple[LimitScope, str], int]] = {}
         """Billionths of a dollar reserved for the requests of the turn that runs in each conversation."""
         self._budget_freed = asyncio.Event()
@@ -217,16 +196,25 @@ class UsageLimiter:
         self._notices = TokenBuckets(NOTICE_RATE)
         self._notice_throttle = NoticeThrottle()
         self._reported = LruDict[str, None]()
-        """Limits that owners were notified of, by name and day."""
+        """Limits that are in the log, by name and day."""
         self._taken = LruDict[str, _TakenTokens]()
         """Tokens of messages that are not in the log yet, by dedup key."""
 
-    def update(self, settings: LimitSettings) -> None:
-        """Use these limits from now on; spent money and taken tokens stay so. Returns at once."""
-        for scope, buckets in self._rates.items():
-            buckets.set_rate(getattr(settings, scope))
-        self._usd = _budgets_usd(settings)
-        self._notify_freed()
+    def _rate(self, scope: LimitScope) -> Rate:
+        rates = self._live.settings.access.rates
+        now: RateConfig = {"agent": rates.agent, "room": rates.room, "sender": rates.sender}[scope]
+        return Rate(now.burst, now.per_minute)
+
+    def _rated(self, scope: LimitScope) -> TokenBuckets:
+        """Return the buckets at the rate of the settings in force; taken tokens stay taken."""
+        buckets, rate = self._buckets[scope], self._rate(scope)
+        if buckets.rate != rate:
+            buckets.set_rate(rate)
+        return buckets
+
+    def _budget_usd(self, scope: LimitScope) -> float | None:
+        budgets = self._live.settings.access.budgets
+        return {"agent": budgets.agent_usd, "room": budgets.room_usd, "sender": budgets.sender_usd}[scope]
 
     async def load(self, reader: StoreReader) -> None:
         """Read from the log what was spent and announced today. Call it once, before any message is accepted."""
@@ -378,11 +366,11 @@ class UsageLimiter:
 
     def _exceeds_budget(self, scope: LimitScope, subjects: Sequence[str], nano: int, aside: int = 0) -> bool:
         """Return whether this additional cost exceeds today's budget."""
-        usd = self._usd[scope]
+        usd = self._budget_usd(scope)
         return usd is not None and self._costs[scope].total(self._today(), subjects) + aside + nano > usd * NANO_PER_USD
 
     def _build_budget_hit(self, scope: LimitScope, subjects: Sequence[str]) -> LimitHit:
-        return LimitHit("cost", scope, subjects[0], f"access.budgets.{scope}_usd: ${self._usd[scope]:g} a day")
+        return LimitHit("cost", scope, subjects[0], f"access.budgets.{scope}_usd: ${self._budget_usd(scope):g} a day")
 
     def _take(self, at: Address, sender: Sender, role: str, agent: str) -> "_TakenTokens | LimitHit":
         """Take the tokens for a message that is to be answered, or return the limit that was reached."""
@@ -395,9 +383,9 @@ class UsageLimiter:
         return _TakenTokens(
             now_s,
             [
-                (self._rates[scope], subject)
+                (self._buckets[scope], subject)
                 for scope, subject in subjects.items()
-                if self._rates[scope].take(subject, now_s)
+                if self._rated(scope).take(subject, now_s)
             ],
         )
 
@@ -424,8 +412,8 @@ class UsageLimiter:
     def _find_rate_hit(self, subjects: Mapping[LimitScope, str], now_s: float) -> LimitHit | None:
         """Return the widest limit that is reached: in a raid that is the room's, and not one for each sender."""
         for scope, subject in subjects.items():
-            if not self._rates[scope].has_token(subject, now_s):
-                return LimitHit("rate", scope, subject, f"access.rates.{scope}: {self._rates[scope].rate}")
+            if not self._rated(scope).has_token(subject, now_s):
+                return LimitHit("rate", scope, subject, f"access.rates.{scope}: {self._rate(scope)}")
         return None
 
     def _refuse(self, message: Message, judged: Judgement, hit: LimitHit) -> LimitDecision:
@@ -458,13 +446,11 @@ class UsageLimiter:
         if with_notice:
             self.stats.count_notice()
             self._notice_throttle.record(_room_key(Address.parse(place)), hit.key(day), self._clock.monotonic())
-        if _daily_key(hit, day) not in self._reported:
-            self._reported.put(_daily_key(hit, day), None)
-            self._tell(_daily_key(hit, day), format_limit_report(hit, place))
+        self._reported.put(_daily_key(hit, day), None)
 
     def _was_free_since(self, hit: LimitHit, since_s: float) -> bool:
         """Return whether the limit was free in between. Money spent on a day stays spent."""
-        return hit.limit == "rate" and self._rates[hit.scope].was_full_since(hit.subject, since_s)
+        return hit.limit == "rate" and self._buckets[hit.scope].was_full_since(hit.subject, since_s)
 
     def _record_turn_costs(self, entry: LogEntry, turn: TurnRecord) -> None:
         if entry.conversation is None:
@@ -494,10 +480,6 @@ class UsageLimiter:
 
 def _to_nano_usd(usd: float) -> int:
     return round(min(usd, 1e6) * NANO_PER_USD)
-
-
-def _budgets_usd(settings: LimitSettings) -> Mapping[LimitScope, float | None]:
-    return {"agent": settings.agent_usd, "room": settings.room_usd, "sender": settings.sender_usd}
 
 
 def _assumed_nano_usd(usage: Usage) -> int:

@@ -12,9 +12,21 @@ from typing import Final, Literal, NamedTuple
 
 from channels.base import CanSetCommandMenus, Channel
 from gateway.access.channel_lookup import ChannelLookup
+from gateway.access.limits import format_limit_report, limit_report_key
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName, Command, Message, Post, PostKey, RoomId, Sender, SenderId
-from gateway.core.facts import OPERATOR_CHANNEL, Fact, IdentityLinked, PostQueued, RoleAssigned
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Command,
+    ConversationId,
+    Message,
+    Post,
+    PostKey,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.core.facts import OPERATOR_CHANNEL, Fact, IdentityLinked, LimitReached, PostQueued, RoleAssigned
 from gateway.core.identity import AccessPolicy, identify
 from gateway.core.lru import LruDict
 from gateway.store import LogEntry, NewEntry, Store
@@ -97,6 +109,13 @@ class OwnerNotifier:
                 and (self._owner_chat is None or chat.at.channel != OPERATOR_CHANNEL)
             ):
                 self._owner_chat = chat
+
+    def on_limits_reached(self, entries: Sequence[LogEntry]) -> None:
+        """Report limits that were reached, each once a day."""
+        for entry in entries:
+            if isinstance(entry.fact, LimitReached):
+                place = entry.conversation or ConversationId("")
+                self.notify(limit_report_key(entry.fact, entry.at), format_limit_report(entry.fact, place))
 
     def notify(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
         """Post this text to owners once a UTC day for each key. Markdown, not blank. Returns at once.

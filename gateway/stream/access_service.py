@@ -30,7 +30,6 @@ from gateway.core.facts import (
     TurnRecord,
 )
 from gateway.core.identity import AccessPolicy
-from gateway.core.metrics import LimitStats
 from gateway.store import LogEntry, Store
 from gateway.stream import policies
 from gateway.stream.routing import CommandPrefixes, make_private_address_lookup, make_space_lookup
@@ -85,18 +84,12 @@ class AccessService:
             tasks=tasks,
             with_titles=with_titles,
         )
-        self.stats = LimitStats()
-        self.limits = UsageLimiter(
-            policies.build_limit_settings(live.settings),
-            clock,
-            self.policy,
-            tell=self.owner_notifier.notify,
-            stats=self.stats,
-        )
+        self.limits = UsageLimiter(live, clock, self.policy)
         self.command_menus = CommandMenuPublisher(self.policy, channels)
         store.subscribe(self.roster.on_appended, *ROSTER_FACTS)
         store.subscribe(self.command_menus.on_appended, RoleAssigned, IdentityLinked)
         store.subscribe(self.owner_notifier.on_appended, Message, Command)
+        store.subscribe(self.owner_notifier.on_limits_reached, LimitReached)
         store.subscribe(self.limits.on_appended, TurnRecord, LimitReached, PostQueued, Message)
         access_notifier = AccessNotifier(self.policy, join, leave)
         store.subscribe(access_notifier.on_appended, PostQueued, RoomAccessChanged, DeliveryReport)
@@ -105,7 +98,6 @@ class AccessService:
 
     def _apply_settings(self, new: Settings) -> None:
         self.policy.update_from(policies.build_access_policy(new))
-        self.limits.update(policies.build_limit_settings(new))
         self.command_menus.refresh()
 
     async def load(self) -> None:

@@ -5,7 +5,6 @@ from datetime import time
 from zoneinfo import ZoneInfo
 
 from agent import signals
-from gateway.access.limits import LimitSettings
 from gateway.config.models import Settings
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.facts import AMBIENT, LOW, NORMAL, OPERATOR_CHANNEL, URGENT, inner_conversation
@@ -19,7 +18,6 @@ from gateway.core.identity import (
     RoleGrant,
     normalize_person_key,
 )
-from gateway.core.ratelimit import Rate
 from gateway.stream import attention
 from gateway.stream.attention import SaliencePolicy, Urgency
 from gateway.stream.presence import PresencePolicy, SleepHours
@@ -62,19 +60,6 @@ def build_access_policy(settings: Settings) -> AccessPolicy:
 
 def _make_agent_lookup(bound: Bindings) -> Callable[[Address], str]:
     return lambda at: bound.find(at).agent
-
-
-def build_limit_settings(settings: Settings) -> LimitSettings:
-    """Build the rates and budgets."""
-    rates, budgets = settings.access.rates, settings.access.budgets
-    return LimitSettings(
-        sender=Rate(rates.sender.burst, rates.sender.per_minute),
-        room=Rate(rates.room.burst, rates.room.per_minute),
-        agent=Rate(rates.agent.burst, rates.agent.per_minute),
-        sender_usd=budgets.sender_usd,
-        room_usd=budgets.room_usd,
-        agent_usd=budgets.agent_usd,
-    )
 
 
 def build_attention_policy(settings: Settings) -> attention.AttentionPolicy:

@@ -6,13 +6,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.access.limits import LimitDecision, LimitSettings, UsageLimiter
+from gateway.access.limits import LimitDecision, UsageLimiter, format_limit_report, limit_report_key
+from gateway.config.models import AccessConfig, LlmConfig, Settings
+from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId, ThreadId
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+    ThreadId,
+)
 from gateway.core.facts import Fact, Judgement, LimitReached, PostQueued, dedup_key
 from gateway.core.identity import AccessPolicy, RosterState
 from gateway.core.ratelimit import Rate
-from gateway.store import AppendResult, NewEntry, Store, rebuild
+from gateway.store import AppendResult, LogEntry, NewEntry, Store, rebuild
 from tests.kits.store import account, run, spent
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -22,8 +34,14 @@ FREE = Rate(0, 0.0)
 Kind = Literal["direct", "mention", "reply", "room"]
 
 
-def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: float) -> LimitSettings:
-    return LimitSettings(sender=sender, room=room, agent=agent, **usd)
+def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: float | None) -> LiveSettings:
+    rates = {"sender": sender, "room": room, "agent": agent}
+    budgets = {"sender_usd": None, "room_usd": None, "agent_usd": None} | usd
+    access = AccessConfig.model_validate(
+        {"rates": {name: one._asdict() for name, one in rates.items()}, "budgets": budgets}
+    )
+    llm = LlmConfig.model_construct(providers={}, models={})
+    return LiveSettings(Settings.model_construct(access=access, agents=(), llm=llm))
 
 
 def policy(known: Callable[[], RosterState] = RosterState) -> AccessPolicy:
@@ -65,13 +83,29 @@ class House:
     """One process of the gateway: its limits on its store."""
 
     def __init__(
-        self, store: Store, clock: ManualClock, allowed: LimitSettings, known: Callable[[], RosterState] = RosterState
+        self, store: Store, clock: ManualClock, allowed: LiveSettings, known: Callable[[], RosterState] = RosterState
     ) -> None:
         self.store = store
         self.clock = clock
         self.told: list[tuple[str, str]] = []
-        self.limits = UsageLimiter(allowed, clock, policy(known), tell=lambda key, text: self.told.append((key, text)))
+        """Keys and texts of the notices for owners. A limit that is in the log already is told no more that day."""
+        self._limits_told: set[str] = set()
+        self.limits = UsageLimiter(allowed, clock, policy(known))
         store.subscribe(self.limits.on_appended)
+        store.subscribe(self._tell, LimitReached)
+
+    async def load(self) -> None:
+        before = await self.store.entries(kinds=["limited"], limit=100_000)
+        self._limits_told = {limit_report_key(one.fact, one.at) for one in before if isinstance(one.fact, LimitReached)}
+        await self.limits.load(self.store)
+
+    def _tell(self, entries: Sequence[LogEntry]) -> None:
+        for one in entries:
+            assert isinstance(one.fact, LimitReached)
+            key = limit_report_key(one.fact, one.at)
+            if key not in self._limits_told:
+                self.told.append((key, format_limit_report(one.fact, one.conversation or ConversationId(""))))
+            self._limits_told.add(key)
 
     async def take(self, message: Message, role: str = "guest") -> LimitDecision:
         verdict = self.limits.check(message, judged(message, role), AGENT)
@@ -136,7 +170,7 @@ class Home:
 
     def lives(
         self,
-        allowed: LimitSettings,
+        allowed: LiveSettings,
         *stories: Callable[[House], Coroutine[Any, Any, None]],
         known: Callable[[], RosterState] = RosterState,
     ) -> None:
@@ -145,7 +179,7 @@ class Home:
         async def live(story: Callable[[House], Coroutine[Any, Any, None]]) -> None:
             async with await Store.open(self.path, self.clock) as store:
                 house = House(store, self.clock, allowed, known)
-                await house.limits.load(store)
+                await house.load()
                 await story(house)
 
         for story in stories:

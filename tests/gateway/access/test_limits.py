@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.access.limits import NOTICE_RATE, QUIET_S, LimitSettings, UsageLimiter
+from gateway.access.limits import NOTICE_RATE, QUIET_S, UsageLimiter
+from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message, MessageId, Sender, SenderId
 from gateway.core.facts import Judgement, PostQueued, dedup_key
@@ -18,9 +19,7 @@ from gateway.core.ratelimit import Rate
 from gateway.core.redaction import Redactor
 from gateway.ops.server import build_pages
 from gateway.store import Store, StoreError
-from gateway.stream import policies
 from tests.gateway.access.limits_kit import AGENT, CHANNEL, NOON, Home, House, entries, judged, most, policy, said
-from tests.kits.gateway import settings
 from tests.kits.store import Fate, Urgency, account, spent
 
 Story = Callable[[House], Coroutine[Any, Any, None]]
@@ -28,7 +27,7 @@ SENDER, ROOM = Rate(2, 6.0), Rate(3, 60.0)
 DAY_S = 86_400.0
 
 
-def lives(tmp: Path, allowed: LimitSettings, *stories: Story, **more: Any) -> None:
+def lives(tmp: Path, allowed: LiveSettings, *stories: Story, **more: Any) -> None:
     Home(tmp).lives(allowed, *stories, **more)
 
 
@@ -521,15 +520,6 @@ def test_limits_are_counted_for_prometheus(tmp_path: Path) -> None:
         assert "reverie_limit_notices_total 1" in lines
 
     lives(tmp_path, most(sender=SENDER), story)
-
-
-def test_the_settings_say_how_much(tmp_path: Path) -> None:
-    rate = {"burst": 1, "per_minute": 0.5}
-    budgets = {"sender_usd": 0.25, "room_usd": 3}
-    said_ = settings(tmp_path, access={"dm": "open", "rates": {"room": rate}, "budgets": budgets})
-    allowed = policies.build_limit_settings(said_)
-    assert (allowed.sender, allowed.room, allowed.agent) == (Rate(200, 30.0), Rate(1, 0.5), Rate(1000, 300.0))
-    assert (allowed.sender_usd, allowed.room_usd) == (0.25, 3.0)
 
 
 def test_a_notice_has_the_same_name_each_time() -> None:

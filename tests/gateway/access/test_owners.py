@@ -12,7 +12,7 @@ import pytest
 from gateway.access.owners import MAX_POSTS_PER_KIND, MORE_TEXT, OwnerNotifier
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Command, EventId, MessageId, RoomId, Sender, SenderId
-from gateway.core.facts import OPERATOR_CHANNEL, Fact, PostQueued, dedup_key
+from gateway.core.facts import OPERATOR_CHANNEL, Fact, LimitReached, PostQueued, dedup_key
 from gateway.core.identity import AccessPolicy, RoleGrant, RosterState
 from gateway.store import NewEntry, Store, rebuild
 from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
@@ -108,6 +108,24 @@ def test_owners_are_told_where_the_operator_wants_it(tmp_path: Path) -> None:
         )
 
     lives(tmp_path, story, to=HERE)
+
+
+def test_a_limit_that_is_reached_is_told_once_a_day_over_a_restart(tmp_path: Path) -> None:
+    async def story(told: Told) -> None:
+        told.store.subscribe(told.owners.on_limits_reached, LimitReached)
+        fact = LimitReached(limit="rate", whose="room", subject="irc.test:#a", rule="access.rates.room")
+        for _ in range(2):
+            await told.store.append([NewEntry(fact=fact, at=told.clock.now(), conversation=HERE.conversation)])
+        async with asyncio.timeout(20):
+            while not await told.all_said():
+                await asyncio.sleep(0)
+            await told.owners.notify_and_wait("after", "after it")
+        assert [text.partition(" has")[0] for _, text in await told.all_said()] == [
+            "The room `irc.test:#a`",
+            "after it",
+        ]
+
+    lives(tmp_path, story, story, to=HERE)
 
 
 def test_else_in_the_direct_chat_that_a_verified_owner_used_last(tmp_path: Path) -> None:

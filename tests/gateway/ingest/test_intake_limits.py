@@ -41,7 +41,7 @@ class House:
         self.posted = posts_of(store)
         made = settings(tmp, **more)
         who = policies.build_access_policy(made)
-        self.limits = UsageLimiter(policies.build_limit_settings(made), clock, who)
+        self.limits = UsageLimiter(LiveSettings(made), clock, who)
         store.subscribe(self.limits.on_appended)
         parts = IntakeServices(
             live=LiveSettings(made),
