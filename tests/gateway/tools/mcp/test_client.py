@@ -12,12 +12,22 @@ import pytest
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.stream.media import MediaStore
-from gateway.tools.mcp.client import McpServers
+from gateway.tools.mcp.client import START_TIMEOUT_S, McpServers
+from gateway.tools.mcp.connection import SEND_GRACE_S
 from gateway.tools.mcp.convert import MAX_SERVER_TOOLS
 from tests.kits.mcp import OWN, RAW, ROOT, Listening, listening_own, logged, marked, raw, town
 from tests.kits.settings import live_settings
 from tests.kits.stopwatch import Stopwatch
 from tests.kits.tasks import LooseTasks
+
+PATIENCE_S = 4.0
+"""How long a call may take here: a busy machine answers within it, and who does not answer takes all of it."""
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call waits for a server that starts again, however busy the machine is."""
+    monkeypatch.setattr("gateway.tools.mcp.client.DOWN_WAIT_S", 25.0)
 
 
 def own(directory: Path) -> dict[str, object]:
@@ -55,6 +65,7 @@ def test_a_changed_list_is_fetched_from_servers_of_old() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_server_that_dies_in_a_call_is_there_for_the_next(tmp_path: Path) -> None:
     async def story() -> None:
         async with town({"own": own(tmp_path)}) as at:
@@ -70,10 +81,10 @@ def test_a_server_that_dies_in_a_call_is_there_for_the_next(tmp_path: Path) -> N
 
 def test_a_call_that_takes_too_long_is_cancelled_there(tmp_path: Path) -> None:
     async def story() -> None:
-        async with town({"own": {**own(tmp_path), "timeout": 1.0}}) as at:
+        async with town({"own": {**own(tmp_path), "timeout": PATIENCE_S}}) as at:
             late = await at.call("own_slow", seconds=60)
             assert late.is_error
-            assert "did not answer within 1 s" in late.text
+            assert f"did not answer within {PATIENCE_S:g} s" in late.text
             await there(tmp_path / "cancelled")
             assert (await at.call("own_slow", seconds=0)).text == "at last"
             assert [one.state for one in at.servers.describe()] == ["up"]  # it answers, so it is left alone
@@ -96,11 +107,11 @@ def test_a_turn_that_is_interrupted_cancels_its_call(tmp_path: Path) -> None:
 
 def test_the_same_at_an_address(tmp_path: Path) -> None:
     async def story(server: Listening) -> None:
-        async with town({"own": {"url": server.url, "timeout": 2.0}}) as at:
+        async with town({"own": {"url": server.url, "timeout": PATIENCE_S}}) as at:
             assert (await at.call("own_grow")).text == "grown"
             await at.until_listed("mcp_own_extra")
             assert (await at.call("own_extra")).text == "I am new"
-            assert "did not answer within 2 s" in (await at.call("own_slow", seconds=60)).text
+            assert f"did not answer within {PATIENCE_S:g} s" in (await at.call("own_slow", seconds=60)).text
             await there(tmp_path / "cancelled")
             calling = asyncio.create_task(at.call("own_slow", seconds=60))
             await asyncio.sleep(0)
@@ -122,8 +133,8 @@ def test_a_server_that_hangs_is_started_again() -> None:
     """It has to be killed: it reads nothing any more, and its standard input is no way to tell it."""
 
     async def story() -> None:
-        async with town({"raw": {**raw(), "timeout": 1.0}}) as at:
-            assert "did not answer within 1 s" in (await at.call("raw_forever")).text
+        async with town({"raw": {**raw(), "timeout": PATIENCE_S}}) as at:
+            assert f"did not answer within {PATIENCE_S:g} s" in (await at.call("raw_forever")).text
             await at.until("down")
             await at.until("up")
             assert (await at.call("raw_echo", a=1)).text == '{"a": 1}'
@@ -137,7 +148,7 @@ def test_a_server_that_does_not_read_holds_nobody_up() -> None:
             with Stopwatch() as watch:
                 told = await asyncio.gather(*(at.call("raw_echo", text="x" * 900_000) for _ in range(4)))
             assert all(one.is_error for one in told)
-            assert watch.seconds < 5
+            assert watch.seconds < 3 * (1.0 + SEND_GRACE_S), "none of the four waits for the one before"
 
     asyncio.run(story())
 
@@ -147,10 +158,16 @@ def test_a_server_that_never_answers_is_down(how: dict[str, str], caplog: pytest
     async def story() -> None:
         clock = ManualClock()
         async with town({"raw": raw(**how)}, clock=clock, wait_s=0) as at:
-            for _ in range(8):
-                await asyncio.sleep(0.1)
-                assert at.servers.describe()[0].state in ("starting", "down")
-                clock.advance(60)
+            for _ in range(3):  # it stays so, however often it is started
+                async with asyncio.timeout(120):
+                    while not marked(at.mark):
+                        clock.advance(5)  # the pause before it is started again
+                        await asyncio.sleep(0.01)
+                    (pid, *_) = marked(at.mark)
+                    while pid in marked(at.mark):
+                        assert at.servers.describe()[0].state in ("starting", "down")
+                        clock.advance(60)
+                        await asyncio.sleep(0.01)
             (state,) = at.servers.describe()
             assert (state.state, state.why) == ("down", "it did not come up within 60 s")
             assert at.servers.tools == ()
@@ -177,13 +194,19 @@ def test_a_program_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
         async with town({"none": {"command": ["/nowhere/at-all", "--token=hush"]}}, clock=clock) as at:
             (state,) = at.servers.describe()
             assert (state.state, state.why) == ("down", "/nowhere/at-all cannot be started: No such file or directory")
-            for _ in range(50):
-                clock.advance(60)
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(120):
+                while len(down()) < 20:
+                    tries = len(down())
+                    clock.advance(60)
+                    while len(down()) == tries:
+                        await asyncio.sleep(0.01)
+
+    def down() -> list[str]:
+        return [line for line in logged(caplog) if "is down" in line]
 
     asyncio.run(story())
     assert len(logged(caplog, logging.WARNING)) == 1
-    assert 20 <= len([line for line in logged(caplog) if "is down" in line]) <= 51
+    assert len(down()) == 20, "one attempt for each pause"
     assert "hush" not in caplog.text
 
 
@@ -350,13 +373,14 @@ def test_images_are_kept_and_shown(tmp_path: Path) -> None:
         plan = raw(tools=[tool], results={"draw": {"content": [block] * 6}})
         async with town({"raw": plan}, media=MediaStore(live_settings(), tmp_path, {}, SystemClock())) as at:
             told = await at.call("raw_draw")
-            assert [shown.about for shown, _ in told.images] == ["image from mcp raw draw"] * 4
+            assert [shown.about for shown, _ in told.images] == ["[image image from mcp raw draw, 1x1, 70 bytes]"] * 4
             assert told.text.splitlines()[0].endswith("shown]")
             assert told.text.splitlines()[5].endswith("cannot be shown here]")
 
     asyncio.run(story())
 
 
+@pytest.mark.usefixtures("patient")
 def test_what_a_server_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
     async def story() -> None:
         async with town({"own": own(tmp_path)}) as at:
@@ -391,8 +415,7 @@ def test_nothing_waits_for_a_server(tmp_path: Path) -> None:
             async with town({"own": own(tmp_path), "raw": raw(initialize="ignore")}, wait_s=0.0) as at:
                 assert [one.state for one in at.servers.describe()] == ["starting", "starting"]
                 assert at.servers.tools == ()
-                assert watch.seconds < 1
-        assert watch.seconds < 5
+        assert watch.seconds < START_TIMEOUT_S / 2
 
     asyncio.run(story())
 
