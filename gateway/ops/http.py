@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Protocol
 from urllib.parse import parse_qsl, unquote
 
 JSON_TYPE = "application/json"
@@ -53,16 +52,6 @@ class StreamingHttpResponse:
     content_type: str
     chunks: Callable[[], AsyncGenerator[bytes]]
     """Start the stream. Each chunk is written unchanged; the generator is closed when the client is gone."""
-
-
-class HttpHandler(Protocol):
-    """The site that a server serves. Called on the event loop."""
-
-    async def check_request(self, head: HttpRequestHead) -> HttpResponse | None:
-        """Return the response to a request that is decided without its body; None: read the body and call `respond`."""
-
-    async def respond(self, head: HttpRequestHead, body: bytes) -> HttpResponse | StreamingHttpResponse:
-        """Return the response. An exception ends this request only."""
 
 
 class HttpProblem(Exception):

@@ -32,7 +32,6 @@ from gateway.ops.health import OutageMonitor, run_heartbeat
 from gateway.ops.http import (
     JSON_TYPE,
     Headers,
-    HttpHandler,
     HttpProblem,
     HttpRequestHead,
     HttpResponse,
@@ -89,7 +88,7 @@ METRICS_PATH: Final = "/metrics"
 
 
 class OpsSite:
-    """Pages, dashboard and API under one host. Implements `gateway.ops.http.HttpHandler`."""
+    """Pages, dashboard and API under one host."""
 
     def __init__(self, pages: PageFactories, config: OpsConfig, clock: Clock, router: ApiRouter | None = None) -> None:
         """`router` is there if the configuration has a token."""
@@ -101,6 +100,7 @@ class OpsSite:
         """Requests with a wrong token, or without one where it is needed."""
 
     async def check_request(self, head: HttpRequestHead) -> HttpResponse | None:
+        """Return the response to a request that is decided without its body; None: read the body and call `respond`."""
         path = head.path
         if path not in _PUBLIC_PATHS and (elsewhere := reject_unknown_host(head, self._host, self._names)) is not None:
             return elsewhere
@@ -121,6 +121,7 @@ class OpsSite:
         return None
 
     async def respond(self, head: HttpRequestHead, body: bytes) -> HttpResponse | StreamingHttpResponse:
+        """Return the response to a checked request. An exception ends this request only."""
         if head.path in self._pages:
             return self._pages[head.path]()
         if head.path in load_assets():
@@ -219,11 +220,11 @@ _DEFAULT_CSP = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 
 class OpsServer:
     """HTTP server of one site on one port."""
 
-    def __init__(self, host: str, port: int, site: HttpHandler) -> None:
+    def __init__(self, host: str, port: int, site: OpsSite) -> None:
         """`port` 0: any free port; `port` holds its number after `start`."""
         self._host = host
         self.port = port
-        self._handler = site
+        self._site = site
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._streams: set[asyncio.Task[None]] = set()
@@ -314,13 +315,13 @@ class OpsServer:
         self, http: h11.Connection, reader: asyncio.StreamReader, head: HttpRequestHead
     ) -> HttpResponse | StreamingHttpResponse:
         async with asyncio.timeout(RESPONSE_TIMEOUT_S):
-            refused = await self._handler.check_request(head)
+            refused = await self._site.check_request(head)
         if refused is not None:
             return refused
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             body = await _read_body(http, reader, head)
         async with asyncio.timeout(RESPONSE_TIMEOUT_S):
-            return await self._handler.respond(head, body)
+            return await self._site.respond(head, body)
 
 
 async def _next_event(http: h11.Connection, reader: asyncio.StreamReader) -> object:

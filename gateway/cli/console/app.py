@@ -1,8 +1,8 @@
 """The Textual application: widgets, key bindings, orders to the gateway, help screen and style.
 
 `ConsoleLayout` has the parts of the screen: three panes (`PaneView` draws a `Pane`), the input (`Prompt`), the status
-rows and the key row. `ConsoleActions` sends what the operator types and orders; results and refusals are shown in the
-panes. `ConsoleApp` connects them with the event stream.
+rows and the key row. `ConsoleApp` feeds them from the event stream and sends what the operator types and orders;
+results and refusals are shown in the panes.
 
 Texts arrive as rows of styled spans and become `Segment` objects, so nothing is interpreted as markup. Colours are the
 terminal's own sixteen on its own background, without blue and yellow, so that they are readable on dark and light ones;
@@ -11,12 +11,13 @@ whatever a colour says is also said by words or signs.
 
 import asyncio
 import contextlib
+import random
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import lru_cache, partial
-from typing import ClassVar, Final
+from functools import lru_cache
+from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
@@ -34,8 +35,9 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
+from channels.aio import Backoff
 from channels.text import clean_text
-from gateway.cli.console.client import ApiUnavailable, ConsoleApiError, GatewayApiClient, listen_with_reconnect
+from gateway.cli.console.client import ApiUnavailable, ConsoleApiError, GatewayApiClient
 from gateway.cli.console.launch import GatewayProcess
 from gateway.cli.console.model import (
     ALL_CONVERSATIONS,
@@ -47,7 +49,6 @@ from gateway.cli.console.model import (
     ConsoleConnection,
     ConsoleModel,
     InputHistory,
-    LocalCommand,
     complete_input,
     find_completions,
     format_usage,
@@ -377,93 +378,6 @@ class ConsoleLayout(Vertical):
         )
 
 
-class ConsoleActions:
-    """Messages and orders of the operator."""
-
-    def __init__(self, api: GatewayApiClient, model: ConsoleModel, by: str) -> None:
-        """`by`: name of the operator, for people."""
-        self._api, self._model, self._by = api, model, by
-        self._is_connected = False
-        self._queued: list[str] = []
-
-    async def send_queued(self) -> None:
-        """Send what was typed before the first connection."""
-        self._is_connected = True
-        while self._queued:
-            await self.say(self._queued.pop(0))
-
-    async def say(self, text: str) -> bool:
-        """Post a text in the operator's own conversation. False: refused; the pane shows why."""
-        self._model.conversation_pane.scroll_to_end()
-        if len(text) > MAX_MESSAGE_CHARS:
-            self._model.add_remark(
-                f"that has {len(text)} characters, and {MAX_MESSAGE_CHARS} can be said at once", bad=True
-            )
-            return False
-        if not self._is_connected:
-            self._queued.append(text)
-            self._model.add_remark(f"is said when the gateway is there: {one_line(text)}")
-            return True
-        try:
-            await self._api.say(text)
-        except ConsoleApiError as error:
-            self._model.add_remark(f"not said: {error}", bad=True)
-            return False
-        return True
-
-    async def kill(self, call: ConsoleActiveCall) -> None:
-        """End a tool call; its turn goes on."""
-        await self._send_order(
-            "kill", call.conversation, f"killing {call.name} in {self._model.title(call.conversation)}"
-        )
-
-    async def stop(self, turn: ConsoleActiveTurn) -> None:
-        """Stop a turn."""
-        await self._send_order(
-            "stop", turn.conversation, f"stopping the turn in {self._model.title(turn.conversation)}"
-        )
-
-    async def follow(self, wanted: str) -> None:
-        """Follow another conversation: `own`, `all`, its title or its address."""
-        conversation = {"": OPERATOR_CONVERSATION, "own": OPERATOR_CONVERSATION, "all": ALL_CONVERSATIONS}.get(
-            wanted
-        ) or self._model.find_conversation(wanted)
-        try:
-            past = None if conversation == ALL_CONVERSATIONS else await self._api.get_history(conversation)
-            if past is None:
-                self._model.conversations = (await self._api.list_conversations()).conversations
-                self._model.learn_titles(self._model.conversations)
-        except ConsoleApiError as error:
-            self._model.add_remark(f"cannot follow {wanted}: {error}", bad=True)
-            return
-        self._model.follow(conversation, past)
-        if past is None:
-            for place in reversed(self._model.conversations):
-                self._model.add_summary(place)
-        elif not past.messages:
-            self._model.add_remark("nothing was said here yet")
-
-    async def refresh_model(self, *, places: bool) -> None:
-        """Fetch the status, and with `places` the conversations. Failures show up as a lost connection."""
-        try:
-            self._model.update_status(await self._api.get_status())
-            if places:
-                self._model.conversations = (await self._api.list_conversations()).conversations
-                self._model.learn_titles(self._model.conversations)
-        except ConsoleApiError:
-            pass
-
-    async def _send_order(self, kind: str, conversation: str, what: str) -> None:
-        self._model.add_remark(what)
-        try:
-            answered = await self._api.send_order(kind, conversation, self._by)
-        except ConsoleApiError as error:
-            self._model.add_remark(f"not done: {error}", bad=True)
-            return
-        for line in answered.lines:
-            self._model.add_remark(line, bad=not answered.ok)
-
-
 HELP_KEYS: Final = (
     ("Ctrl+R", "show or hide what agents think"),
     ("Ctrl+K", "kill the tool that runs; the turn goes on"),
@@ -613,6 +527,8 @@ DRAW_DELAY_S: Final = 0.05
 TICK_S: Final = 0.5
 POLL_S: Final = 5.0
 """Seconds between two status requests; also after turns, but at most once a second."""
+MAX_RECONNECT_S: Final = 10.0
+"""Longest wait between two attempts to connect; short, because a person watches."""
 CONFIRM_S: Final = 2.0
 """Seconds within which a key must be pressed again."""
 
@@ -642,7 +558,10 @@ class ConsoleApp(App[int]):
         self.model = ConsoleModel()
         self._console_layout = ConsoleLayout(self.model)
         self._api, self._child = api, child
-        self._console_actions = ConsoleActions(api, self.model, by)
+        self._by = by
+        self._is_connected = False
+        self._queued: list[str] = []
+        """Texts typed before the first connection."""
         self._connection = ConsoleConnection(
             state="starting", address=api.address, is_own=child is not None, detail="connecting"
         )
@@ -665,28 +584,51 @@ class ConsoleApp(App[int]):
         self.set_interval(TICK_S, self._tick)
         self.set_interval(POLL_S, self._poll)
         if self._child is not None:
-            self._run_in_background(partial(self._watch_gateway, self._child))
-        self._run_in_background(partial(listen_with_reconnect, self._api, self, self.model.followed))
+            self._run_in_background(self._watch_gateway(self._child))
+        self._run_in_background(self._listen())
         self.schedule_draw()
 
-    def handle_connected(self, status: GatewayStatus, past: ConversationDetail | None) -> None:
+    async def _listen(self) -> None:
+        """Show what happens, until cancelled. Reconnects with growing waits and continues behind the last position."""
+        backoff, last, follows = Backoff(MAX_RECONNECT_S), "", self.model.followed
+        past: ConversationDetail | None = None
+        while True:
+            try:
+                async with self._api.open_stream(last) as batches:
+                    status = await self._api.get_status()
+                    is_first = past is None
+                    past = past or await self._api.get_history(follows)
+                    self._handle_connected(status, past if is_first else None)
+                    backoff.reset()
+                    async for position, events in batches:
+                        last = position or last
+                        self.handle_events(events)
+            except ConsoleApiError as error:
+                wait_s = backoff.next_delay_s(0, random.random())  # noqa: S311 - it spreads the attempts
+                self._handle_disconnected(error, wait_s)
+                await asyncio.sleep(wait_s)
+
+    def _handle_connected(self, status: GatewayStatus, past: ConversationDetail | None) -> None:
+        """Handle a new connection. `past`: messages of the followed conversation, at the first connection only."""
         if self._connection.state == "down":
             self.model.add_gateway_note("attached again", at=status.now)
         self._connection = replace(self._connection, state="up", detail="")
         self.model.handle_connected(status)
         if past is not None:
             self.model.follow(self.model.followed, past)
-            self._run_in_background(self._console_actions.send_queued)
+            self._run_in_background(self._send_queued())
         self._poll()
         self.schedule_draw()
 
     def handle_events(self, events: Sequence[ApiEvent]) -> None:
+        """Show events."""
         for event in events:
             self.model.apply_event(event)
         self._is_status_stale |= any(isinstance(event, TurnEvent) and event.state != "started" for event in events)
         self.schedule_draw()
 
-    def handle_disconnected(self, error: ConsoleApiError, seconds: float) -> None:
+    def _handle_disconnected(self, error: ConsoleApiError, seconds: float) -> None:
+        """Handle the loss of the connection, or a failed attempt; `seconds`: until the next attempt."""
         before = self._connection.state
         if before == "up":
             self.model.add_gateway_note(
@@ -722,16 +664,16 @@ class ConsoleApp(App[int]):
     def _poll(self, *, places: bool = True) -> None:
         self._is_status_stale = False
         if self._connection.state == "up":
-            self._run_in_background(partial(self._console_actions.refresh_model, places=places))
+            self._run_in_background(self._refresh_model(places=places))
 
-    def _run_in_background(self, do: Callable[[], Awaitable[object]]) -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a task in the background and draw after it."""
 
         async def then() -> None:
-            await do()
+            await work
             self.schedule_draw()
 
-        self.run_worker(then)  # type: ignore[arg-type]  # mypy has no type for the ignored result
+        self.run_worker(then())
 
     async def _watch_gateway(self, child: GatewayProcess) -> None:
         code = await child.wait()  # it runs until it is stopped, so an end is an error
@@ -740,6 +682,80 @@ class ConsoleApp(App[int]):
             f"the gateway ended with code {code}; its log is {child.log_path}:\n{child.read_log_tail()}", bad=True
         )
         self.schedule_draw()
+
+    async def _send_queued(self) -> None:
+        """Send what was typed before the first connection."""
+        self._is_connected = True
+        while self._queued:
+            await self._say(self._queued.pop(0))
+
+    async def _say(self, text: str) -> None:
+        """Post a text in the operator's own conversation. If it is refused, the pane shows why."""
+        self.model.conversation_pane.scroll_to_end()
+        if len(text) > MAX_MESSAGE_CHARS:
+            self.model.add_remark(
+                f"that has {len(text)} characters, and {MAX_MESSAGE_CHARS} can be said at once", bad=True
+            )
+            return
+        if not self._is_connected:
+            self._queued.append(text)
+            self.model.add_remark(f"is said when the gateway is there: {one_line(text)}")
+            return
+        try:
+            await self._api.say(text)
+        except ConsoleApiError as error:
+            self.model.add_remark(f"not said: {error}", bad=True)
+            return
+
+    async def _kill(self, call: ConsoleActiveCall) -> None:
+        """End a tool call; its turn goes on."""
+        await self._send_order(
+            "kill", call.conversation, f"killing {call.name} in {self.model.title(call.conversation)}"
+        )
+
+    async def _stop(self, turn: ConsoleActiveTurn) -> None:
+        """Stop a turn."""
+        await self._send_order("stop", turn.conversation, f"stopping the turn in {self.model.title(turn.conversation)}")
+
+    async def _follow(self, wanted: str) -> None:
+        """Follow another conversation: `own`, `all`, its title or its address."""
+        conversation = {"": OPERATOR_CONVERSATION, "own": OPERATOR_CONVERSATION, "all": ALL_CONVERSATIONS}.get(
+            wanted
+        ) or self.model.find_conversation(wanted)
+        try:
+            past = None if conversation == ALL_CONVERSATIONS else await self._api.get_history(conversation)
+            if past is None:
+                self.model.conversations = (await self._api.list_conversations()).conversations
+                self.model.learn_titles(self.model.conversations)
+        except ConsoleApiError as error:
+            self.model.add_remark(f"cannot follow {wanted}: {error}", bad=True)
+            return
+        self.model.follow(conversation, past)
+        if past is None:
+            for place in reversed(self.model.conversations):
+                self.model.add_summary(place)
+        elif not past.messages:
+            self.model.add_remark("nothing was said here yet")
+
+    async def _refresh_model(self, *, places: bool) -> None:
+        """Fetch the status, and with `places` the conversations. Failures show up as a lost connection."""
+        try:
+            self.model.update_status(await self._api.get_status())
+            if places:
+                self.model.conversations = (await self._api.list_conversations()).conversations
+                self.model.learn_titles(self.model.conversations)
+        except ConsoleApiError:
+            pass
+
+    async def _send_order(self, kind: str, conversation: str, what: str) -> None:
+        self.model.add_remark(what)
+        try:
+            answered = await self._api.send_order(kind, conversation, self._by)
+        except ConsoleApiError as error:
+            self.model.add_remark(f"not done: {error}", bad=True)
+            return
+        for line in answered.lines:
+            self.model.add_remark(line, bad=not answered.ok)
 
     def on_pane_view_moved(self) -> None:
         self.schedule_draw()
@@ -750,16 +766,16 @@ class ConsoleApp(App[int]):
     def on_prompt_submitted(self, event: Prompt.Submitted) -> None:
         """Run a command of the console, or send the text."""
         match parse_input(event.text):
-            case LocalCommand(name="quit"):
+            case "quit", _:
                 self.exit(0)
-            case LocalCommand(name="clear"):
+            case "clear", _:
                 self.model.conversation_pane.clear()
-            case LocalCommand(name="help"):
+            case "help", _:
                 self.action_help()
-            case LocalCommand(name="follow", args=wanted):
-                self._run_in_background(partial(self._console_actions.follow, wanted))
-            case str(said):
-                self._run_in_background(partial(self._console_actions.say, said))
+            case "follow", wanted:
+                self._run_in_background(self._follow(wanted))
+            case _, said:
+                self._run_in_background(self._say(said))
         self.schedule_draw()
 
     def action_thinking(self) -> None:
@@ -774,7 +790,7 @@ class ConsoleApp(App[int]):
         if call is None:
             self.model.add_remark("no tool is running")
         else:
-            self._run_in_background(partial(self._console_actions.kill, call))
+            self._run_in_background(self._kill(call))
         self.schedule_draw()
 
     def action_stop(self) -> None:
@@ -783,7 +799,7 @@ class ConsoleApp(App[int]):
         if turn is None:
             self.model.add_remark("no turn is running")
         elif not self.model.needs_confirmation(turn) or self._is_confirmed(f"stop {turn.conversation}"):
-            self._run_in_background(partial(self._console_actions.stop, turn))
+            self._run_in_background(self._stop(turn))
         else:
             self.model.add_remark(f"Esc again stops the turn in {self.model.title(turn.conversation)}")
         self.schedule_draw()

@@ -1,4 +1,4 @@
-"""HTTP client of a running gateway's API, and the event stream with reconnects.
+"""HTTP client of a running gateway's API and its event stream.
 
 Plain HTTP is accepted for this machine only, else HTTPS. The gateway may be older or newer: see `parse_answer`.
 
@@ -9,19 +9,16 @@ Errors:
 - `ApiRejected`: tell the person; the request was refused.
 """
 
-import asyncio
 import json
-import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
 from agent.models.http import SseEventTooLarge, SseParser
-from channels.aio import Backoff
 from gateway.core.control_messages import ControlResponse
 from gateway.ops.api_models import (
     EVENT_MODELS,
@@ -91,28 +88,23 @@ class ApiRejected(ConsoleApiError):
     """The request was refused."""
 
 
-class ApiEventStream:
-    """Events of one connection."""
+EventBatch = tuple[str, list[ApiEvent]]
+"""What arrived together: the last position of the log in it (empty: none), and the events."""
 
-    def __init__(self, response: "httpx.Response") -> None:
-        self._response = response
 
-    async def batches(self) -> AsyncGenerator[tuple[str, list[ApiEvent]]]:
-        """Yield what arrived together: the last position of the log in it (empty: none), and events.
+async def _read_batches(response: "httpx.Response") -> AsyncGenerator[EventBatch]:
+    """Yield what arrives. Raises ApiUnavailable at the end of the connection."""
+    import httpx  # noqa: PLC0415 - as below
 
-        Raises ApiUnavailable at the end of the connection.
-        """
-        import httpx  # noqa: PLC0415 - as below
-
-        parser = SseParser()
-        try:
-            async for data in self._response.aiter_bytes():
-                found = parser.feed(data)
-                events = [event for one in found if (event := parse_event(one.name, one.data)) is not None]
-                yield next((one.id for one in reversed(found) if one.id), ""), events
-        except (httpx.HTTPError, SseEventTooLarge) as error:
-            raise ApiUnavailable(f"the connection broke: {_describe_http_error(error)}") from error
-        raise ApiUnavailable("the gateway closed the connection")
+    parser = SseParser()
+    try:
+        async for data in response.aiter_bytes():
+            found = parser.feed(data)
+            events = [event for one in found if (event := parse_event(one.name, one.data)) is not None]
+            yield next((one.id for one in reversed(found) if one.id), ""), events
+    except (httpx.HTTPError, SseEventTooLarge) as error:
+        raise ApiUnavailable(f"the connection broke: {_describe_http_error(error)}") from error
+    raise ApiUnavailable("the gateway closed the connection")
 
 
 class GatewayApiClient:
@@ -161,7 +153,7 @@ class GatewayApiClient:
         return await self._request(ControlResponse, "POST", "/api/orders", body=body)
 
     @asynccontextmanager
-    async def open_stream(self, last: str) -> AsyncGenerator[ApiEventStream]:
+    async def open_stream(self, last: str) -> AsyncGenerator[AsyncGenerator[EventBatch]]:
         """Open the event stream. `last`: continue behind this position of the log; empty: from now on."""
         import httpx  # noqa: PLC0415 - as below
 
@@ -172,7 +164,7 @@ class GatewayApiClient:
                 if response.status_code != httpx.codes.OK:
                     await response.aread()
                     _raise_for_status(response)
-                yield ApiEventStream(response)
+                yield _read_batches(response)
         except httpx.HTTPError as error:
             raise ApiUnavailable(_describe_http_error(error)) from error
 
@@ -232,45 +224,3 @@ def _describe_http_error(error: Exception) -> str:
     name = type(error).__name__
     words = {"ConnectError": "nobody answers there", "ReadTimeout": "nothing came for too long"}
     return words.get(name) or str(error) or name
-
-
-MAX_RECONNECT_S: Final = 10.0
-"""Longest wait between two attempts; short, because a person watches."""
-
-
-class ApiListener(Protocol):
-    """Receiver of what happens. Its methods must not block."""
-
-    def handle_connected(self, status: GatewayStatus, past: ConversationDetail | None) -> None:
-        """Handle a new connection. `past`: messages of the followed conversation, at the first connection only."""
-
-    def handle_events(self, events: Sequence[ApiEvent]) -> None:
-        """Handle events."""
-
-    def handle_disconnected(self, error: ConsoleApiError, seconds: float) -> None:
-        """Handle the loss of the connection, or a failed attempt; `seconds`: until the next attempt."""
-
-
-async def listen_with_reconnect(
-    api: GatewayApiClient, listener: ApiListener, conversation: str, *, chance: Callable[[], float] = random.random
-) -> None:
-    """Pass on everything that happens to `hearer`, until cancelled.
-
-    Reconnects with growing waits and continues behind the last position.
-    """
-    backoff, last, known = Backoff(MAX_RECONNECT_S), "", False
-    while True:
-        try:
-            async with api.open_stream(last) as stream:
-                status = await api.get_status()
-                past = None if known else await api.get_history(conversation)
-                listener.handle_connected(status, past)
-                known = True
-                backoff.reset()
-                async for position, events in stream.batches():
-                    last = position or last
-                    listener.handle_events(events)
-        except ConsoleApiError as error:
-            wait_s = backoff.next_delay_s(0, chance())
-            listener.handle_disconnected(error, wait_s)
-            await asyncio.sleep(wait_s)

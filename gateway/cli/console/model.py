@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from itertools import islice
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -63,26 +63,15 @@ MAX_MESSAGE_CHARS: Final = 16_000
 """Longest text that the API accepts, in characters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalCommand:
-    """A command of the console itself."""
-
-    name: LocalCommandName
-    args: str
-
-
-def parse_input(typed: str) -> LocalCommand | str:
-    """Parse the input: a command of the console, or text for the gateway, including the gateway's own commands."""
+def parse_input(typed: str) -> tuple[LocalCommandName | None, str]:
+    """Parse the input: a command of the console and its arguments, or None and a text for the gateway."""
     name, _, args = typed.strip().partition(" ")
-    args = args.strip()
-    match name:
-        case "/quit" | "/clear" if not args:
-            return LocalCommand(name="quit" if name == "/quit" else "clear", args="")
-        case "/follow":
-            return LocalCommand(name="follow", args=args)
-        case "/help" if not args:
-            return LocalCommand(name="help", args="")
-    return typed.strip()
+    match name, args.strip():
+        case ("/quit", "") | ("/clear", "") | ("/help", ""):
+            return cast("LocalCommandName", name[1:]), ""
+        case "/follow", wanted:
+            return "follow", wanted
+    return None, typed.strip()
 
 
 class InputHistory:

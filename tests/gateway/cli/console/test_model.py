@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cli.console import client, model, pane
-from gateway.cli.console.model import ALL_CONVERSATIONS, ConsoleConnection, ConsoleModel, InputHistory, LocalCommand
+from gateway.cli.console.model import ALL_CONVERSATIONS, ConsoleConnection, ConsoleModel, InputHistory
 from gateway.cli.console.pane import Pane
 from gateway.ops import api_models
 from tests.kits.console import AT, OWN, mind, turn
@@ -365,18 +365,18 @@ def test_spans(seconds: float, short: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "what"),
     [
-        ("/quit", LocalCommand(name="quit", args="")),
-        ("/clear", LocalCommand(name="clear", args="")),
-        ("/help", LocalCommand(name="help", args="")),
-        ("/help status", "/help status"),
-        ("/follow irc.x/#a b", LocalCommand(name="follow", args="irc.x/#a b")),
-        ("/follow", LocalCommand(name="follow", args="")),
-        ("/quite so", "/quite so"),
-        (" hello\nthere ", "hello\nthere"),
-        ("/dmn pause", "/dmn pause"),
+        ("/quit", ("quit", "")),
+        ("/clear", ("clear", "")),
+        ("/help", ("help", "")),
+        ("/help status", (None, "/help status")),
+        ("/follow irc.x/#a b", ("follow", "irc.x/#a b")),
+        ("/follow", ("follow", "")),
+        ("/quite so", (None, "/quite so")),
+        (" hello\nthere ", (None, "hello\nthere")),
+        ("/dmn pause", (None, "/dmn pause")),
     ],
 )
-def test_what_a_line_means(typed: str, what: LocalCommand | str) -> None:
+def test_what_a_line_means(typed: str, what: tuple[str | None, str]) -> None:
     assert model.parse_input(typed) == what
 
 
