@@ -7,23 +7,22 @@ import logging
 import random
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_wire import Effort, ThinkingMode, find_unsupported_setting
 from agent.models.base import Model
 from agent.models.failover import FailoverModel
 from agent.models.http import DEFAULT_TIMEOUT_S, format_host, join_endpoint
-from agent.models.llamacpp import LlamaCppModel
-from agent.models.local import LocalModel
 from agent.models.local_server import CONTEXT_TOKENS
-from agent.models.openai import OpenAIModel, find_dialect
-from agent.models.scripted import Script, ScriptedModel, ScriptRule, busy_errors
 from gateway.core.clock import Clock
 from gateway.core.fields import ConfigSection, Duration
+
+if TYPE_CHECKING:
+    from agent.models.llamacpp import LlamaCppModel
+    from agent.models.openai import OpenAIModel
 
 logger = logging.getLogger(__name__)
 
@@ -244,6 +243,8 @@ def may_leak_calls(model: ModelConfig, provider: ProviderConfig) -> bool:
 def takes_breakpoints(model: ModelConfig, provider: ProviderConfig) -> bool:
     """Return True if the provider caches at `ModelRequest.breakpoints`, and nowhere else."""
     if isinstance(provider, OpenAIConfig):
+        from agent.models.openai import find_dialect  # noqa: PLC0415 - only the configured clients are loaded
+
         return find_dialect(format_host(provider.base_url), model.name or "").takes_breakpoints
     return provider.kind == "anthropic"
 
@@ -309,9 +310,13 @@ def _build_single(
 ) -> Model:
     window, output = context_tokens_of(config, provider), output_tokens_of(config, provider)
     if isinstance(provider, LocalConfig):
+        from agent.models.local import LocalModel  # noqa: PLC0415 - only the configured clients are loaded
+
         window = min(window, CONTEXT_TOKENS)
         return LocalModel(name=key, context_tokens=window, max_output_tokens=output, timeout_s=provider.timeout)
     if isinstance(provider, ScriptedConfig):
+        from agent.models.scripted import Script, ScriptedModel, ScriptRule, busy_errors  # noqa: PLC0415 - only the configured clients are loaded
+
         script = Script(
             rules=tuple(ScriptRule(match=r.match, reply=r.reply) for r in provider.replies),
             delay_s=provider.delay,
@@ -339,6 +344,8 @@ def _build_remote(
     seeing = takes_images(config, provider)
     secret = provider.api_key.get_secret_value() if provider.api_key else ""
     if isinstance(provider, AnthropicConfig):
+        from agent.models.anthropic import AnthropicModel  # noqa: PLC0415 - only the configured clients are loaded
+
         return AnthropicModel(
             name=key,
             model=config.name or "",
@@ -353,8 +360,7 @@ def _build_remote(
             may_leak_calls=may_leak_calls(config, provider),
             clear_keeping=clear_keeping,
         )
-    kind = LlamaCppModel if isinstance(provider, LlamaCppConfig) else OpenAIModel
-    return kind(
+    return _chat_client(provider)(
         name=key,
         model=config.name or "llama.cpp",
         base_url=provider.base_url,
@@ -366,6 +372,16 @@ def _build_remote(
         identity_in=provider.identity_in,
         may_leak_calls=may_leak_calls(config, provider),
     )
+
+
+def _chat_client(provider: LlamaCppConfig | OpenAIConfig) -> "type[LlamaCppModel | OpenAIModel]":
+    if isinstance(provider, LlamaCppConfig):
+        from agent.models.llamacpp import LlamaCppModel  # noqa: PLC0415 - only the configured clients are loaded
+
+        return LlamaCppModel
+    from agent.models.openai import OpenAIModel  # noqa: PLC0415 - only the configured clients are loaded
+
+    return OpenAIModel
 
 
 def _log_joined_blocks(
