@@ -6,7 +6,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -42,12 +42,11 @@ from agent.turn_context import (
     DuplicateCalls,
     ResultArchive,
     ResultTruncator,
-    ShortenHistory,
     SizeHints,
+    TurnHost,
     TurnRequest,
     build_first_request,
     call_key,
-    cannot_shorten,
     format_call,
     format_call_list,
 )
@@ -82,19 +81,6 @@ class Toolset(Protocol):
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Carry out one call. A mistake of the model is an error result and never raises."""
-
-
-FetchArrivals = Callable[[int], Awaitable[str]]
-"""Returns the messages that arrived meanwhile, in at most so many tokens. Empty: none, or none that fits."""
-
-
-async def no_arrivals(_: int) -> str:
-    """Return no messages."""
-    return ""
-
-
-async def _no_wait(_: ModelRequest) -> None:
-    """Return at once."""
 
 
 @dataclass(slots=True)
@@ -135,46 +121,37 @@ async def take_turn(
     brief: PromptInput,
     model: Model,
     tools: Toolset,
+    host: TurnHost | None = None,
     *,
     key: str,
     max_tool_rounds: int = 8,
-    glimpse: Callable[[str], None] | None = None,
-    thought: Callable[[str], None] = lambda _: None,
-    news: FetchArrivals = no_arrivals,
-    wait: Callable[[ModelRequest], Awaitable[None]] = _no_wait,
-    afford: Callable[[ModelRequest], bool] = lambda _: True,
     progress: TurnProgress | None = None,
     evidence: ResultArchive | None = None,
-    shorten: ShortenHistory = cannot_shorten,
     fits: SizeHints = NO_SIZE_HINTS,
-    spoken_to: Callable[[], bool] = lambda: False,
 ) -> TurnOutcome:
     """Carry out one turn and return its outcome.
 
-    `glimpse` receives the text so far of each growing answer. This text may be withdrawn, and only its
-    `presentable_text` may be shown. `thought` receives each piece of thinking. `news` is awaited after each round of
-    tools for messages that arrived meanwhile; they follow the results. `wait` is awaited before each request, then
-    `afford` is called: if it returns False the turn ends silently. `progress` is kept up to date, also with tools that
-    were interrupted. `evidence` limits how much of the tools' results the model receives, and keeps the results that
-    are shortened. `shorten` is awaited when the conversation has become too long in the middle of the turn, which then
-    goes on with the input that it returns and with less of its older results. `fits`: hints about the sizes of the
-    requests. Images from tools are left out once the provider refuses them. `spoken_to` returns whether `news` has
-    passed on a message to the agent, which must be answered before the agent rests.
+    `host` is asked before each request whether it can be afforded; after each round of tools for messages that arrived
+    meanwhile, which follow the results; and for less history when the conversation has become too long in the middle of
+    the turn, which then goes on with less of its older results, too. `progress` is kept up to date, also with tools
+    that were interrupted. `evidence` limits how much of the tools' results the model receives, and keeps the results
+    that are shortened. `fits`: hints about the sizes of the requests. Images from tools are left out once the provider
+    refuses them.
 
-    Raises what `evidence.keep` and `shorten` raise, and for the very first request only: `PromptTooLong` if it does not
-    fit the window (fold, then call again), `RequestRefused` if it holds images (leave them out, then call again). Every
-    other model failure is an outcome. Cancelling closes the provider's connection, ends the tools under way and leaves
+    Raises what `evidence` and `host` raise, and for the very first request only: `PromptTooLong` if it does not fit the
+    window (fold, then call again), `RequestRefused` if it holds images (leave them out, then call again). Every other
+    model failure is an outcome. Cancelling closes the provider's connection, ends the tools under way and leaves
     nothing behind.
     """
-    progress = progress or TurnProgress()
+    host, progress = host or TurnHost(), progress or TurnProgress()
     turn_request = TurnRequest(
         brief, model, tools.specs, key=key, progress=progress, truncator=ResultTruncator(evidence), fits=fits
     )
-    turn = _TurnLoop(turn_request, tools, max_tool_rounds, spoken_to)
+    turn = _TurnLoop(turn_request, tools, max_tool_rounds, host)
     known = (*ENDING_TOOLS, *tools.specs, *turn_request.request.tools) if model.takes_tools else ()
-    while await _wait_and_afford(turn_request.request, wait, afford):
+    while await host.can_afford(turn_request.request):
         try:
-            answer = await ask_model(model, turn_request.request, glimpse, progress, known, thought=thought)
+            answer = await ask_model(model, turn_request.request, progress, known, host)
         except ModelError as error:
             is_recoverable = isinstance(error, PromptTooLong) or (
                 isinstance(error, RequestRefused) and _has_images(turn_request.request)
@@ -182,26 +159,19 @@ async def take_turn(
             if is_recoverable and progress.current.requests == 0:
                 raise
             progress.record_lost(error.accounts)
-            if await _retry_with_less(turn_request, error, shorten):
+            if await _retry_with_less(turn_request, error, host):
                 continue
             return progress.finish(TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause))
-        outcome = await turn.handle_answer(answer, news)
+        outcome = await turn.handle_answer(answer)
         if outcome is not None:
             return progress.finish(outcome)
     return replace(progress.current, outcome="silent", reason=OVER_BUDGET_REASON, is_over_budget=True)
 
 
-async def _wait_and_afford(
-    request: ModelRequest, wait: Callable[[ModelRequest], Awaitable[None]], afford: Callable[[ModelRequest], bool]
-) -> bool:
-    await wait(request)
-    return afford(request)
-
-
-async def _retry_with_less(turn_request: TurnRequest, error: ModelError, shorten: ShortenHistory) -> bool:
+async def _retry_with_less(turn_request: TurnRequest, error: ModelError, host: TurnHost) -> bool:
     """Make the request smaller. Return whether it is worth sending again."""
     if isinstance(error, PromptTooLong):
-        return await turn_request.shorten(shorten)
+        return await turn_request.shorten(host)
     return isinstance(error, RequestRefused) and turn_request.hide_images()  # an image may look intact and be damaged
 
 
@@ -212,12 +182,12 @@ def _has_images(request: ModelRequest) -> bool:
 class _TurnLoop:
     """State of one turn under way."""
 
-    def __init__(self, request: TurnRequest, tools: Toolset, max_rounds: int, spoken_to: Callable[[], bool]) -> None:
+    def __init__(self, request: TurnRequest, tools: Toolset, max_rounds: int, host: TurnHost) -> None:
         self._request = request
         self._progress = request.progress
         self._tools = tools
         self._max_rounds = max_rounds
-        self._spoken_to = spoken_to
+        self._host = host
         self._rounds = 0
         self._nudged = False
         self._unreadable = 0
@@ -226,7 +196,7 @@ class _TurnLoop:
         self._duplicates = DuplicateCalls(self._specs.values())
         self._call_list: list[str] = []
 
-    async def handle_answer(self, answer: ModelAnswer, news: FetchArrivals) -> TurnOutcome | None:
+    async def handle_answer(self, answer: ModelAnswer) -> TurnOutcome | None:
         """Act on an answer. Return how the turn ended, or None if it goes on."""
         assert answer.end is not None
         self._request.record_answer(answer.end)
@@ -238,11 +208,11 @@ class _TurnLoop:
         outcome = _find_outcome(answer)
         if outcome is None and answer.calls and self._must_answer:
             return self._accept_text(answer)
-        unanswered = outcome is not None and outcome.outcome == "yielded" and self._spoken_to()
+        unanswered = outcome is not None and outcome.outcome == "yielded" and self._host.is_addressed
         if answer.calls and (outcome is None or outcome.outcome != "failed"):
             await self._call_tools(answer)
             if not unanswered:
-                return outcome or await self._continue_turn(news)
+                return outcome or await self._continue_turn()
         if outcome is not None and not unanswered:
             return outcome
         if self._nudged:
@@ -271,7 +241,7 @@ class _TurnLoop:
         self._request.add_hint("\n".join(answer.problems))
         return None
 
-    async def _continue_turn(self, news: FetchArrivals) -> TurnOutcome | None:
+    async def _continue_turn(self) -> TurnOutcome | None:
         """Put the last step, and the messages that arrived meanwhile, into the next request."""
         self._must_answer = self._must_answer or self._rounds >= self._max_rounds
         if self._must_answer:
@@ -280,8 +250,8 @@ class _TurnLoop:
             ANSWER_NOW_HINT if self._must_answer else load_prompt("synthesise"),
             format_call_list(self._call_list, self._duplicates.repeated_count),
         )
-        arrivals = join_surrogates(await news(self._request.remaining_tokens()))
-        if self._spoken_to():
+        arrivals = join_surrogates(await self._host.fetch_arrivals(self._request.remaining_tokens()))
+        if self._host.is_addressed:
             self._request.require_answer()
         await self._request.continue_with(arrivals)
         return None
@@ -291,9 +261,7 @@ class _TurnLoop:
         is_over_limit, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
         calls = [call for call in answer.calls if unwrap_call(call).name not in ENDING_TOOL_NAMES]
         self._call_list += [format_call(unwrap_call(call)) for call in calls]
-        execution = ToolExecution(
-            calls, self._specs.values(), _refuse_call if is_over_limit else self._tools.call, self._duplicates
-        )
+        execution = ToolExecution(calls, self._specs.values(), None if is_over_limit else self._tools, self._duplicates)
         names = {unwrap_call(call).name for call in answer.calls}
         text, posted = join_surrogates(answer.text), names & ENDING_TOOL_NAMES == {YIELD_TO_USER.name}
         room = self._request.result_tokens(text, answer.calls)
@@ -325,10 +293,6 @@ class _TurnLoop:
         return replace(record or build_called(call, None), ephemeral=spec is not None and spec.is_ephemeral)
 
 
-async def _refuse_call(call: ToolCall) -> ToolResult:
-    return ToolResult(id=call.id, text=TOO_MANY_IN_TURN, is_error=True)
-
-
 def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
     """Return the outcome of a turn that this answer ends, once its calls are carried out. None: it goes on."""
     text = join_surrogates(answer.text).strip()
@@ -348,19 +312,17 @@ def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
 async def ask_model(  # noqa: C901 - one case per kind of chunk
     model: Model,
     request: ModelRequest,
-    glimpse: Callable[[str], None] | None,
     progress: TurnProgress,
     known: tuple[ToolSpec, ...] = (),
-    *,
-    thought: Callable[[str], None] = lambda _: None,
+    host: TurnHost | None = None,
 ) -> ModelAnswer:
     """Send a request and read the answer to its end. Raises a ModelError.
 
-    `glimpse` is called with the text so far, `thought` with each piece of thinking. If cancelled, `progress` gets the
-    requests that are billed all the same. `known`: tools whose calls are recovered from the text of a model that is
+    `host` is told how the answer grows. If cancelled, `progress` gets the requests that are billed all the same.
+    `known`: tools whose calls are recovered from the text of a model that is
     known to write them there (`StreamEnd.may_leak_calls`).
     """
-    answer, billed, show = ModelAnswer(), _no_accounts, glimpse
+    answer, billed, reports_whole_text = ModelAnswer(), _no_accounts, False
     stream = model.stream(request)
     try:
         async for chunk in stream:
@@ -368,15 +330,15 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
                 case StreamStart(billed_accounts=accounts):
                     billed = accounts or billed
                 case PartialText(text=text):
-                    if glimpse is not None:
-                        glimpse(text)
-                    show = None  # the model reports partial text itself, and the whole text at the end
-                case ThinkingDelta(text=text):
-                    thought(text)
+                    reports_whole_text = True  # the text itself follows at the end
+                    if host is not None:
+                        host.answer_grew(text)
+                case ThinkingDelta(text=text) if host is not None:
+                    host.thinking_grew(text)
                 case TextPart(text=text):
                     answer.text += text
-                    if show is not None:
-                        show(answer.text)
+                    if host is not None and not reports_whole_text:
+                        host.answer_grew(answer.text)
                 case ToolCall():
                     answer.calls = (*answer.calls, _clean_call(chunk))
                 case StreamEnd():
@@ -412,12 +374,13 @@ class ToolExecution:
         self,
         calls: Sequence[ToolCall],
         specs: Iterable[ToolSpec],
-        call: Callable[[ToolCall], Awaitable[ToolResult]],
+        tools: Toolset | None,
         duplicates: DuplicateCalls,
     ) -> None:
+        """`tools` None: there were too many calls, and these are not carried out."""
         self._calls = calls
         self._parallel = {spec.name for spec in specs if spec.is_parallel}
-        self._call = call
+        self._tools = tools
         self._duplicates = duplicates
         self._results: dict[str, ToolResult] = {}
         self.ineffective_ids = set[str]()
@@ -460,7 +423,11 @@ class ToolExecution:
             if inner.name == CALL_CAPABILITY.name:
                 result = ToolResult(id=call.id, text=CAPABILITY_USAGE, is_error=True)
             else:
-                result = await self._call(inner)
+                result = (
+                    await self._tools.call(inner)
+                    if self._tools is not None
+                    else ToolResult(id=call.id, text=TOO_MANY_IN_TURN, is_error=True)
+                )
             self._duplicates.record_result(call, result)
             if result.is_error:
                 self.ineffective_ids.add(call.id)

@@ -6,7 +6,7 @@ window, `ResultTruncator` decides how much of each tool result the model receive
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -301,13 +301,33 @@ DIRECTIVE_TOKENS: Final = 60
 CALL_LIST_TOKENS: Final = 40
 """Tokens of one entry in the list of calls."""
 
-ShortenHistory = Callable[[int], Awaitable[PromptInput | None]]
-"""Builds the input of a turn anew with less history, for the first or the second time. None: not possible."""
 
+class TurnHost:
+    """Where a turn is taken: it is told of the turn's progress, and asked for what the turn needs meanwhile.
 
-async def cannot_shorten(_: int) -> PromptInput | None:
-    """Return None: nothing can be left out."""
-    return None
+    This one ignores the progress, can afford everything, and has neither arrivals nor a shorter history.
+    """
+
+    is_addressed = False
+    """True: `fetch_arrivals` has returned a message to the agent, which must be answered before the agent rests."""
+
+    def answer_grew(self, text: str) -> None:
+        """Receive the text so far of a growing answer, which may be withdrawn: see `agent.turn.presentable_text`."""
+
+    def thinking_grew(self, text: str) -> None:
+        """Receive the next piece of the model's thinking."""
+
+    async def can_afford(self, request: ModelRequest) -> bool:  # noqa: ARG002 - for hosts with a budget
+        """Return whether the request may be made, once that is known. False ends the turn silently."""
+        return True
+
+    async def fetch_arrivals(self, room: int) -> str:  # noqa: ARG002 - for hosts of conversations
+        """Return the messages that arrived meanwhile, in at most `room` tokens. Empty: none, or none that fits."""
+        return ""
+
+    async def shorten(self, times: int) -> PromptInput | None:  # noqa: ARG002 - for hosts of conversations
+        """Build the input of the turn anew with less history, for the first or the second time. None: not possible."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,15 +450,15 @@ class TurnRequest:
             await self._shrink_results(len(self._steps) - 1, 0)
             self._set_conversation((*self._first_request.conversation, *render_steps(self._steps, self._tool_images)))
 
-    async def shorten(self, shorten: ShortenHistory) -> bool:
+    async def shorten(self, host: TurnHost) -> bool:
         """Make the request shorter after the provider found it too long. False: not possible.
 
-        Raises what `shorten` and `ResultArchive.keep` raise.
+        Raises what `TurnHost.shorten` and `ResultArchive.keep` raise.
         """
         self._shortened += 1
         self._window.measure(self.request)
         self._window.record_refusal()
-        brief = await shorten(self._shortened) if self._shortened <= MAX_RETRIES else None
+        brief = await host.shorten(self._shortened) if self._shortened <= MAX_RETRIES else None
         if brief is None:
             return False
         await self._shrink_results(len(self._steps) - 1, 0)

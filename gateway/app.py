@@ -18,12 +18,14 @@ from gateway.commands.registry import CommandRegistry, CommandServices
 from gateway.config.models import Settings
 from gateway.config.reload import ConfigWatcher, LiveSettings, ReloadResult
 from gateway.config.secrets import collect_secrets
+from gateway.context.conversation import ConversationReader
 from gateway.context.dream import DreamNote, render_pending_notes
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
 from gateway.context.services import BackgroundServices, ServiceCallbacks
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import (
+    ContextRequest,
     ControlRequest,
     ControlResponse,
     KillToolRequest,
@@ -58,10 +60,13 @@ from gateway.ops.health import OutageMonitor
 from gateway.ops.live_events import EventBroadcaster
 from gateway.ops.metrics import AgentStats, LlmStats
 from gateway.ops.server import OpsService
-from gateway.runtime.agent import GatewayServices
-from gateway.runtime.agents import Agents, load_chosen_models, load_dmn_states
+from gateway.runtime.agents import Agents, load_chosen_models
+from gateway.runtime.dmn_admin import load_dmn_states
+from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.models import ModelServices, open_model_services
-from gateway.runtime.turn_input import BLOCKED_REASON, are_blocked
+from gateway.runtime.rewind import Rewinder
+from gateway.runtime.turn import BLOCKED_REASON
+from gateway.runtime.turn_input import are_blocked
 from gateway.store import LogEntry, PendingReminder, Store, StoreClosed, StoreOutage
 from gateway.stream import policies
 from gateway.stream.access_service import AccessService
@@ -83,7 +88,7 @@ from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
 from gateway.tools.memory import MemoryTools, ReminderTools
 from gateway.tools.metrics import ToolStats
-from gateway.tools.platform import ConversationLocks, FileSender, PlatformTools
+from gateway.tools.platform import FileSender, PlatformTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.registry import ToolRegistry
 from gateway.tools.shell import BackgroundJob, ShellTools
@@ -226,7 +231,7 @@ class _Gateway:
         """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
         live = model_services.live
         live.add_secret_listener(redactor.add_secrets)
-        self.turn_tracker = TurnTracker(clock)
+        self.turn_tracker = TurnTracker()
         self.titles = PlaceTitles(
             store,
             names=make_names_lookup(self.channels),
@@ -249,15 +254,22 @@ class _Gateway:
         files = self.outgoing_files = OutgoingFiles(store)
         self.outbox = self._build_outbox(files)
         self.room_membership = RoomMembership(self.channels, tasks, self.outbox.wait_until_sent)
-        self.room_locks = ConversationLocks()
         self.tool_registry = self._build_tool_registry(access_policy, bindings, files)
-        self.agents = Agents(self._build_services(access_policy, bindings), model_services, states, chosen)
+        self.agents = self._build_agents(access_policy, bindings, states, chosen or {})
+        self.rewinder = Rewinder(
+            store=store,
+            clock=clock,
+            room_locks=self.agents.room_locks,
+            agents=self.agents,
+            tasks=tasks,
+        )
+        self.model_selector = ModelSelector(self.agents, chosen or {})
         store.subscribe(self._on_roles_assigned, RoleAssigned)
         self.pairing_admin = PairingAdmin(store, clock, redactor)
         self.operator_actions = OperatorActions(
             store,
             clock,
-            self.agents.turn_stopper,
+            self.agents,
             kill=self.tool_registry.running.kill,
             reload=live.reload,
             redactor=redactor,
@@ -510,7 +522,7 @@ class _Gateway:
             stats=self.stats,
             model=lambda: self.agents.model_labels,
             mode=lambda: self.agents.mode_label,
-            rewinds=self.agents.rewinder,
+            rewinds=self.rewinder,
             titles=self.titles,
             greet=self.people.greeter.greet,
             limits=self.people.limits,
@@ -543,7 +555,8 @@ class _Gateway:
             overrides=self.overrides,
             services=self.background_services,
             agents=self.agents,
-            room_access=self.room_locks,
+            model_selector=self.model_selector,
+            room_access=self.agents.room_locks,
             travels=self.room_membership,
             runner=self.channel_supervisor,
             stats=self.stats,
@@ -572,31 +585,35 @@ class _Gateway:
     def _on_presence(self, level: PresenceLevel) -> None:
         self.agents.set_presence(level)
 
-    def _build_services(self, access_policy: AccessPolicy, bindings: Bindings) -> GatewayServices:
+    def _build_agents(
+        self,
+        access_policy: AccessPolicy,
+        bindings: Bindings,
+        states: Mapping[str, DmnState],
+        chosen: Mapping[str, str],
+    ) -> Agents:
         capabilities = ChannelLookup(self.channels, lambda channel: channel.capabilities)
-        return GatewayServices(
-            live=self.model_services.live,
+        return Agents(
             store=self.store,
             clock=self.clock,
-            bindings=bindings,
-            access_policy=access_policy,
-            channel_cards=ChannelCards(
-                self.store, self.clock, capabilities, access_policy, self.redactor, titles=self.titles
-            ),
-            media=self.media,
-            previews=self.previews,
-            room_locks=self.room_locks,
-            channels=self.channels.keys(),
-            background_services=self.background_services,
-            tool_registry=self.tool_registry,
-            skills=self.skills,
-            limits=self.people.limits,
-            on_answered=self.llm_stats.count_request,
-            turn_tracker=self.turn_tracker,
-            on_compacted=self.llm_stats.count_compaction,
-            has_waiting=self.inbox.is_waiting,
             tasks=self.tasks,
-            redactor=self.redactor,
+            models=self.model_services,
+            services=self.background_services,
+            registry=self.tool_registry,
+            skills=self.skills,
+            reader=ConversationReader(self.store, access_policy, self.media, self.redactor),
+            media=self.media,
+            bindings=bindings,
+            cards=ChannelCards(self.store, self.clock, capabilities, access_policy, self.redactor, titles=self.titles),
+            channels=self.channels.keys(),
+            inbox=self.inbox,
+            previews=self.previews,
+            tracker=self.turn_tracker,
+            limits=self.people.limits,
+            states=states,
+            chosen=chosen,
+            on_answered=self.llm_stats.count_request,
+            on_compacted=self.llm_stats.count_compaction,
         )
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -677,6 +694,8 @@ class _Gateway:
         for step in (
             self.inbox.close,
             lambda: self.agents.stop(TURN_GRACE_S),
+            self.rewinder.close,
+            self.model_selector.close,
             self.shell.aclose,
             self.mcp.aclose,
             self.web.aclose,
@@ -727,9 +746,11 @@ class _Gateway:
         """Carry out a request from outside."""
         if isinstance(order, StopTurnRequest | KillToolRequest | ReloadRequest):
             return await self.operator_actions.carry_out(order)
-        return await (
-            self.pairing_admin.execute(order) if isinstance(order, PairingRequest) else self.agents.handle_order(order)
-        )
+        if isinstance(order, PairingRequest):
+            return await self.pairing_admin.execute(order)
+        if isinstance(order, ContextRequest):
+            return await self.rewinder.handle_order(order)
+        return await self.agents.handle_order(order)
 
 
 def _log_refusal(at: Address) -> Callable[[str], Awaitable[None]]:

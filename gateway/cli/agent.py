@@ -63,7 +63,7 @@ from gateway.core.format import format_duration, format_table
 from gateway.core.private_files import JOURNAL_FILE, agent_directory, read_tail
 from gateway.core.text_safety import escape_unprintable
 from gateway.ops.health import STALE_HEARTBEAT_S, read_heartbeat
-from gateway.runtime.agents import (
+from gateway.runtime.dmn_admin import (
     QUERY_ORDERS,
     SavedDmn,
     answer_order,
@@ -261,7 +261,7 @@ async def _read_dmn_states(settings: Settings, order: DmnRequest, now: datetime)
 async def _apply_dmn_order(settings: Settings, order: DmnRequest, now: datetime) -> ControlResponse:
     """Change the saved states under the store's lock, with the function that a running gateway uses."""
     async with await Store.open(settings.store.path, SystemClock()) as store:
-        minds = {mind.agent: mind for mind in await _load_dmn_states(settings, store, now)}
+        minds = {mind.id: mind for mind in await _load_dmn_states(settings, store, now)}
         answer, directives = answer_order(order, list(minds.values()), now)
         entries = list[NewEntry]()
         for agent, directive, directed in directives:
@@ -281,7 +281,7 @@ async def _load_dmn_states(settings: Settings, reader: StoreReader | None, now: 
     states = await load_dmn_states(reader, ids, now) if reader is not None else {}
     return [
         SavedDmn(
-            agent=agent, state=states.get(agent, signals.DmnState()), policy=policies.build_dmn_policy(settings, agent)
+            id=agent, state=states.get(agent, signals.DmnState()), policy=policies.build_dmn_policy(settings, agent)
         )
         for agent in ids
     ]

@@ -5,10 +5,9 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
-from agent.signals import Directive
 from channels.base import CommandCompletion
 from channels.text import single_line
 from gateway.access.approval_texts import inline_code
@@ -34,16 +33,16 @@ from gateway.core.events import Address, ChannelName, ConversationId, MessageId,
 from gateway.core.facts import DmnDirective, DmnStateSaved, ReminderEnded, inner_conversation
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.metrics import GatewayStats
-from gateway.runtime.agents import (
+from gateway.runtime.agents import NOTHING_RUNNING, Agents
+from gateway.runtime.dmn_admin import (
     DmnCommand,
-    DmnSource,
     answer_order,
     build_directive_facts,
     format_dmn_status,
     parse_until,
 )
+from gateway.runtime.loop import AgentLoop
 from gateway.runtime.model_choice import ConfiguredModel, ModelChoiceRequest, ModelSelector
-from gateway.runtime.turn import NOTHING_RUNNING, TurnStopper
 from gateway.store import AppendResult, PendingCounts, PendingReminder, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.supervisor import ChannelSupervisor, RestartResult
@@ -62,19 +61,12 @@ _DMN_ORDERS: Final[tuple[Literal["pause", "wake", "sleep", "quiet", "off"], ...]
 )
 
 
-class RunningDmn(DmnSource, Protocol):
-    """Running loop of one agent: `gateway.runtime.loop.AgentLoop`."""
-
-    def send(self, signal: Directive, /) -> None:
-        """Apply a directive. Returns at once."""
-
-
 class DmnCommands:
     """Handlers of `dmn`: orders are for the agent of that place; `status` shows all agents."""
 
     def __init__(
         self,
-        loops: Sequence[RunningDmn],
+        loops: Sequence[AgentLoop],
         places: ConversationPrivacy,
         clock: Clock,
         *,
@@ -135,8 +127,8 @@ class DmnCommands:
         )
         return [EffectFact(fact, place=inner_conversation(order.agent)) for fact in both]
 
-    def _find_loop(self, agent: str) -> RunningDmn:
-        return next(loop for loop in self._loops if loop.agent == agent)
+    def _find_loop(self, agent: str) -> AgentLoop:
+        return next(loop for loop in self._loops if loop.id == agent)
 
     def _send_directives(self, todo: Iterable[DmnCommand], appended: AppendResult | None) -> None:
         if appended is not None and appended.is_new:
@@ -412,8 +404,8 @@ MAX_SUGGESTED_NAMES = 3
 class ModelCommands:
     """Handlers of `stop` and `model`."""
 
-    def __init__(self, turn_stopper: TurnStopper, selector: ModelSelector) -> None:
-        self._turn_stopper = turn_stopper
+    def __init__(self, agents: Agents, selector: ModelSelector) -> None:
+        self._agents = agents
         self._selector = selector
 
     @property
@@ -428,7 +420,7 @@ class ModelCommands:
 
     async def stop(self, call: CommandCall, _context: CommandContext) -> CommandReply:
         """Stop the running turn of this conversation."""
-        change = await self._turn_stopper.plan_stop(call.command.at, call.person)
+        change = await self._agents.plan_stop(call.command.at, call.person)
         return CommandReply(text=change.answer, effect=change, ok=change.answer != NOTHING_RUNNING)
 
     async def list_models(self, _call: CommandCall, _context: CommandContext) -> str:

@@ -32,6 +32,7 @@ from gateway.core.identity import ADMIN_ROLES, identify, person_key
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.runtime.agents import Agents
+from gateway.runtime.model_choice import ModelSelector
 from gateway.store import Store
 from gateway.stream import attention
 from gateway.stream.access_service import AccessService
@@ -57,6 +58,7 @@ class CommandServices:
     overrides: AttentionOverrideStore
     services: BackgroundServices
     agents: Agents
+    model_selector: ModelSelector
     room_access: ConversationLocks
     travels: RoomMembership
     runner: ChannelSupervisor
@@ -102,7 +104,7 @@ class CommandRegistry:
         self._notify = NotificationCommands(services.overrides, services.store, services.attention_policy)
         self._journal = _build_journal_commands(services, follow_up)
         self._dmn = DmnCommands(
-            services.agents.loops,
+            services.agents.agents,
             services.services.places,
             services.clock,
             agent_of=_build_agent_lookup(services),
@@ -131,7 +133,7 @@ class CommandRegistry:
             **LimitedModelCommands(people.limits.take_or_explain, _build_agent_lookup(services)).handlers,
             **self._dmn.handlers,
             **PendingCommands(store, places).handlers,
-            **ModelCommands(services.agents.turn_stopper, services.agents.model_selector).handlers,
+            **ModelCommands(services.agents, services.model_selector).handlers,
             **CrossRoomCommands(places).handlers,
             **LogCommands(store, services.redactor, places).handlers,
             **self._remind.handlers,
@@ -181,7 +183,7 @@ class CommandRegistry:
         return list(self._services.channels)
 
     async def _suggest_models(self, _typed: CommandCompletion) -> list[str]:
-        return [one.name for one in self._services.agents.model_selector.list_models()]
+        return [one.name for one in self._services.model_selector.list_models()]
 
     async def _suggest_waiting_approvals(self, typed: CommandCompletion) -> list[str]:
         return [one.approval for one, _ in self._services.approvals.list_waiting(self._build_approver(typed))]

@@ -3,7 +3,7 @@
 Input of a turn
 - `conversation.py`: unread messages and system events, rendered as lines and fitted into a budget.
 - `digest.py`: the same for the inner conversation, over all public rooms.
-- `requesters.py`: the people on whose behalf a turn acts. `turn_facts.py`: a turn's start and result as plain data.
+- `requesters.py`: the people on whose behalf a turn acts.
 
 Around the input
 - `prompt_context.py`: persona, binding and pinned channel card, in front of the conversation.

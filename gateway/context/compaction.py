@@ -272,7 +272,7 @@ class _SummaryAttempts:
         wait_s = FIRST_WAIT_S * WAIT_FACTOR**self.tries * (1 + self._random() / 2)
         self.tries += 1
         try:
-            answer = await ask_model(self._model, request, None, self.progress)
+            answer = await ask_model(self._model, request, self.progress)
         except ModelBusy as error:
             self.progress.record_lost(error.accounts)
             hint_s = error.retry_after_s or 0.0

@@ -148,9 +148,9 @@ class ConversationReader:
     ) -> None:
         """`redactor` is applied to all text before anything is cut. None: a redactor without configured secrets."""
         self._store = store
-        self._access = access_policy
+        self.access_policy = access_policy
         self._media = media
-        self._redactor = redactor
+        self.redactor = redactor
 
     async def read_current(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
         """Return the unread messages that still exist, with their newest texts, oldest first."""
@@ -195,7 +195,7 @@ class ConversationReader:
         return label | self._role_label(event.at, event.sender) if isinstance(event, ReactionChanged) else label
 
     def _role_label(self, at: Address, sender: Sender) -> TrustLabel:
-        return TrustLabel(proven_role(role_of(self._access, at, sender), verified=sender.verified))
+        return TrustLabel(proven_role(role_of(self.access_policy, at, sender), verified=sender.verified))
 
     async def label_of_post(self, post: Post) -> TrustLabel:
         """Return the trust label of an own post: of all that its turn saw.
@@ -253,17 +253,17 @@ class ConversationReader:
         return tuple(left)
 
     def _redact_message(self, message: Message) -> Message:
-        text = self._redactor(message.text)
+        text = self.redactor(message.text)
         return message if text == message.text else replace(message, text=text)
 
     def _render_system_event(self, event: SystemEvent, posts: Mapping[EventId, Post]) -> NoticePieces:
-        post = self._redactor(posts[event.id].text if event.id in posts else "")
-        return tuple((kind, self._redactor(text)) for kind, text in render_system_event(event, post))
+        post = self.redactor(posts[event.id].text if event.id in posts else "")
+        return tuple((kind, self.redactor(text)) for kind, text in render_system_event(event, post))
 
     def _is_valid_edit(self, edit: MessageEdited, message: Message) -> bool:
         """Return whether the author of the message made the edit, and is not blocked."""
         same = edit.message == message.id and edit.sender.id == message.sender.id
-        return same and role_of(self._access, edit.at, edit.sender) != "blocked"
+        return same and role_of(self.access_policy, edit.at, edit.sender) != "blocked"
 
     async def is_answer_owed(self, unread: UnreadEntries, current: Sequence[CurrentMessage]) -> bool:
         """Return whether an unread message still wants an answer.
@@ -287,7 +287,7 @@ class ConversationReader:
             attached = await self._media.describe_attachments(messages, sees=sees)
         targets = await self._find_reply_targets([one.message for one in current])
         lookalikes = await find_impersonations(
-            self._store, self._access, [(o.seq, o.message) for o in current if not o.notice]
+            self._store, self.access_policy, [(o.seq, o.message) for o in current if not o.notice]
         )
         return tuple(
             RenderedMessage(
@@ -326,14 +326,14 @@ class ConversationReader:
             return PromptLine(sender="", role="", sent=message.sent, text="", is_addressed=addressed, event=one.notice)
         return PromptLine(
             sender=message.sender.name,
-            role=role_of(self._access, message.at, message.sender),
+            role=role_of(self.access_policy, message.at, message.sender),
             is_bot=message.sender.is_bot,
             sent=message.sent,
             text=message.text,
             is_addressed=is_addressed(message),
             reply_to=(target.name, target.text) if target is not None else None,
             is_edited=one.is_edited,
-            attachments=tuple(map(self._redactor, attached)),
+            attachments=tuple(map(self.redactor, attached)),
             is_topic_change=one.is_topic_change,
             is_title_change=one.is_title_change,
         )
@@ -358,12 +358,13 @@ class ConversationReader:
             stored = await self._store.entry_by_key(f"message:{place}:{message.reply_to}")
             earlier = stored.fact if stored is not None and isinstance(stored.fact, Message) else None
         if earlier is not None:
-            allowed = decide(self._access, earlier).allowed  # a reply does not bring in the words of refused senders
-            text = self._redactor(earlier.text)[:REPLY_SNIPPET_CHARS]
+            # A reply does not bring in the words of refused senders.
+            allowed = decide(self.access_policy, earlier).allowed
+            text = self.redactor(earlier.text)[:REPLY_SNIPPET_CHARS]
             return _ReplyTarget(earlier.sender.name, text, self._text_label(earlier)) if allowed else None
         post = await self._store.find_own_post(place, message.reply_to)
         if post is not None:
-            return _ReplyTarget("you", self._redactor(post.text)[:REPLY_SNIPPET_CHARS], await self.label_of_post(post))
+            return _ReplyTarget("you", self.redactor(post.text)[:REPLY_SNIPPET_CHARS], await self.label_of_post(post))
         return _ReplyTarget("you", "", TRUSTED_LABEL) if message.kind == "reply" else None
 
 

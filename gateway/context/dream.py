@@ -15,9 +15,10 @@ from typing import Final, Literal, NamedTuple
 from agent import view
 from agent.brief import NO_USAGE, PromptInput, PromptTurn, TurnOutcome, TurnProgress
 from agent.journal import to_single_line
-from agent.models.base import Model, ModelRequest, PromptTooLong, RequestRefused, ToolResult
+from agent.models.base import Model, PromptTooLong, RequestRefused, ToolResult
 from agent.prompts import load_prompt
 from agent.turn import Toolset, take_turn
+from agent.turn_context import TurnHost
 from agent.view import estimate_tokens
 from agent.workspace.character_card import normalize_text
 from gateway.access.approval_texts import escape_invisible
@@ -114,12 +115,12 @@ class Dreamer:
         *,
         agent: str,
         memory_chars: int,
-        afford: Callable[[ModelRequest], bool] = lambda _: True,
+        host: TurnHost | None = None,
         progress: TurnProgress | None = None,
     ) -> DreamResult:
         """Run one dream. Raises StoreError.
 
-        `brief`: persona, binding and card of the inner conversation, without input. `tools`, `afford` and `progress` as
+        `brief`: persona, binding and card of the inner conversation, without input. `tools`, `host` and `progress` as
         in `agent.turn.take_turn`; no tool is carried out. A failure changes nothing, and the notes are left for the
         next dream. On cancellation `progress` holds the costs, and the file is as before, or its new version is durable
         and `MemoryStore.finish_write` completes it.
@@ -144,7 +145,7 @@ class Dreamer:
             await self._propose(agent, found.pending)
         if not found.notes:
             return await self._skip(agent, before, found)
-        request = _MemoryRequest(model, _DisabledTools(tools), agent, afford, progress or TurnProgress())
+        request = _MemoryRequest(model, _DisabledTools(tools), host, agent, progress or TurnProgress())
         after, done = await request.request_text(
             replace(brief, input_text=render_dream_prompt(before, found.notes, memory_chars)), memory_chars
         )
@@ -333,8 +334,8 @@ class _MemoryRequest:
 
     model: Model
     tools: Toolset
+    host: TurnHost | None
     agent: str
-    afford: Callable[[ModelRequest], bool]
     progress: TurnProgress
 
     async def request_text(self, brief: PromptInput, max_chars: int) -> tuple[str, TurnOutcome]:
@@ -358,9 +359,9 @@ class _MemoryRequest:
                 brief,
                 self.model,
                 self.tools,
+                self.host,
                 key=self.agent,
                 max_tool_rounds=_MAX_TOOL_ROUNDS,
-                afford=self.afford,
                 progress=self.progress,
             )
         except (PromptTooLong, RequestRefused) as error:

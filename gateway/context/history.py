@@ -289,7 +289,7 @@ class HistoryStore:
         """`simple`: the model takes no tools."""
         self._store = store
         self._clock = clock
-        self._media = media
+        self.media = media
         self._simple = simple
         self._cache = HistoryCache()
 
@@ -334,9 +334,9 @@ class HistoryStore:
         if seeing:
             for index, turn in enumerate(view.turns):
                 if turn.media:
-                    exchanges[index] = replace(turn.exchange, images=await self._media.load_images(turn.media))
+                    exchanges[index] = replace(turn.exchange, images=await self.media.load_images(turn.media))
                 if turn.tool_images:
-                    found = await self._media.load_images_by_hash(turn.tool_images)
+                    found = await self.media.load_images_by_hash(turn.tool_images)
                     exchanges[index] = replace(exchanges[index], tool_images=tuple(found.items()))
         return (*_head_exchanges(view.head), *exchanges)
 

@@ -5,13 +5,11 @@ observer.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
-from gateway.context.turn_facts import TurnStart
-from gateway.core.clock import Clock
 from gateway.core.events import ConversationId
 from gateway.core.facts import TurnId
 
@@ -61,8 +59,7 @@ class TurnObserver(Protocol):
 class TurnTracker:
     """Record of the turns in progress. One for all agents."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._running: dict[TurnId, RunningTurn] = {}
         self.observer: TurnObserver | None = None
         """None: nobody observes."""
@@ -73,46 +70,27 @@ class TurnTracker:
         return [*self._running.values()]
 
     @contextlib.contextmanager
-    def track(self, start: TurnStart, agent: str) -> Iterator[RunningTurn]:
+    def track(self, running: RunningTurn) -> Iterator[None]:
         """Record a turn as running inside the `with` block."""
-        turn = start.turn
-        running = RunningTurn(
-            turn=turn,
-            agent=agent,
-            conversation=start.place.conversation,
-            autonomous=start.autonomous,
-            cause=start.cause,
-            since=self._clock.now(),
-        )
-        self._running[turn] = running
+        self._running[running.turn] = running
         if self.observer is not None:
             self.observer.turn_changed(running, "started")
         try:
-            yield running
+            yield
         finally:
-            del self._running[turn]
+            del self._running[running.turn]
             if self.observer is not None:
                 self.observer.turn_changed(running, "ended")
 
-    def answer_callback(self, running: RunningTurn, also: Callable[[str], None] | None) -> Callable[[str], None]:
-        """Return a function that takes the text so far of a growing answer. It also calls `also`."""
+    def answer_grew(self, turn: TurnId, text: str) -> None:
+        """Report the whole text so far of a turn's answer."""
+        if self.observer is not None and turn in self._running:
+            self.observer.answer_grew(self._running[turn], text)
 
-        def on_text(text: str) -> None:
-            if also is not None:
-                also(text)
-            if self.observer is not None:
-                self.observer.answer_grew(running, text)
-
-        return on_text
-
-    def thinking_callback(self, running: RunningTurn) -> Callable[[str], None]:
-        """Return a function that takes each piece of thinking."""
-
-        def on_text(text: str) -> None:
-            if self.observer is not None:
-                self.observer.thinking_grew(running, text)
-
-        return on_text
+    def thinking_grew(self, turn: TurnId, text: str) -> None:
+        """Report the next piece of a turn's thinking."""
+        if self.observer is not None and turn in self._running:
+            self.observer.thinking_grew(self._running[turn], text)
 
     def tool_changed(self, turn: TurnId, tool: ToolProgress) -> None:
         """Record the start or the end of a tool call of a turn."""

@@ -12,7 +12,7 @@ from gateway.core.control_messages import ControlResponse, KillToolRequest, Relo
 from gateway.core.events import Address, ConversationId
 from gateway.core.facts import AuditRecord
 from gateway.core.redaction import Redactor
-from gateway.runtime.turn import TurnStopper
+from gateway.runtime.agents import Agents
 from gateway.store import NewEntry, Store
 
 EVIDENCE: Final = "may use the gateway's own files, or bears its token"
@@ -29,14 +29,14 @@ class OperatorActions:
         self,
         store: Store,
         clock: Clock,
-        stopping: TurnStopper,
+        agents: Agents,
         *,
         kill: Callable[[ConversationId], Sequence[str]],
         reload: Callable[[], Awaitable[ReloadResult]],
         redactor: Redactor,
     ) -> None:
         """`kill` ends the tools that run in a conversation and returns their names. `reload`: `LiveSettings.reload`."""
-        self._store, self._clock, self._stopping, self._kill, self._redactor = store, clock, stopping, kill, redactor
+        self._store, self._clock, self._agents, self._kill, self._redactor = store, clock, agents, kill, redactor
         self._reload_settings = reload
 
     async def carry_out(self, order: _OperatorOrder) -> ControlResponse:
@@ -52,7 +52,7 @@ class OperatorActions:
         return await (self._stop(order, at) if isinstance(order, StopTurnRequest) else self._kill_tools(order, at))
 
     async def _stop(self, order: StopTurnRequest, at: Address) -> ControlResponse:
-        change = await self._stopping.plan_stop(at, order.by)
+        change = await self._agents.plan_stop(at, order.by)
         now, ok = self._clock.now(), bool(change.facts)
         entries = [
             NewEntry(fact=one.fact, at=now, conversation=at.conversation, key=one.key or None) for one in change.facts

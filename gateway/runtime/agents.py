@@ -1,110 +1,343 @@
-"""All agents of a gateway: the owner of each conversation, routing of arrivals, and the administration of their DMNs.
+"""The agents of a gateway: each with its loop, its model and its turns; and which one a conversation belongs to.
 
-- `Agents` holds the running agents.
-- `answer_order`, `snapshot_dmn` and the `format_` functions answer requests about the agents' Default Mode Networks.
-  Pure. The running gateway and the command line beside a stopped one share them.
-- `load_dmn_states` and `load_chosen_models` read what the last run left.
+- `Agent` takes the turns that its `AgentLoop` starts, with an `AgentContext` that is replaced when its model changes.
+- `Agents` holds the running agents and the services that they share; it routes arrivals to them.
+- `load_chosen_models` reads which models were chosen in the last run.
 """
 
 import asyncio
+import contextlib
 import logging
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
-from typing import Final, NamedTuple, Protocol
-from zoneinfo import ZoneInfo
+from typing import Final
 
-from agent import dmn, signals
-from agent.models.base import ModelError
-from agent.signals import Directive, DmnMode, DmnPolicy, DmnState, Presence, load_state
-from gateway.config.models import Settings
-from gateway.context.schedule import parse_moment
-from gateway.core.control_messages import ContextRequest, ControlResponse, DmnAction, DmnRequest, DmnStatus, WantedTurn
-from gateway.core.events import Address, Alarm, ConversationId, PresenceLevel
+from agent.brief import PromptInput
+from agent.cache.plan import PlannedRequest
+from agent.models.base import Model, ModelError
+from agent.signals import Directive, DmnState, LeftOff, Presence
+from agent.turn import build_prefix_request
+from agent.workspace import default_workspace
+from agent.workspace.persona import PersonaBundle, PersonaScope
+from gateway.access.limits import UsageLimiter
+from gateway.config.models import AgentConfig, Settings
+from gateway.context.compaction import CompactionOutcome, Compactor, Summarizer
+from gateway.context.conversation import ConversationReader, wants_answer
+from gateway.context.digest import DigestBuilder
+from gateway.context.history import HistoryStore
+from gateway.context.observer import TurnTracker
+from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
+from gateway.context.services import BackgroundServices
+from gateway.core.clock import Clock
+from gateway.core.control_messages import ControlResponse, DmnRequest, DmnStatus
+from gateway.core.events import Address, Alarm, ChannelName, ConversationId, PresenceLevel, RequestUsage
 from gateway.core.facts import (
     LOW,
     URGENT,
     DmnDirective,
-    DmnStateSaved,
     ModelSelected,
     TurnRecord,
     inner_conversation,
     is_inner,
 )
-from gateway.core.format import format_duration
-from gateway.runtime.agent import Agent, GatewayServices, turn_settings_key
+from gateway.runtime.dmn_admin import answer_order, build_directive_facts, snapshot_dmn
+from gateway.runtime.dream_turn import run_dream
+from gateway.runtime.lane import TurnHandle, TurnResult
 from gateway.runtime.loop import AgentLoop
-from gateway.runtime.model_choice import ModelSelector
-from gateway.runtime.models import ModelServices
-from gateway.runtime.rewind import Rewinder
-from gateway.runtime.turn import TurnStopper
-from gateway.runtime.turn_input import BLOCKED_REASON, are_blocked
-from gateway.store import NewEntry, StoreReader
+from gateway.runtime.models import AgentModel, ModelServices
+from gateway.runtime.turn import BLOCKED_REASON, TurnRunner, build_stop_record
+from gateway.runtime.turn_input import AgentContext, TurnGuidance, are_blocked
+from gateway.store import AppendResult, NewEntry, Store, StoreReader
+from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import policies
-from gateway.stream.inbox import ReadyConversation
-from gateway.tools.dispatch import ToolList
+from gateway.stream.inbox import ConversationInbox, ReadyConversation
+from gateway.stream.media import MediaStore
+from gateway.stream.preview import TurnPreviews
+from gateway.stream.routing import Bindings
+from gateway.tools.agent import RestTools, SkillTools
+from gateway.tools.dispatch import ToolDispatcher, ToolList
+from gateway.tools.platform import ConversationLocks, MessagingTools
+from gateway.tools.registry import ToolRegistry
 
 logger = logging.getLogger("reverie.minds")
-_dmn_logger = logging.getLogger("reverie.dmn")
 _models_logger = logging.getLogger("reverie.choosing")
-
-DEFAULT_QUIET: Final = timedelta(hours=1)
-"""Length of a quiet time if none is given."""
-QUERY_ORDERS: Final = frozenset[DmnAction]({"status", "debug"})
-"""Requests that change nothing."""
-_DIRECTIVE_ORDERS: Final[dict[DmnAction, signals.DmnOrder]] = {
-    "pause": "pause",
-    "wake": "wake",
-    "sleep": "store",
-    "quiet": "quiet",
-    "rest": "rest",
-    "off": "off",
-}
-_CENT: Final = 0.01
+_stop_logger = logging.getLogger("reverie.stopping")
 
 SCANNED_ENTRIES: Final = 50
 """Unread entries of a place that are searched for a reminder at the start, and turns that are searched for the last
 ones."""
+LOCK_TIMEOUT_S: Final = 2.0
+"""Time to acquire the lock: a free one is acquired at once; a turn that just ended holds it until its record is
+written."""
+STOPPING: Final = "I leave it off, and say nothing more of it."
+LEFT_UNANSWERED: Final = "I leave it: what was said here until now is not answered."
+ALREADY_STOPPING: Final = "I am leaving it off already."
+NOTHING_RUNNING: Final = "Nothing is under way here."
 
 
-class DmnSource(Protocol):
-    """Network of one agent: a running `gateway.runtime.loop.AgentLoop`, or a `SavedDmn`."""
+class Agent(AgentLoop):
+    """Agent with its loop."""
+
+    def __init__(self, config: AgentConfig, agents: "Agents", state: DmnState, model: str = "") -> None:
+        """`agents` holds the services. `state`: state of its DMN from the last run.
+
+        `model`: a key of `llm.models`. Empty: the configured one.
+        """
+        super().__init__(
+            config.id,
+            agents.store,
+            agents.clock,
+            policy=policies.build_dmn_policy(agents.live.settings, config.id),
+            state=state,
+            tasks=agents.tasks,
+        )
+        self._agents = agents
+        self._services = agents.services
+        self._digests = DigestBuilder(
+            agent=config.id,
+            store=agents.store,
+            clock=agents.clock,
+            places=agents.services.places,
+            reader=agents.reader,
+            is_small_model=lambda: self.context.is_small_model,
+            is_own=lambda conversation: agents.agent_for(conversation) is self,
+            is_busy=agents.room_locks.is_busy,
+        )
+        self._messaging = MessagingTools(
+            agent=config.id,
+            store=agents.store,
+            clock=agents.clock,
+            bindings=agents.bindings,
+            places=agents.services.places,
+            who=agents.reader.access_policy,
+            channels=agents.channels,
+            doors=agents.room_locks,
+            digests=self._digests,
+            forget=self.forget_view,
+        )
+        self._rest_tools = RestTools(config.id, agents.store, agents.clock, agents.live, self.send)
+        self._guidance = TurnGuidance(self, agents.services, self._messaging, agents.registry, agents.skills)
+        self._turns = TurnRunner(
+            previews=agents.previews,
+            digests=self._digests,
+            tracker=agents.tracker,
+            on_answered=agents.on_answered,
+        )
+        agent_model = agents.models.agent_model(config.id, model or config.model)
+        agents.models.pool.hold(agent_model)
+        self.context = self._build_context(agent_model)
+        """For the next turn. Turns that have begun keep theirs."""
 
     @property
-    def agent(self) -> str:
-        """Id of the agent."""
+    def agent_model(self) -> AgentModel:
+        """Model, with its costs and caches, of the next turn."""
+        return self.context.model
 
     @property
-    def state(self) -> DmnState:
-        """The present state."""
+    def model(self) -> Model:
+        """Model of the next turn."""
+        return self.context.model.model
 
     @property
-    def policy(self) -> DmnPolicy:
-        """The operator's policy."""
+    def tools(self) -> ToolDispatcher:
+        """Tools of the agent, as far as its model has room for them."""
+        return self.context.tools
 
-    @property
-    def next_tick_s(self) -> float | None:
-        """Seconds until its timer fires. None: none is armed."""
+    def use_model(self, agent_model: AgentModel) -> None:
+        """Use this model from the next turn on. Running turns keep theirs. Returns at once."""
+        before, models = self.agent_model, self._agents.models
+        models.pool.hold(agent_model)
+        self.context = self._build_context(agent_model)
+        models.keep_warm.replace_models(self.id, before.caching_models, agent_model.caching_models)
+        models.pool.release(before)
 
+    def _build_context(self, agent_model: AgentModel) -> AgentContext:
+        """Build what depends on the model, and on settings that hold for a whole turn."""
+        agents, services, model = self._agents, self._services, agent_model.model
+        tools = agents.registry.build_dispatcher(self.id, model, self._messaging, self._rest_tools)
+        history = HistoryStore(
+            agents.store, agents.clock, agents.media, simple=not model.takes_tools or model.family == "local"
+        )
+        return AgentContext(
+            agent=self,
+            store=agents.store,
+            clock=agents.clock,
+            live=agents.live,
+            model=agent_model,
+            reader=agents.reader,
+            services=services,
+            prompt_context=PromptContextBuilder(
+                persona=partial(self._load_persona, model.family),
+                peers=tuple(sorted(other.id for other in agents.live.settings.agents if other.id != self.id)),
+                bindings=agents.bindings.snapshot(),
+                access_policy=agents.reader.access_policy,
+                cards=agents.cards,
+                places=services.places,
+                kept_warm_at=partial(agents.models.keep_warm.last_refresh, self.id),
+                tools=lambda: tools.specs if model.takes_tools else (),
+            ),
+            history=history,
+            compaction=self._build_compactor(agent_model, history),
+            tools=tools,
+            guidance=self._guidance,
+            limits=agents.limits,
+            on_truncated=lambda: agents.on_compacted(self.id, "tool_result_truncated", None),
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedDmn:
-    """Network of a stopped agent."""
+    def _build_compactor(self, agent_model: AgentModel, history: HistoryStore) -> Compactor:
+        agents, live = self._agents, self._agents.live
+        summarizer = Summarizer(
+            agent=self.id,
+            store=agents.store,
+            clock=agents.clock,
+            random=random.random,
+            model=lambda: agent_model.summarizer or agent_model.model,
+            settings=lambda: live.optimization.compaction,
+            on_outcome=partial(agents.on_compacted, self.id),
+        )
+        return Compactor(
+            store=agents.store,
+            clock=agents.clock,
+            history=history,
+            model=agent_model.model,
+            cache_forecast=partial(agent_model.forecast, self.id),
+            settings=lambda: live.optimization,
+            is_enabled=lambda: live.enabled_optimizations(self.id).compaction,
+            summarizer=summarizer,
+        )
 
-    agent: str
-    state: DmnState
-    policy: DmnPolicy
-    next_tick_s: float | None = None
+    async def _load_persona(self, family: str, scope: PersonaScope) -> PersonaBundle:
+        live = self._agents.live
+        return await self._agents.models.workspaces.get(
+            live.agent_config(self.id).workspace or default_workspace(),
+            scope=scope,
+            family=family,
+            own=self._services.agent_directory(self.id),
+            cached=live.enabled_optimizations(self.id).workspace_cache,
+        )
 
+    async def load_bundle(self, scope: PersonaScope) -> PersonaBundle:
+        """Load its present persona."""
+        return await self._load_persona(self.model.family, scope)
 
-class DmnCommand(NamedTuple):
-    """Directive for one agent, and its record. The caller writes the record first."""
+    @contextlib.contextmanager
+    def _hold_context(self) -> Iterator[AgentContext]:
+        """Keep the present context, and its model open, for work that begins now."""
+        context = self.context
+        with self._agents.models.pool.holding(context.model):
+            yield context
 
-    agent: str
-    directive: Directive
-    directed: DmnDirective
+    async def build_prompt_input(self, persona: str) -> PromptInput:
+        """Return the beginning of every conversation of this agent."""
+        return PromptInput(
+            persona=persona,
+            skills=await self._guidance.skill_catalogue(self.tools) if self.model.takes_tools else "",
+            card="",
+            history=(),
+            input_text="",
+            tool_surface=self._agents.live.agent_config(self.id).surface,
+            has_late_tools=self._guidance.has_late_tools,
+        )
+
+    def last_request(self, conversation: ConversationId) -> PlannedRequest | None:
+        """Return the last answered request there. None: there was none since the start, or it is not kept."""
+        found = (model.last_requests.get(self.id, conversation) for model in self.agent_model.caching_models)
+        return max((one for one in found if one is not None), key=lambda one: one.sent_at_s, default=None)
+
+    def forget_view(self, conversation: ConversationId) -> None:
+        """Drop the cached view of a place, because the log differs from it."""
+        self.context.history.forget(conversation)
+        self._digests.forget(conversation)
+
+    async def compact(self, conversation: ConversationId) -> str:
+        """Fold the view of a place, while no turn runs there. Return the result in words."""
+        async with self._agents.room_locks.lock_for(conversation):
+            with self._hold_context() as context:
+                return await self._turns.compact(context, conversation)
+
+    async def refresh_tools(self) -> None:
+        """Update the description of the tools before a request, where that costs no cached prefix."""
+        now_s, lasts_s = self._clock.monotonic(), self._agents.live.optimization.prompt_cache.long_ttl
+        await self._agents.registry.prepare_turn(self.tools, now_s, lasts_s)
+
+    async def warm_up(self) -> None:
+        """Have a local model read the common beginning of all conversations.
+
+        Otherwise the first message would wait for that. Raises nothing.
+        """
+        with self._hold_context() as context:
+            model = context.model.model
+            if model.family not in {"local", "llamacpp"}:  # elsewhere an unneeded prompt costs money
+                return
+            try:
+                await self.refresh_tools()  # tool servers start at the same time
+                persona = await self.load_bundle("public")
+                brief = await self.build_prompt_input(persona.identity)
+                request = build_prefix_request(brief, model, self.tools.specs, key=self.id)
+                async with aclosing(model.stream(request)) as chunks:
+                    async for _ in chunks:
+                        pass
+            except (ModelError, OSError) as error:  # the first turn will wait for it, or report the error
+                logger.debug("what %s begins with is not read in ahead of time: %s", self.id, error)
+
+    async def take_turn(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
+    ) -> TurnResult:
+        await self.refresh_tools()
+        async with self._agents.room_locks.lock_for(conversation):
+            self._digests.forget(conversation)  # the digest's part on this place is consumed here
+            with self._hold_context() as context:
+                return await self._turns.run(
+                    context, conversation, autonomous=autonomous, continuing=continuing, handle=handle
+                )
+
+    async def dream(self, handle: TurnHandle) -> TurnResult:
+        async with self._agents.room_locks.lock_for(self.policy.inner):
+            with self._hold_context() as context:
+                return await run_dream(
+                    context, Address.parse(self.policy.inner), handle, on_answered=self._agents.on_answered
+                )
+
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
+        return await self._turns.give_up(self.context, conversation, reason, autonomous=autonomous)
+
+    async def unread_urgency(self, conversation: ConversationId) -> int:
+        if is_inner(conversation):
+            return await self._digests.pending_urgency()
+        return await self._agents.store.unread_urgency(conversation)
+
+    async def owes_answer(self, conversation: ConversationId) -> bool:
+        """Return whether a turn would start there because of unread entries, or continues."""
+        waiting = [one.conversation for one in self.state.waiting]
+        if conversation in (*self.state.pending, *self.state.continuing, *waiting):
+            return True
+        # Entries that ask for an answer come first.
+        unread = await self._agents.store.unread_entries(conversation, most=1)
+        return any(wants_answer(one.fact) for one in unread.messages)
+
+    def stop_turn(self, conversation: ConversationId, why: str) -> None:
+        """End the turn that runs there, and owe no other."""
+        handle = self.turn_handle(conversation)
+        if handle is not None:
+            handle.stop(why)
+        self.send(LeftOff(at=self._agents.clock.now(), conversation=conversation))
+        self.forget_view(conversation)
+
+    def is_direct(self, conversation: ConversationId) -> bool:
+        return self._services.places.is_known_direct(conversation)
+
+    def is_arriving(self, conversation: ConversationId) -> bool:
+        return self._agents.inbox.is_waiting(conversation)
+
+    def settle_turn(self, conversation: ConversationId) -> None:
+        super().settle_turn(conversation)
+        if self._agents.limits is not None:
+            self._agents.limits.release(conversation)
+
+    def material_tokens(self) -> int:
+        return self._services.journal_store.material_tokens(self.id)
 
 
 class Agents:
@@ -112,57 +345,67 @@ class Agents:
 
     def __init__(
         self,
-        services: GatewayServices,
-        model_services: ModelServices,
+        *,
+        store: Store,
+        clock: Clock,
+        tasks: asyncio.TaskGroup,
+        models: ModelServices,
+        services: BackgroundServices,
+        registry: ToolRegistry,
+        skills: SkillTools,
+        reader: ConversationReader,
+        media: MediaStore,
+        bindings: Bindings,
+        cards: ChannelCards,
+        channels: Collection[ChannelName],
+        inbox: ConversationInbox,
+        previews: TurnPreviews,
+        tracker: TurnTracker,
+        limits: UsageLimiter | None,
         states: Mapping[str, DmnState],
-        chosen: Mapping[str, str] | None = None,
+        chosen: Mapping[str, str],
+        on_answered: Callable[[str, RequestUsage], None],
+        on_compacted: Callable[[str, CompactionOutcome, float | None], None],
     ) -> None:
-        """`chosen`: by agent, the key of its chosen model, see `gateway.runtime.agents.load_chosen_models`."""
-        self._services = services
-        chosen = chosen or {}
+        """`states`: by agent, the state of its DMN from the last run; `chosen`: see `load_chosen_models`.
+
+        `limits`: budgets of people; None: there are none. `on_answered` is called with the agent and each model
+        request, `on_compacted` as `LlmStats.count_compaction`.
+        """
+        self.store = store
+        self.clock = clock
+        self.tasks = tasks
+        self.models = models
+        self.live = models.live
+        self.services = services
+        self.registry = registry
+        self.skills = skills
+        self.reader = reader
+        self.media = media
+        self.bindings = bindings
+        self.cards = cards
+        self.channels = channels
+        self.inbox = inbox
+        self.previews = previews
+        self.tracker = tracker
+        self.limits = limits
+        self.on_answered = on_answered
+        self.on_compacted = on_compacted
+        self.room_locks = ConversationLocks()
         self.by_id = {
-            agent.id: Agent(
-                agent,
-                services,
-                model_services,
-                states.get(agent.id, DmnState()),
-                owns=partial(self._owns, agent.id),
-                model=chosen.get(agent.id, ""),
-            )
-            for agent in services.live.settings.agents
+            one.id: Agent(one, self, states.get(one.id, DmnState()), chosen.get(one.id, ""))
+            for one in self.live.settings.agents
         }
         self._default_agent = next(iter(self.by_id.values()))
-        self.rewinder = Rewinder(
-            store=services.store,
-            clock=services.clock,
-            room_locks=services.room_locks,
-            agents=self,
-            tasks=services.tasks,
-        )
-        self.turn_stopper = TurnStopper(self.agent_for, services.room_locks)
-        self.model_selector = ModelSelector(
-            live=services.live,
-            store=services.store,
-            clock=services.clock,
-            model_services=model_services,
-            agents=self,
-            chosen=chosen,
-            tasks=services.tasks,
-        )
-
-        self._turn_settings = turn_settings_key(services.live.settings)
-        services.live.add_listener(self)
+        self.live.add_listener(self)
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next turn and DMN step on."""
-        settings_key = turn_settings_key(new)
+        """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next DMN step on."""
         dmn_policies = {agent: policies.build_dmn_policy(new, agent) for agent in self.by_id}
 
         def apply() -> None:
-            turns_change, self._turn_settings = settings_key != self._turn_settings, settings_key
             for agent_id, agent in self.by_id.items():
-                self.model_selector.apply_settings(agent, rebuild=turns_change)
-                agent.loop.set_policy(dmn_policies[agent_id])
+                agent.set_policy(dmn_policies[agent_id])
 
         return apply
 
@@ -175,16 +418,21 @@ class Agents:
         """Return the agent of a conversation."""
         place = Address.parse(conversation)
         # A place that no binding matches any more may still hold older messages.
-        name = place.room if is_inner(conversation) else self._services.bindings.find(place).agent
+        name = place.room if is_inner(conversation) else self.bindings.find(place).agent
         return self.by_id.get(name, self._default_agent)
 
-    def _owns(self, agent: str, conversation: ConversationId) -> bool:
-        return self.agent_for(conversation).id == agent
+    def forget_view(self, conversation: ConversationId) -> None:
+        """Drop the cached view of a place, because the log differs from it."""
+        self.agent_for(conversation).forget_view(conversation)
+
+    async def compact(self, conversation: ConversationId) -> str:
+        """Fold the view of a place, while no turn runs there. Return the result in words."""
+        return await self.agent_for(conversation).compact(conversation)
 
     @property
     def mode_label(self) -> str:
         """Modes of the agents, for people."""
-        modes = {agent.id: agent.loop.state.mode.value for agent in self.by_id.values()}
+        modes = {agent.id: agent.state.mode.value for agent in self.agents}
         if len(modes) == 1:
             return next(iter(modes.values()))
         return ", ".join(f"{agent}: {mode}" for agent, mode in modes.items())
@@ -192,34 +440,32 @@ class Agents:
     def tool_list(self, at: Address) -> ToolList:
         """Return the tools of the agent that answers there, for people."""
         agent = self.agent_for(at.conversation)
-        return self._services.tool_registry.list_tools(agent.id, agent.tools, at)
+        return self.registry.list_tools(agent.id, agent.tools, at)
 
     @property
     def model_labels(self) -> str:
         """Models of the agents, for people."""
-        return ", ".join(dict.fromkeys(agent.model.label for agent in self.by_id.values()))
+        return ", ".join(dict.fromkeys(agent.model.label for agent in self.agents))
 
     def start(self) -> None:
         """Arm every loop's timer. A start fires nothing by itself."""
-        for agent in self.by_id.values():
-            agent.loop.start()
+        for agent in self.agents:
+            agent.start()
 
     async def stop(self, grace_s: float) -> None:
         """Stop all loops at once, see `AgentLoop.stop`."""
-        await asyncio.gather(*(agent.loop.stop(grace_s) for agent in self.by_id.values()))
-        await self.rewinder.close()
-        await self.model_selector.close()
+        await asyncio.gather(*(agent.stop(grace_s) for agent in self.agents))
 
     async def find_pending_arrivals(self) -> list[ReadyConversation]:
         """Return what an earlier process left undone, as new arrivals."""
-        found, due = [], dict(await self._services.store.due_conversations(LOW))
+        found, due = [], dict(await self.store.due_conversations(LOW))
         due |= dict.fromkeys(await self._find_interrupted(), URGENT)
         for place, urgency in due.items():
             has_reminder = False
             if urgency < URGENT and not is_inner(place):
-                unread = await self._services.store.unread_entries(place, most=SCANNED_ENTRIES)
+                unread = await self.store.unread_entries(place, most=SCANNED_ENTRIES)
                 has_reminder = any(isinstance(one.fact, Alarm) for one in unread.messages)
-            direct = None if is_inner(place) else await self._services.background_services.places.is_direct(place)
+            direct = None if is_inner(place) else await self.services.places.is_direct(place)
             found.append(
                 ReadyConversation(conversation=place, urgency=urgency, direct=direct, handle_in_place=has_reminder)
             )
@@ -231,7 +477,7 @@ class Agents:
         Its input is owed an answer, even if nothing newer is there.
         """
         ended: dict[ConversationId, bool] = {}
-        for one in await self._services.store.newest_entries(SCANNED_ENTRIES, kinds=["turn_ended"]):
+        for one in await self.store.newest_entries(SCANNED_ENTRIES, kinds=["turn_ended"]):
             if not isinstance(one.fact, TurnRecord) or one.fact.cause == "compact":
                 continue
             if one.conversation is not None and not is_inner(one.conversation):
@@ -246,121 +492,140 @@ class Agents:
         """
         place = arrival.conversation
         if arrival.direct is not None:
-            self._services.background_services.places.record_direct(place, direct=arrival.direct)
+            self.services.places.record_direct(place, direct=arrival.direct)
         can_act = self.agent_for(place).model.takes_tools  # without tools nothing can be done about it from elsewhere
         if arrival.urgency >= URGENT or arrival.handle_in_place or arrival.direct or is_inner(place) or not can_act:
             self._notice(arrival, place)
         else:
-            self._services.tasks.create_task(self._route(arrival))
+            self.tasks.create_task(self._route(arrival))
 
     async def _route(self, arrival: ReadyConversation) -> None:
         place = arrival.conversation
-        public = await self._services.background_services.places.is_public(place)
+        public = await self.services.places.is_public(place)
         self._notice(arrival, inner_conversation(self.agent_for(place).id) if public else place)
 
     def _notice(self, arrival: ReadyConversation, target: ConversationId) -> None:
-        arrivals = self._services.bindings.find(Address.parse(arrival.conversation)).arrivals
-        loop = self.agent_for(target).loop
-        loop.notice(target, arrival.urgency, event_type=arrival.type, arrivals=arrivals, trusted=arrival.trusted)
+        arrivals = self.bindings.find(Address.parse(arrival.conversation)).arrivals
+        self.agent_for(target).notice(
+            target, arrival.urgency, event_type=arrival.type, arrivals=arrivals, trusted=arrival.trusted
+        )
 
     def notice_alarm(self, alarm: Alarm) -> None:
         """Check for due turns now, because a reminder has fired."""
         place = alarm.at.conversation if alarm.at is not None else inner_conversation(alarm.agent)
-        self.agent_for(place).loop.tick()
+        self.agent_for(place).tick()
 
     def end_blocked_turns(self) -> None:
         """End the turns whose requesters are all blocked by now. Returns at once."""
-        for loop in self.loops:
-            for place, handle in loop.turn_handles:
-                if are_blocked(self._services.access_policy, Address.parse(place), handle.requesters):
+        for agent in self.agents:
+            for place, handle in agent.turn_handles:
+                if are_blocked(self.reader.access_policy, Address.parse(place), handle.requesters):
                     logger.info("%s: its turn is ended: %s", place, BLOCKED_REASON)
                     handle.drop(BLOCKED_REASON)
 
-    def forget_view(self, conversation: ConversationId) -> None:
-        """Drop the cached view of a place, because other code changed it."""
-        self.agent_for(conversation).forget_view(conversation)
+    async def plan_stop(self, at: Address, by: str) -> CommandEffect:
+        """Plan a stop. `by`: who requests it, for people.
 
-    async def compact(self, conversation: ConversationId) -> str:
-        """Fold the view of a place. Return the result in words."""
-        return await self.agent_for(conversation).compact(conversation)
+        Everything unread in the place becomes durable as consumed in the transaction that holds the command, so it is
+        not answered later, even if the process dies before the turn has ended. Until the effect is settled no turn
+        begins there, and none ends: it has either answered before the command, or posts nothing more.
+        """
+        place = at.conversation
+        agent, why = self.agent_for(place), f"{by} had it left off"
+        handle = agent.turn_handle(place)
+        if handle is not None and handle.stop_reason:
+            return CommandEffect(answer=ALREADY_STOPPING)
+        held_handle = handle if handle is not None and handle.hold() else None
+        lock = None if held_handle is not None else await self._acquire_lock(place)
+        try:
+            owes = held_handle is not None or await agent.owes_answer(place)
+            record = await build_stop_record(agent.context, place, why) if owes else None
+        except BaseException:
+            _release(held_handle, lock)
+            raise
+        if record is None:
+            _release(held_handle, lock)
+            return CommandEffect(answer=NOTHING_RUNNING)
+
+        def settle(written: AppendResult | None) -> None:
+            if written is not None and written.is_new:
+                _stop_logger.info("%s: left off, by %s", place, by)
+                agent.stop_turn(place, why)
+            _release(held_handle, lock)
+
+        effect_fact = EffectFact(record, key=f"turn:{record.turn}")
+        return CommandEffect(
+            answer=LEFT_UNANSWERED if held_handle is None else STOPPING, facts=(effect_fact,), settle=settle
+        )
+
+    async def _acquire_lock(self, place: ConversationId) -> asyncio.Lock | None:
+        """Acquire the lock of a place. None: another caller keeps it, who takes no turn there."""
+        lock = self.room_locks.lock_for(place)
+        try:
+            async with asyncio.timeout(LOCK_TIMEOUT_S):
+                await lock.acquire()
+        except TimeoutError:
+            return None
+        return lock
 
     def set_presence(self, level: PresenceLevel) -> None:
         """Send the presence of people to every DMN."""
-        for agent in self.by_id.values():
-            agent.loop.send(Presence(at=self._services.clock.now(), level=level))
+        for agent in self.agents:
+            agent.send(Presence(at=self.clock.now(), level=level))
 
     async def send_directive(self, agent: str, directive: Directive, directed: DmnDirective) -> None:
         """Send a directive to an agent's DMN, once it is recorded."""
-        loop = self.by_id[agent].loop
+        loop = self.by_id[agent]
         record, saved = build_directive_facts(loop, directive, directed)
         entries = [
             NewEntry(fact=record, at=directive.at, conversation=inner_conversation(agent)),
             NewEntry(fact=saved, at=directive.at),
         ]
-        await self._services.store.append(entries)
+        await self.store.append(entries)
         loop.send(directive)
 
     @property
     def dmn_status(self) -> list[DmnStatus]:
         """State of each agent's DMN."""
-        now = self._services.clock.now()
-        return [snapshot_dmn(agent.loop, now) for agent in self.by_id.values()]
+        now = self.clock.now()
+        return [snapshot_dmn(agent, now) for agent in self.agents]
 
-    async def handle_order(self, order: DmnRequest | ContextRequest) -> ControlResponse:
+    async def handle_order(self, order: DmnRequest) -> ControlResponse:
         """Carry out a request from outside."""
-        if isinstance(order, ContextRequest):
-            return await self.rewinder.handle_order(order)
         if order.what == "presence":
             return await self._handle_presence_order(order)
-        answer, commands = answer_order(order, self.loops, self._services.clock.now())
+        answer, commands = answer_order(order, self.agents, self.clock.now())
         for one in commands:
             await self.send_directive(*one)
         return answer
 
     async def _handle_presence_order(self, order: DmnRequest) -> ControlResponse:
         """Set the presence of people by hand, until `auto`, or the end of the process."""
-        now = self._services.clock.now()
+        now = self.clock.now()
         records = [DmnDirective(agent=agent, what=f"presence {order.level}", by=order.by) for agent in self.by_id]
-        await self._services.store.append(
+        await self.store.append(
             [NewEntry(fact=one, at=now, conversation=inner_conversation(one.agent)) for one in records]
         )
-        self._services.background_services.presence.set_level(None if order.level == "auto" else order.level)
-        answer, _ = answer_order(order, self.loops, now)
+        self.services.presence.set_level(None if order.level == "auto" else order.level)
+        answer, _ = answer_order(order, self.agents, now)
         return answer
-
-    @property
-    def loops(self) -> list[AgentLoop]:
-        """The loop of each agent."""
-        return [agent.loop for agent in self.by_id.values()]
 
     async def warm_up(self) -> None:
         """Start the models of the agents, and warm them up."""
-        for model in {id(one): one for one in (agent.model for agent in self.by_id.values())}.values():
+        for model in {id(one): one for one in (agent.model for agent in self.agents)}.values():
             try:
                 await model.start()
             except ModelError as error:  # each turn will report it too; the channels connect meanwhile
                 logger.error("the model %s is not usable: %s", model.label, error.reason)  # noqa: TRY400 - no bug
-        for agent in self.by_id.values():
+        for agent in self.agents:
             await agent.warm_up()
 
 
-async def load_dmn_states(store: StoreReader, agents: Sequence[str], now: datetime) -> dict[str, DmnState]:
-    """Return each agent's DMN state as it was last saved, with today's counts from the log."""
-    states, today = {}, now.astimezone(UTC).date().isoformat()
-    for index, agent in enumerate(agents):
-        saved = await store.dmn_state(agent) or (await store.dmn_state("") if index == 0 else None)
-        try:
-            state = load_state(saved) if saved else DmnState()
-        except ValueError:  # written by another version
-            _dmn_logger.warning("the saved state of %s's DMN cannot be read; it begins at rest", agent)
-            state = DmnState()
-        turns, cost_usd = await store.autonomous_usage(agent, today)
-        known = state.turns_today if state.day == today else 0
-        spent_up = state.spent_up and state.day == today
-        states[agent] = replace(
-            state, day=today, turns_today=max(turns, known), spent_today_usd=cost_usd, spent_up=spent_up
-        )
-    return states
+def _release(handle: TurnHandle | None, lock: asyncio.Lock | None) -> None:
+    if handle is not None:
+        handle.release()
+    if lock is not None:
+        lock.release()
 
 
 async def load_chosen_models(reader: StoreReader, settings: Settings) -> dict[str, str]:
@@ -378,166 +643,3 @@ async def load_chosen_models(reader: StoreReader, settings: Settings) -> dict[st
                 "%s was to think with what %s chose, %s, which is not in llm.models: %s is used", *args
             )
     return found
-
-
-def answer_order(
-    order: DmnRequest, sources: Sequence[DmnSource], now: datetime
-) -> tuple[ControlResponse, list[DmnCommand]]:
-    """Return the answer to a request, and the directives that make it true."""
-    matching = [source for source in sources if order.agent in (None, source.agent)]
-    if not matching:
-        known_ids = ", ".join(source.agent for source in sources)
-        return ControlResponse(ok=False, lines=(f"there is no agent {order.agent}; there is {known_ids}",)), []
-    if (
-        order.what in QUERY_ORDERS or order.what == "presence"
-    ):  # presence belongs to no network: the answer is their state by then
-        statuses = [snapshot_dmn(source, now) for source in matching]
-        lines = [
-            line
-            for one in statuses
-            for line in (format_next_turns(one) if order.what == "debug" else format_dmn_status(one, now))
-        ]
-        return ControlResponse(ok=True, lines=tuple(lines), data=tuple(statuses)), []
-    return _direct_agents(order, matching, now)
-
-
-def build_directive_facts(
-    source: DmnSource, directive: Directive, directed: DmnDirective
-) -> tuple[DmnDirective, DmnStateSaved]:
-    """Return the entries to write before a directive is sent: the order, and the state by which it survives a crash."""
-    after, _ = dmn.step(source.state, directive, source.policy)
-    return directed, DmnStateSaved(state=signals.dump_state(after), agent=source.agent)
-
-
-def parse_until(text_given: str, now: datetime, zone: ZoneInfo) -> datetime | None:
-    """Return the end of a period, UTC: a time as `gateway.context.schedule` reads it, or a number of seconds.
-
-    None for an empty text. Raises ScheduleError, in words.
-    """
-    text = text_given.strip().removeprefix("until").strip()
-    if not text:
-        return None
-    whole = now.replace(microsecond=0)  # so that 2 h from now is not shown as more than that
-    return parse_moment(f"{text}s" if text.isascii() and text.isdigit() else text, whole, zone).astimezone(UTC)
-
-
-def _direct_agents(
-    order: DmnRequest, sources: Iterable[DmnSource], now: datetime
-) -> tuple[ControlResponse, list[DmnCommand]]:
-    until = order.until if order.what in ("sleep", "quiet") else None
-    if order.what == "quiet" and until is None:
-        until = now + DEFAULT_QUIET
-    lines, statuses, commands, ok = [], [], list[DmnCommand](), True
-    for source in sources:
-        wake_on = order.on if order.what == "sleep" else ()
-        directive = Directive(at=now, order=_DIRECTIVE_ORDERS[order.what], until=until, on=wake_on)
-        after, _ = dmn.step(source.state, directive, source.policy)
-        one = snapshot_dmn(
-            SavedDmn(agent=source.agent, state=after, policy=source.policy, next_tick_s=source.next_tick_s), now
-        )
-        if order.what in ("sleep", "rest") and source.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
-            ok = False
-            lines.append(f"{source.agent} is {source.state.mode}, which is more: wake it first")
-        else:
-            commands.append(
-                DmnCommand(
-                    source.agent, directive, DmnDirective(agent=source.agent, what=order.what, by=order.by, until=until)
-                )
-            )
-            lines.append(f"{source.agent} is {one.mode}{_format_rest(one, now)}")
-        statuses.append(one)
-    return ControlResponse(ok=ok, lines=tuple(lines), data=tuple(statuses)), commands
-
-
-def snapshot_dmn(source: DmnSource, now: datetime) -> DmnStatus:
-    """Return the state of one agent's network, for programs."""
-    state, policy = source.state, source.policy
-    today = state.day == now.astimezone(UTC).date().isoformat()
-    quiet = state.quiet_until is not None and state.quiet_until > now
-    return DmnStatus(
-        agent=source.agent,
-        mode=state.mode.value,
-        next_tick_s=source.next_tick_s,
-        running=state.running,
-        waiting=tuple(owed.conversation for owed in state.waiting),
-        wanted=tuple(
-            WantedTurn(conversation=place, why=_pending_reason(state, place))
-            for place in dmn.due_conversations(state, policy)
-        ),
-        held=dmn.blocking_reasons(state, policy, now),
-        low=state.low,
-        in_a_row=state.autonomous,
-        max_in_a_row=policy.max_autonomous_turns,
-        turns_today=state.turns_today if today else 0,
-        daily_turns=policy.daily_turns,
-        spent_today_usd=state.spent_today_usd if today else 0.0,
-        daily_cost_usd=policy.daily_cost_usd,
-        errors=state.errors,
-        quiet=quiet,
-        quiet_until=_finite_until(state.quiet_until) if quiet else None,
-        stored_until=_finite_until(state.stored_until),
-        wake_on=state.wake_on,
-        presence=state.presence,
-    )
-
-
-def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
-    """Return the state of a network, for people; the first line names the agent."""
-    tick = "" if status.next_tick_s is None else f"; it looks again in {format_duration(max(0.0, status.next_tick_s))}"
-    turns, cost = f"{status.turns_today} of {status.daily_turns} turns", _format_dollars(status.spent_today_usd)
-    errors = f", {status.errors} failed in a row" if status.errors else ""
-    lists = (
-        ("running", status.running),
-        ("waiting", status.waiting),
-        ("pending", tuple(f"{wish.conversation} ({wish.why})" for wish in status.wanted)),
-        ("low", status.low),
-    )
-    row = f"{status.in_a_row} of {status.max_in_a_row} turns in a row{errors}"
-    return [
-        f"{status.agent} is {status.mode}{_format_rest(status, now)}{tick}",
-        f"  unasked: {turns}, {cost} of {_format_dollars(status.daily_cost_usd)} today; {row}",
-        *(f"  {name}: {', '.join(places)}" for name, places in lists if places),
-        f"  people: {status.presence}",
-    ]
-
-
-def format_next_turns(status: DmnStatus) -> list[str]:
-    """Return the turns that its next tick would start, and what blocks them."""
-    lines = [f"{place}: a turn is owed, and waits for a lane" for place in status.waiting]
-    blocked = f" - blocked by: {'; '.join(status.held)}" if status.held else ""
-    lines += [f"would fire: {wish.conversation} ({wish.why}){blocked}" for wish in status.wanted]
-    if not status.wanted:
-        lines.append(f"nothing is pending{blocked.replace(' - blocked by', '; anything would be blocked by')}")
-    return [f"{status.agent} is {status.mode}", *(f"  {line}" for line in lines)]
-
-
-def _pending_reason(state: DmnState, place: str) -> str:
-    if place in state.pending:
-        return "pending"
-    return "continuing" if place in state.continuing else "low"
-
-
-def _format_rest(status: DmnStatus, now: datetime) -> str:
-    stored = f" until {_format_until(status.stored_until, now)}" if status.mode == DmnMode.STORED else ""
-    kinds = f" or {', '.join(status.wake_on)} comes" if status.wake_on else ""
-    quiet = f", and quiet until {_format_until(status.quiet_until, now)}" if status.quiet else ""
-    return f"{stored}{kinds}{quiet}"
-
-
-def _format_until(until: datetime | None, now: datetime) -> str:
-    if until is None:
-        return "it is woken"
-    return f"{until:%Y-%m-%d %H:%M} UTC (for {_format_duration(until - now)})"
-
-
-def _format_duration(time: timedelta) -> str:
-    hours, minutes = divmod(math.ceil(time.total_seconds() / 60), 60)
-    return " ".join(f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min")) if count) or "0 min"
-
-
-def _finite_until(until: datetime | None) -> datetime | None:
-    return None if until is None or until >= dmn.FOREVER else until
-
-
-def _format_dollars(amount: float) -> str:
-    return f"${amount:.2f}" if amount >= _CENT or amount == 0 else f"${amount:.4f}"

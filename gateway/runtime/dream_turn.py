@@ -1,141 +1,130 @@
 """Dream turns: a dream run as a turn of the inner conversation. Its record holds its costs and no text."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from agent.brief import PromptInput, TurnOutcome, TurnProgress
-from agent.models.base import Model, ModelRequest
-from agent.turn import Toolset
-from gateway.context.dream import Dreamer, DreamResult
-from gateway.context.prompt_context import PromptContextBuilder
-from gateway.context.turn_facts import NO_UNREAD
-from gateway.core.clock import Clock, new_id
-from gateway.core.events import Address, ConversationId, EventId, RequestUsage, TaskFinished
+from agent.models.base import ModelRequest
+from agent.turn_context import TurnHost
+from gateway.context.dream import DreamResult
+from gateway.core.clock import new_id
+from gateway.core.events import Address, EventId, RequestUsage, TaskFinished
 from gateway.core.facts import Seq, TurnId, TurnRecord
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
-from gateway.runtime.lane import TurnHandle, TurnInterrupted
-from gateway.runtime.turn import TurnResult
-from gateway.store import NewEntry, Store
+from gateway.runtime.lane import TurnHandle, TurnInterrupted, TurnResult
+from gateway.runtime.turn_input import NO_UNREAD, AgentContext
+from gateway.store import NewEntry
 
 
-class DreamTurnRunner:
-    """Runs the dreams of one agent."""
+class _DreamHost(TurnHost):
+    """Host of a dream's requests, which the day's budget of autonomous turns pays."""
 
-    def __init__(
-        self,
-        *,
-        agent: str,
-        store: Store,
-        clock: Clock,
-        model: Model,
-        dreamer: Dreamer,
-        prompt_context: PromptContextBuilder,
-        tools_for: Callable[[ToolContext], Toolset],
-        memory_chars: int,
-        afford: Callable[[ModelRequest], bool],
-        on_answered: Callable[[str, RequestUsage], None],
-        on_finished: Callable[[TaskFinished], Awaitable[None]],
-        forget_view: Callable[[ConversationId], None],
-    ) -> None:
-        """`memory_chars`: limit of MEMORY.md. `on_finished` announces the end of a dream."""
-        self._agent = agent
-        self._store = store
-        self._clock = clock
-        self._model = model
-        self._dreamer = dreamer
-        self._prompt_context = prompt_context
-        self._tools_for = tools_for
-        self._memory_chars = memory_chars
-        self._can_afford = afford
-        self._on_answered = on_answered
-        self._on_finished = on_finished
-        self._forget_view = forget_view
+    def __init__(self, context: AgentContext, place: Address) -> None:
+        self._context = context
+        self._place = place
 
-    async def run(self, place: Address, handle: TurnHandle) -> TurnResult:
-        """Run a dream. Interrupted, it has changed nothing or everything: see `Dreamer.dream`."""
-        turn = TurnId(new_id(self._clock.now()))
-        prompt_context = await self._prompt_context.build(place, NO_UNREAD, ())
-        prompt_input = PromptInput(
-            persona=prompt_context.persona,
-            binding=prompt_context.binding,
-            card=prompt_context.card,
-            history=(),
-            input_text="",
-            conversation=place.conversation,
-        )
-        visibility = Visibility(scope=PUBLIC)
-        tools = self._tools_for(
-            ToolContext(turn=turn, agent=self._agent, at=place, visibility=visibility, autonomous=True)
-        )
-        progress = TurnProgress()
-        dream = self._dreamer.dream(
-            prompt_input,
-            self._model,
-            tools,
-            agent=self._agent,
-            memory_chars=self._memory_chars,
-            afford=self._can_afford,
-            progress=progress,
-        )
-        try:
-            result = await handle.run(dream)
-        except TurnInterrupted:
-            return await self._record_interrupted(turn, place, progress.current)
-        await self._record(turn, place, result)
-        for account in result.accounts:
-            self._on_answered(self._agent, account)
-        return TurnResult(
-            has_failed=result.outcome == "failed",
-            has_yielded=True,
-            autonomous=True,
-            cost_usd=sum(account.cost_usd or 0.0 for account in result.accounts),
-        )
+    async def can_afford(self, request: ModelRequest) -> bool:
+        cost_usd = self._context.model.ceiling_usd(request)
+        return self._context.agent.reserve(self._place.conversation, cost_usd)
 
-    async def _record_interrupted(self, turn: TurnId, place: Address, done: TurnOutcome) -> TurnResult:
-        """Record the costs of an interrupted dream.
 
-        It owes no turn, so it is not recorded as interrupted.
-        """
-        if done.requests:
-            spent = DreamResult(
-                outcome="failed",
-                reason="interrupted",
-                accounts=done.accounts,
-                requests=done.requests,
-                usage=done.usage,
-                model=done.model,
+async def run_dream(
+    context: AgentContext, place: Address, handle: TurnHandle, *, on_answered: Callable[[str, RequestUsage], None]
+) -> TurnResult:
+    """Run a dream. Interrupted, it has changed nothing or everything: see `Dreamer.dream`.
+
+    `on_answered` is called with the agent and each model request.
+    """
+    agent, turn = context.agent.id, TurnId(new_id(context.clock.now()))
+    prompt_context = await context.prompt_context.build(place, NO_UNREAD, ())
+    prompt_input = PromptInput(
+        persona=prompt_context.persona,
+        binding=prompt_context.binding,
+        card=prompt_context.card,
+        history=(),
+        input_text="",
+        conversation=place.conversation,
+    )
+    visibility = Visibility(scope=PUBLIC)
+    progress = TurnProgress()
+    try:
+        with handle.interruptible():
+            result = await context.services.dreamer.dream(
+                prompt_input,
+                context.model.model,
+                context.tools.for_turn(
+                    ToolContext(turn=turn, agent=agent, at=place, visibility=visibility, autonomous=True)
+                ),
+                agent=agent,
+                memory_chars=context.live.settings.dmn.memory_chars,
+                host=_DreamHost(context, place),
+                progress=progress,
             )
-            await self._record(turn, place, spent)
-            for account in done.accounts:
-                self._on_answered(self._agent, account)
-        cost_usd = sum(account.cost_usd or 0.0 for account in done.accounts)
-        return TurnResult(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
+    except TurnInterrupted:
+        return await _record_interrupted(context, turn, place, progress.current, on_answered)
+    await _record(context, turn, place, result)
+    for account in result.accounts:
+        on_answered(agent, account)
+    return TurnResult(
+        has_failed=result.outcome == "failed",
+        has_yielded=True,
+        autonomous=True,
+        cost_usd=sum(account.cost_usd or 0.0 for account in result.accounts),
+    )
 
-    async def _record(self, turn: TurnId, place: Address, result: DreamResult) -> None:
-        if not result.requests and result.outcome != "failed":  # there was nothing to dream of
-            return
-        now, failed = self._clock.now(), result.outcome == "failed"
-        ended = TurnRecord(
-            turn=turn,
-            covers=(),
-            omitted=0,
-            heard="",
-            upto=Seq(0),
-            outcome="failed" if failed else "silent",
-            text="",
-            reason=result.reason,
-            model=result.model,
-            usage=result.usage,
-            requests=result.requests,
-            autonomous=True,
-            accounts=result.accounts,
-            agent=self._agent,
-            cause="dream",
+
+async def _record_interrupted(
+    context: AgentContext,
+    turn: TurnId,
+    place: Address,
+    done: TurnOutcome,
+    on_answered: Callable[[str, RequestUsage], None],
+) -> TurnResult:
+    """Record the costs of an interrupted dream.
+
+    It owes no turn, so it is not recorded as interrupted.
+    """
+    if done.requests:
+        spent = DreamResult(
+            outcome="failed",
+            reason="interrupted",
+            accounts=done.accounts,
+            requests=done.requests,
+            usage=done.usage,
+            model=done.model,
         )
-        await self._store.append([NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
-        self._forget_view(place.conversation)
-        changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in result.diff.splitlines() if line)
-        text = result.reason if failed else f"MEMORY.md has changed in {changed} lines"
-        await self._on_finished(
-            TaskFinished(id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=self._agent)
-        )
+        await _record(context, turn, place, spent)
+        for account in done.accounts:
+            on_answered(context.agent.id, account)
+    cost_usd = sum(account.cost_usd or 0.0 for account in done.accounts)
+    return TurnResult(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
+
+
+async def _record(context: AgentContext, turn: TurnId, place: Address, result: DreamResult) -> None:
+    if not result.requests and result.outcome != "failed":  # there was nothing to dream of
+        return
+    now, failed, agent = context.clock.now(), result.outcome == "failed", context.agent.id
+    ended = TurnRecord(
+        turn=turn,
+        covers=(),
+        omitted=0,
+        heard="",
+        upto=Seq(0),
+        outcome="failed" if failed else "silent",
+        text="",
+        reason=result.reason,
+        model=result.model,
+        usage=result.usage,
+        requests=result.requests,
+        autonomous=True,
+        accounts=result.accounts,
+        agent=agent,
+        cause="dream",
+    )
+    await context.store.append([NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
+    context.history.forget(place.conversation)
+    changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in result.diff.splitlines() if line)
+    text = result.reason if failed else f"MEMORY.md has changed in {changed} lines"
+    await context.services.internal_intake.submit(
+        TaskFinished(id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=agent)
+    )

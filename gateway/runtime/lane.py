@@ -1,14 +1,28 @@
-"""Handles of running turns: news are announced to a turn, and it is stopped from outside, through its handle."""
+"""What the loop and a turn share: the handle by which a turn is steered and stopped from outside, and its result."""
 
 import asyncio
-from collections.abc import Coroutine
-from dataclasses import replace
-from typing import Any, TypeVar
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 from agent.brief import TurnOutcome
 from gateway.core.tool import Requester
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnResult:
+    """Result of a turn, for the agent's loop."""
+
+    has_failed: bool = False
+    used_tools: bool = False
+    has_yielded: bool = False
+    was_interrupted: bool = False
+    autonomous: bool = False
+    is_over_budget: bool = False
+    """The budget does not cover its requests."""
+    cost_usd: float = 0.0
+    """Cost of its requests, as far as their prices are known."""
 
 
 class TurnInterrupted(Exception):
@@ -26,6 +40,7 @@ class TurnHandle:
         self.requesters: tuple[Requester, ...] = ()
         """People on whose behalf it acts, as far as it has begun."""
         self._task: asyncio.Task[Any] | None = None
+        """The task of the turn, while it can be interrupted."""
         self._has_news = False
         self._is_interrupted = False
         self._is_ending = False
@@ -44,9 +59,9 @@ class TurnHandle:
 
     def interrupt(self) -> None:
         """End the turn, unless its record is already being written."""
-        self._is_interrupted = True
-        if self._task is not None:
+        if self._task is not None and not self._is_interrupted:
             self._task.cancel()
+        self._is_interrupted = True
 
     def hold(self) -> bool:
         """Block the turn's record until `release`. False: it is too late, the turn has ended by itself."""
@@ -82,23 +97,34 @@ class TurnHandle:
         await self._released.wait()
         self._is_ending = True
 
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a coroutine, so that it can be interrupted. Raises TurnInterrupted if it was, once it has ended.
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let the turn be interrupted inside the `with` block: then what runs there is cancelled.
 
-        Cancelled, it cancels the coroutine, too, and passes the cancellation on.
+        Raises TurnInterrupted once that has ended, or at once if the turn was interrupted before. A cancellation of the
+        whole task passes through, as with `asyncio.timeout`.
         """
         if self._is_interrupted:
-            work.close()
             raise TurnInterrupted
-        self._task = task = asyncio.ensure_future(work)
+        self._task = task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
         try:
-            await asyncio.wait([task])
+            yield
         except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait([task])
+            if self._uncancel(task) and task.cancelling() <= before:
+                raise TurnInterrupted from None
             raise
+        except BaseException:
+            self._uncancel(task)
+            raise
+        else:
+            self._uncancel(task)
         finally:
             self._task = None
-        if task.cancelled():
-            raise TurnInterrupted
-        return task.result()
+
+    def _uncancel(self, task: asyncio.Task[Any]) -> bool:
+        """Take the cancellation of an interruption back. False: there was none."""
+        if self._is_interrupted:
+            task.uncancel()
+        return self._is_interrupted

@@ -1,15 +1,15 @@
 """Outer loop of one agent: carries out the decisions of its DMN, keeps the timer, and saves the state.
 
 `AgentLoop.send` passes a signal to `agent.dmn.step` and carries out the effects: it starts, steers and interrupts
-turns. `DmnStateSaver` saves the state when it has changed, with the signals since the last save. `TurnTaker` is what
-the loop needs of its agent.
+turns. The state is saved when it has changed, with the signals since the last save.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Final, Protocol
+from datetime import UTC
+from typing import Final
 
 from agent import dmn
 from agent.dmn_trace import DmnTrace
@@ -35,8 +35,7 @@ from agent.signals import (
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId
 from gateway.core.facts import AMBIENT, URGENT, DmnStateSaved, is_inner
-from gateway.runtime.lane import TurnHandle
-from gateway.runtime.turn import TurnResult
+from gateway.runtime.lane import TurnHandle, TurnResult
 from gateway.store import NewEntry, Store, StoreError
 
 logger = logging.getLogger("reverie.loop")
@@ -45,9 +44,39 @@ SAVE_AFTER_S: Final = 1.0
 """Delay of a save that is not urgent, so that nobody waits for it."""
 
 
-class TurnTaker(Protocol):
-    """Takes the turns of one agent: `gateway.runtime.agent.Agent`."""
+class AgentLoop(ABC):
+    """Outer loop of one agent: signals in, turns out. Subclasses take the turns."""
 
+    def __init__(
+        self,
+        agent_id: str,
+        store: Store,
+        clock: Clock,
+        *,
+        policy: DmnPolicy,
+        state: DmnState,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self.id = agent_id
+        self.policy = policy
+        self.state = state
+        """The present state of the DMN."""
+        self._store = store
+        self._clock = clock
+        self._tasks = tasks
+        self._timer: asyncio.Task[None] | None = None
+        self._tick_at_s = self._armed_s = 0.0
+        """Monotonic; when the timer fires, and since when it is armed."""
+        self._trace = DmnTrace()
+        self._save_task: asyncio.Task[None] | None = None
+        """The pending save, until it has taken the state to write."""
+        self._running: dict[ConversationId, tuple[TurnHandle, asyncio.Task[None]]] = {}
+        self._late_urgency: dict[ConversationId, int] = {}
+        """Highest urgency announced where a turn runs."""
+        self._reserved_usd: dict[ConversationId, float] = {}
+        """Highest possible costs of the running turns, as far as the day's budget pays them."""
+
+    @abstractmethod
     async def take_turn(
         self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
     ) -> TurnResult:
@@ -56,63 +85,46 @@ class TurnTaker(Protocol):
         `continuing`: go on with the work in progress, also if nothing is unread.
         """
 
+    @abstractmethod
     async def dream(self, handle: TurnHandle) -> TurnResult:
         """Consolidate the notes. Any exception but `StoreError` is a bug in that dream."""
 
+    @abstractmethod
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         """Consume all that is unread there, with one message that there is no answer."""
 
+    @abstractmethod
     async def unread_urgency(self, conversation: ConversationId) -> int:
         """Return the highest urgency still unread there."""
 
+    @abstractmethod
+    def is_arriving(self, conversation: ConversationId) -> bool:
+        """Return whether more entries there are announced soon."""
+
+    @abstractmethod
     def is_direct(self, conversation: ConversationId) -> bool:
         """Return whether it is known as a direct chat."""
 
-    def settle_turn(self, conversation: ConversationId) -> None:
-        """Release the budget of the turn there: it has ended, and the DMN knows its costs."""
-
+    @abstractmethod
     def material_tokens(self) -> int:
         """Return the approximate size of the notes since the last dream."""
 
+    def settle_turn(self, conversation: ConversationId) -> None:
+        """Release the budget of the turn there: it has ended, and the DMN knows its costs."""
+        self._reserved_usd.pop(conversation, None)
 
-class AgentLoop:
-    """Outer loop of one agent: signals in, turns out."""
+    def reserve(self, conversation: ConversationId, cost_usd: float) -> bool:
+        """Reserve the highest possible cost of one more request, until the turn there is settled.
 
-    def __init__(
-        self,
-        *,
-        agent: str,
-        store: Store,
-        clock: Clock,
-        turns: TurnTaker,
-        policy: DmnPolicy,
-        state: DmnState,
-        tasks: asyncio.TaskGroup,
-        has_waiting: Callable[[ConversationId], bool] = lambda _: False,
-    ) -> None:
-        """`has_waiting`: more arrivals there are announced soon."""
-        self.agent = agent
-        self.policy = policy
-        self._clock = clock
-        self._agent = turns
-        self._state = state
-        self._tasks = tasks
-        self._has_waiting = has_waiting
-        self._timer: asyncio.Task[None] | None = None
-        self._tick_at_s = self._armed_s = 0.0
-        """Monotonic; when the timer fires, and since when it is armed."""
-        self._trace = DmnTrace()
-        self._state_saver = DmnStateSaver(
-            agent, store, clock, state=lambda: self._state, trace=self._trace, tasks=tasks
-        )
-        self._running: dict[ConversationId, tuple[TurnHandle, asyncio.Task[None]]] = {}
-        self._late_urgency: dict[ConversationId, int] = {}
-        """Highest urgency announced where a turn runs."""
-
-    @property
-    def state(self) -> DmnState:
-        """The present state."""
-        return self._state
+        False: the day's budget of autonomous turns does not cover it. Costs are known only afterwards, so each request
+        counts so until then.
+        """
+        today = self._clock.now().astimezone(UTC).date().isoformat()
+        left_usd = self.policy.daily_cost_usd - (self.state.spent_today_usd if self.state.day == today else 0.0)
+        if cost_usd > 0 and sum(self._reserved_usd.values()) + cost_usd > left_usd:
+            return False
+        self._reserved_usd[conversation] = self._reserved_usd.get(conversation, 0.0) + cost_usd
+        return True
 
     @property
     def next_tick_s(self) -> float:
@@ -130,12 +142,12 @@ class AgentLoop:
 
     def start(self) -> None:
         """Arm the timer. The caller announces what is due from before: a start fires nothing by itself."""
-        self._set_timer(dmn.interval_s(self._state, self.policy, self._clock.now()))
+        self._set_timer(dmn.interval_s(self.state, self.policy, self._clock.now()))
 
     def set_policy(self, policy: DmnPolicy) -> None:
         """Use this policy from now on; the time that the timer has waited counts. Returns at once."""
         if self._timer is not None and policy != self.policy:
-            due_s = (armed_s := self._armed_s) + dmn.interval_s(self._state, policy, self._clock.now())
+            due_s = (armed_s := self._armed_s) + dmn.interval_s(self.state, policy, self._clock.now())
             self._set_timer(max(0.0, due_s - self._clock.monotonic()))
             self._armed_s = armed_s
         self.policy = policy
@@ -152,25 +164,25 @@ class AgentLoop:
         """Announce entries of a conversation that are ready for the agent's attention."""
         if conversation in self._running:
             self._late_urgency[conversation] = max(urgency, self._late_urgency.get(conversation, AMBIENT))
-        direct, at = self._agent.is_direct(conversation), self._clock.now()
+        direct, at = self.is_direct(conversation), self._clock.now()
         noticed = Noticed(at=at, conversation=conversation, urgency=urgency, type=event_type, direct=direct)
         self.send(replace(noticed, arrivals=arrivals, trusted=trusted))
 
     def tick(self) -> None:
         """Check for due turns now, before the timer fires: something was scheduled for this time."""
-        wanted = dmn.due_conversations(self._state, self.policy)
-        arriving = tuple([place for place in wanted if self._has_waiting(place)])
-        self.send(Tick(at=self._clock.now(), material_tokens=self._agent.material_tokens(), arriving=arriving))
+        wanted = dmn.due_conversations(self.state, self.policy)
+        arriving = tuple([place for place in wanted if self.is_arriving(place)])
+        self.send(Tick(at=self._clock.now(), material_tokens=self.material_tokens(), arriving=arriving))
 
     def send(self, signal: Signal) -> None:
         """Let the DMN decide, and carry the effects out. Returns at once."""
-        before = self._state
-        self._state, effects = dmn.step(before, signal, self.policy)
-        self._trace.record(before, signal, self.policy, self._state, effects)
+        before = self.state
+        self.state, effects = dmn.step(before, signal, self.policy)
+        self._trace.record(before, signal, self.policy, self.state, effects)
         if self._trace.is_full:
-            self._state_saver.save(soon=False)
-        if self._state.mode is not before.mode:
-            logger.debug("%s, %s: %s -> %s", self.agent, type(signal).__name__, before.mode, self._state.mode)
+            self._save(soon=False)
+        if self.state.mode is not before.mode:
+            logger.debug("%s, %s: %s -> %s", self.id, type(signal).__name__, before.mode, self.state.mode)
         for effect in effects:
             match effect:
                 case StartTurn(conversation=conversation):
@@ -182,14 +194,14 @@ class AgentLoop:
                 case Steer(conversation=conversation) if conversation in self._running:
                     self._running[conversation][0].steer()
                 case Interrupt(conversation=conversation) if conversation in self._running:
-                    logger.info("%s: the turn in %s is interrupted", self.agent, conversation)
+                    logger.info("%s: the turn in %s is interrupted", self.id, conversation)
                     self._running[conversation][0].interrupt()
                 case SetTimer(delay_s=delay_s, sooner=sooner):
                     self._set_timer(delay_s, sooner=sooner)
                 case Persist():
                     # Counts must survive a crash; the mode may be a second old.
                     counted = any(getattr(other, "autonomous", isinstance(other, Dream)) for other in effects)
-                    self._state_saver.save(soon=counted)
+                    self._save(soon=counted)
                 case _:  # the turn has just ended
                     pass
 
@@ -208,30 +220,31 @@ class AgentLoop:
         for handle in parked:
             handle.cancel()
         await asyncio.gather(*parked, return_exceptions=True)
-        await self._state_saver.stop()
+        if self._save_task is not None:  # write now what was pending
+            self._save_task.cancel()
+            await asyncio.gather(self._save_task, return_exceptions=True)
+            await self._write_state(0.0)
         if parked:
-            logger.info("%s: parked %d turns; they are taken up at the next start", self.agent, len(parked))
+            logger.info("%s: parked %d turns; they are taken up at the next start", self.id, len(parked))
 
     async def _run_turn(self, start: StartTurn, handle: TurnHandle) -> None:
         place, autonomous = start.conversation, start.autonomous
         try:
-            result = await self._agent.take_turn(
-                place, autonomous=autonomous, continuing=start.continuing, handle=handle
-            )
+            result = await self.take_turn(place, autonomous=autonomous, continuing=start.continuing, handle=handle)
         except StoreError:
             raise  # without its log the gateway cannot go on
         except Exception as error:  # a bug: ended here, or the same messages would end the process at every start
             logger.exception("a turn in %s broke", place)
-            result = await self._agent.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
+            result = await self.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
         await self._finish_turn(place, result, addressed=autonomous and not result.autonomous)
 
     async def _run_dream(self, handle: TurnHandle) -> None:
         try:
-            result = await self._agent.dream(handle)
+            result = await self.dream(handle)
         except StoreError:
             raise
         except Exception:  # a bug, and no reason to stop
-            logger.exception("%s: a dream broke", self.agent)
+            logger.exception("%s: a dream broke", self.id)
             result = TurnResult(has_failed=True)
         await self._finish_turn(self.policy.inner, replace(result, autonomous=True))
 
@@ -242,9 +255,9 @@ class AgentLoop:
         ):  # its input is owed an answer, even if nothing newer is there
             left = URGENT
         del self._running[place]
-        now, direct = self._clock.now(), self._agent.is_direct(place)
+        now, direct = self._clock.now(), self.is_direct(place)
         if result.is_over_budget:
-            logger.warning("%s: no more turns of its own today: dmn.daily_cost_usd", self.agent)
+            logger.warning("%s: no more turns of its own today: dmn.daily_cost_usd", self.id)
             self.send(BudgetSpent(at=now))
         signal: Signal
         if result.has_failed:
@@ -271,7 +284,7 @@ class AgentLoop:
                 addressed=addressed,
             )
         self.send(signal)
-        self._agent.settle_turn(place)
+        self.settle_turn(place)
 
     async def _unread_urgency(self, conversation: ConversationId) -> int:
         """Return the urgency of what is unread there now: the DMN ignores a conversation while its turn runs.
@@ -280,9 +293,9 @@ class AgentLoop:
         not announced yet, because it waits for more, does not count: it will be announced.
         """
         before = self._late_urgency.pop(conversation, AMBIENT)
-        left = await self._agent.unread_urgency(conversation)
+        left = await self.unread_urgency(conversation)
         after = self._late_urgency.pop(conversation, AMBIENT)
-        if max(before, after) < left and self._has_waiting(conversation):
+        if max(before, after) < left and self.is_arriving(conversation):
             left = max(before, after)
         return max(left, after)
 
@@ -300,49 +313,17 @@ class AgentLoop:
         self._timer = None  # otherwise the next SetTimer would cancel the task that it is called from
         self.tick()
 
-
-class DmnStateSaver:
-    """Saves the DMN state of one agent."""
-
-    def __init__(
-        self,
-        agent: str,
-        store: Store,
-        clock: Clock,
-        *,
-        state: Callable[[], DmnState],
-        trace: DmnTrace,
-        tasks: asyncio.TaskGroup,
-    ) -> None:
-        """`state` returns the present state. `trace` holds the signals."""
-        self._agent = agent
-        self._store = store
-        self._clock = clock
-        self._state = state
-        self._trace = trace
-        self._tasks = tasks
-        self._task: asyncio.Task[None] | None = None
-        """The pending save, until it has taken the state to write."""
-
-    def save(self, *, soon: bool) -> None:
+    def _save(self, *, soon: bool) -> None:
         """Save the state: at once (`soon`), or together with the changes of the next second, as one entry."""
-        if self._task is not None:
+        if self._save_task is not None:
             if not soon:
                 return
-            self._task.cancel()
-        self._task = self._tasks.create_task(self._write(0.0 if soon else SAVE_AFTER_S))
+            self._save_task.cancel()
+        self._save_task = self._tasks.create_task(self._write_state(0.0 if soon else SAVE_AFTER_S))
 
-    async def stop(self) -> None:
-        """Write now what was pending."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            await self._write(0.0)
-
-    async def _write(self, delay_s: float) -> None:
+    async def _write_state(self, delay_s: float) -> None:
         if delay_s:
             await self._clock.sleep(delay_s)
-        self._task = None
-        state = self._state()
-        fact = DmnStateSaved(state=dump_state(state), agent=self._agent, signals=self._trace.flush(state))
+        self._save_task = None
+        fact = DmnStateSaved(state=dump_state(self.state), agent=self.id, signals=self._trace.flush(self.state))
         await self._store.append([NewEntry(fact=fact, at=self._clock.now())])

@@ -9,19 +9,19 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from agent.models.base import ModelError, ModelUnusable
 from agent.models.config import context_tokens_of, output_tokens_of, takes_images
 from channels.aio import cancel_and_wait
-from gateway.config.reload import LiveSettings
-from gateway.core.clock import Clock
+from gateway.config.models import Settings
 from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
 from gateway.core.facts import ModelSelected, PostQueued, Seq, inner_conversation
-from gateway.runtime.models import AgentModel, ModelServices
-from gateway.store import AppendResult, NewEntry, Store
+from gateway.runtime.agents import Agent, Agents
+from gateway.runtime.models import AgentModel
+from gateway.store import AppendResult, NewEntry
 from gateway.store.effects import CommandEffect, EffectFact
 
 logger = logging.getLogger("reverie.choosing")
@@ -66,39 +66,10 @@ class ConfiguredModel:
     """Ids of the agents that use it."""
 
 
-class ModelChoiceAgent(Protocol):
-    """Agent whose model can be changed: `gateway.runtime.agent.Agent`."""
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-
-    @property
-    def agent_model(self) -> AgentModel:
-        """Model of its next turn."""
-
-    def use_model(self, agent_model: AgentModel) -> None:
-        """Use this model from the next turn on."""
-
-    async def warm_up(self) -> None:
-        """Have a local model read the common beginning of all conversations. Raises nothing."""
-
-
-class ModelChoiceAgents(Protocol):
-    """All agents: `gateway.runtime.agents.Agents`."""
-
-    def agent_for(self, conversation: ConversationId) -> ModelChoiceAgent:
-        """Return the agent of a conversation."""
-
-    @property
-    def agents(self) -> Sequence[ModelChoiceAgent]:
-        """The agents, in the order of the configuration."""
-
-
 class _PendingChoice(NamedTuple):
     """Choice that is being carried out."""
 
-    agent: ModelChoiceAgent
+    agent: Agent
     request: ModelChoiceRequest
     model_name: str
     """Key of the model that it means now."""
@@ -111,32 +82,23 @@ class _PendingChoice(NamedTuple):
 class ModelSelector:
     """Chooses models, for all agents."""
 
-    def __init__(
-        self,
-        *,
-        live: LiveSettings,
-        store: Store,
-        clock: Clock,
-        model_services: ModelServices,
-        agents: ModelChoiceAgents,
-        chosen: Mapping[str, str],
-        tasks: asyncio.TaskGroup,
-    ) -> None:
+    def __init__(self, agents: Agents, chosen: Mapping[str, str]) -> None:
         """`chosen`: choices at the start."""
-        self._live = live
-        self._store = store
-        self._clock = clock
-        self._model_services = model_services
         self._agents = agents
+        self._live = agents.live
+        self._store = agents.store
+        self._clock = agents.clock
+        self._models = agents.models
         self._chosen = dict(chosen)
         """Valid choices by agent, also of models that are not ready yet."""
-        self._tasks = tasks
         self._choice_counts: dict[str, int] = {}
         """Number of choices by agent; the newest counts."""
         self._in_progress = Counter[str]()
         """Number of choices being carried out, by agent."""
         self._running = set[asyncio.Task[None]]()
         self._closed = False
+        self._turn_settings = _turn_settings_key(agents.live.settings)
+        agents.live.add_listener(self)
 
     def agent_id_for(self, conversation: ConversationId) -> str:
         """Return the id of the conversation's agent."""
@@ -147,7 +109,18 @@ class ModelSelector:
         chosen = self._chosen.get(agent, "")
         return chosen if chosen in self._live.settings.llm.models else self._configured_model(agent)
 
-    def apply_settings(self, agent: ModelChoiceAgent, *, rebuild: bool) -> None:
+    def prepare(self, new: Settings) -> Callable[[], None]:
+        """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next turn on."""
+        settings_key = _turn_settings_key(new)
+
+        def apply() -> None:
+            turns_change, self._turn_settings = settings_key != self._turn_settings, settings_key
+            for agent in self._agents.agents:
+                self._apply_settings(agent, rebuild=turns_change)
+
+        return apply
+
+    def _apply_settings(self, agent: Agent, *, rebuild: bool) -> None:
         """Apply new settings to an agent's model, from its next turn on. Returns at once.
 
         `rebuild`: also if the model stays the same. A model that is just starting is used once it is ready.
@@ -155,7 +128,7 @@ class ModelSelector:
         name = self.wanted_model(agent.id)
         if self._in_progress[agent.id] and agent.agent_model.name in self._live.settings.llm.models:
             name = agent.agent_model.name
-        agent_model = self._model_services.agent_model(agent.id, name)
+        agent_model = self._models.agent_model(agent.id, name)
         other = agent_model is not agent.agent_model
         if other or rebuild:
             agent.use_model(agent_model)
@@ -168,7 +141,7 @@ class ModelSelector:
         llm, found = self._live.settings.llm, list[ConfiguredModel]()
         for name, model in llm.models.items():
             provider = llm.providers[model.provider]
-            price = self._model_services.prices.find(model.name or provider.kind, provider=provider.kind)
+            price = self._models.prices.find(model.name or provider.kind, provider=provider.kind)
             found.append(
                 ConfiguredModel(
                     name=name,
@@ -208,7 +181,7 @@ class ModelSelector:
     def _configured_model(self, agent: str) -> str:
         return next(one.model for one in self._live.settings.agents if one.id == agent)
 
-    def _settle(self, agent: ModelChoiceAgent, request: ModelChoiceRequest, written: AppendResult | None) -> None:
+    def _settle(self, agent: Agent, request: ModelChoiceRequest, written: AppendResult | None) -> None:
         if written is None or not written.is_new:
             return
         self._chosen[agent.id] = request.name
@@ -222,7 +195,7 @@ class ModelSelector:
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         if self._closed:
             return work.close()
-        self._running.add(task := self._tasks.create_task(work))
+        self._running.add(task := self._agents.tasks.create_task(work))
         return task.add_done_callback(self._running.discard)
 
     async def _carry_out(self, choice: _PendingChoice) -> None:
@@ -240,12 +213,12 @@ class ModelSelector:
         except Exception:  # a bug in an adapter
             logger.exception("making %s ready broke", choice.model_name)
             return await self._take_back(choice, "internal error")
-        await self._model_services.restore_cadences(self._store)
+        await self._models.restore_cadences(self._store)
         if not self._is_newest(choice):
             return None
         if choice.model_name not in self._live.settings.llm.models:
             return await self._take_back(choice, NOT_CONFIGURED)
-        choice.agent.use_model(self._model_services.agent_model(choice.agent.id, choice.model_name))
+        choice.agent.use_model(self._models.agent_model(choice.agent.id, choice.model_name))
         if self._clock.monotonic() - began_s > NOTIFY_AFTER_S:
             await self._post_reply(
                 choice, f"`{choice.model_name}` is ready: `{choice.agent.id}` thinks with it from its next turn on."
@@ -258,21 +231,21 @@ class ModelSelector:
         while True:
             if choice.model_name not in self._live.settings.llm.models:
                 raise ModelUnusable(NOT_CONFIGURED)
-            if agent_model is (agent_model := self._model_services.agent_model(choice.agent.id, choice.model_name)):
+            if agent_model is (agent_model := self._models.agent_model(choice.agent.id, choice.model_name)):
                 return
-            with self._model_services.pool.holding(agent_model):
+            with self._models.pool.holding(agent_model):
                 await agent_model.primary.start()
 
-    async def _start_and_warm_up(self, agent: ModelChoiceAgent, agent_model: AgentModel) -> None:
+    async def _start_and_warm_up(self, agent: Agent, agent_model: AgentModel) -> None:
         """Start a model that is in use already: the first turn waits for it, or reports the error."""
         try:
-            with self._model_services.pool.holding(agent_model):
+            with self._models.pool.holding(agent_model):
                 await agent_model.primary.start()
         except ModelError as error:
             logger.error("the model %s is not usable: %s", agent_model.primary.label, error.reason)  # noqa: TRY400 - no bug
         except Exception:  # a bug in an adapter
             logger.exception("making %s ready broke", agent_model.name)
-        await self._model_services.restore_cadences(self._store)
+        await self._models.restore_cadences(self._store)
         await agent.warm_up()
 
     def _is_newest(self, choice: _PendingChoice) -> bool:
@@ -301,6 +274,12 @@ class ModelSelector:
         place = request.at.conversation
         queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=choice.seq)
         await self._store.append([*more, queued])
+
+
+def _turn_settings_key(settings: Settings) -> object:
+    """Return the settings that a turn keeps from its begin, beside its model: equal while these are unchanged."""
+    agents = {one.id: (one.surface, one.bindings) for one in settings.agents}
+    return settings.tools, settings.recall, settings.dmn.memory_chars, agents
 
 
 def _inline_code(text: str) -> str:

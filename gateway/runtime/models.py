@@ -5,8 +5,6 @@
 - `TokenCounters` estimate requests before they are sent. Counting bytes is enough where nothing depends on the last
   percent, because every bill corrects it. The tokenizer takes 27 MB once it is loaded, so it is used only for prompts
   that begin to fill their window, unless the operator asks for it.
-- `DailyBudget` limits the autonomous turns of one agent. Costs are known only afterwards, so each request counts with
-  its highest possible cost until its turn has ended.
 """
 
 import asyncio
@@ -42,7 +40,6 @@ from agent.workspace.cache import WorkspaceCache
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
-from gateway.core.events import ConversationId
 from gateway.core.facts import TurnRecord
 from gateway.core.media_types import identify_image
 from gateway.store import StoreReader
@@ -72,16 +69,21 @@ class AgentModel:
     """With its fallbacks."""
     primary: Model
     """Without its fallbacks."""
-    ceiling_usd: Callable[[ModelRequest], float]
-    """Return the highest possible cost of a request in US dollars, whichever model answers."""
-    outlook: Callable[[str], CacheForecast]
-    """Return the cache forecast of a conversation, for the model that is asked first."""
     caching_models: frozenset[CachingModel]
     """Caching models among all that may answer."""
     models: Sequence[Model]
     """All models that may answer, first those of `model`, in their order."""
     summarizer: Model | None
     """Model for summaries of conversations. None: `model`."""
+
+    def ceiling_usd(self, request: ModelRequest) -> float:
+        """Return the highest possible cost of a request in US dollars, whichever model answers."""
+        return max((model.max_cost_usd(request) for model in self.caching_models), default=0.0)
+
+    def forecast(self, agent: str, conversation: str) -> CacheForecast:
+        """Return the cache forecast of an agent's conversation, for the model that is asked first."""
+        first = self.primary
+        return first.forecast(agent, conversation) if isinstance(first, CachingModel) else UNKNOWN_FORECAST
 
 
 class _ModelKey(NamedTuple):
@@ -260,15 +262,11 @@ class ModelPool:
         all_models, before = (*chain, *summarizer.models), self._agent_models.get((agent, name))
         if before is not None and [*map(id, all_models)] == [*map(id, before.models)]:
             return before
-        caching_models = [one for one in all_models if isinstance(one, CachingModel)]
-        first = chain[0]
         return AgentModel(
             name=name,
             model=model,
-            primary=first,
-            ceiling_usd=partial(_max_ceiling_usd, caching_models),
-            outlook=partial(first.forecast, agent) if isinstance(first, CachingModel) else _unknown_outlook,
-            caching_models=frozenset(caching_models),
+            primary=chain[0],
+            caching_models=frozenset(one for one in all_models if isinstance(one, CachingModel)),
             models=all_models,
             summarizer=summarizer.model,
         )
@@ -298,14 +296,6 @@ def _model_key(model_settings: _ModelSettings, name: str, keeping: int | None) -
     provider = model_settings.providers[config.provider]
     clears = keeping if isinstance(provider, AnthropicConfig) else None
     return _ModelKey(name, config.model_copy(update={"fallbacks": ()}), provider, clears)
-
-
-def _max_ceiling_usd(caching_models: Sequence[CachingModel], request: ModelRequest) -> float:
-    return max((model.max_cost_usd(request) for model in caching_models), default=0.0)
-
-
-def _unknown_outlook(_place: str) -> CacheForecast:
-    return UNKNOWN_FORECAST
 
 
 class TokenCounters:
@@ -553,24 +543,3 @@ class _ModelSettingsListener:
                 self._closing.start(endpoint.aclose())
 
         return apply
-
-
-class DailyBudget:
-    """Budget of one agent's autonomous turns, per day."""
-
-    def __init__(self, *, left_usd: Callable[[], float]) -> None:
-        """`left_usd`: return what is left today, without the running turns."""
-        self._left_usd = left_usd
-        self._reserved: dict[str, float] = {}
-        """Reserved costs by conversation, for the requests of the turn that runs there."""
-
-    def reserve(self, request: ModelRequest, cost_usd: float) -> bool:
-        """Reserve the cost of one more request until `settle`. False: the budget does not cover it."""
-        if cost_usd > 0 and sum(self._reserved.values()) + cost_usd > self._left_usd():
-            return False
-        self._reserved[request.conversation_id] = self._reserved.get(request.conversation_id, 0.0) + cost_usd
-        return True
-
-    def settle(self, conversation: ConversationId) -> None:
-        """Release the reservation: the turn has ended, and its costs are counted elsewhere now."""
-        self._reserved.pop(conversation, None)

@@ -118,7 +118,7 @@ class RewindRequest:
 
 
 class RewindAgents(Protocol):
-    """All agents: `gateway.runtime.agents.Agents`."""
+    """All agents: `gateway.runtime.agents.Agents`, or none beside a stopped gateway."""
 
     def forget_view(self, conversation: ConversationId) -> None:
         """Drop the cached view of a place, because the log differs from it."""

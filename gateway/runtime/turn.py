@@ -1,42 +1,66 @@
 """Turns of one agent: run, recorded, stopped, and their replies posted.
 
-- `TurnRunner` takes unread facts out of the store, runs the model (`TurnRun`), and puts the result back.
-- `TurnRecorder` writes the turn's record and its post in one transaction. Until then the messages are unread, and a
+- `TurnRunner.run` is a turn from top to bottom: unread messages, context, compaction, request, model and tools, record
+  and post. `Turn` is its state, and has the steps.
+- `write_record` writes the turn's record and its post in one transaction. Until then the messages are unread, and a
   crash only means that the model is asked again; afterwards they are consumed and never asked again.
-- `TurnStopper` carries out `/stop`. Everything unread in the place becomes durable as consumed in the transaction that
-  holds the command, so it is not answered later, even if the process dies before the turn has ended. Until that is
-  written, the turn writes nothing: it has either answered before the command, or posts nothing more.
+- `build_stop_record` says what `/stop` leaves unanswered.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from functools import partial, reduce
+from operator import or_
+from typing import Final
 
-from agent.brief import NOTHING_NEW, TurnOutcome
-from agent.models.base import FailureCause
+from agent.brief import NOTHING_NEW, PromptInput, TurnOutcome, TurnProgress
+from agent.cache.prices import ASSUMED_PRICE
+from agent.models.base import FailureCause, ModelRequest, PromptTooLong, RequestRefused, ToolResult
+from agent.prompts import load_prompt
+from agent.turn import take_turn
+from agent.turn_context import SizeHints, TurnHost, build_first_request
 from channels.aio import run_to_completion
 from gateway.access.limits import LimitHit
-from gateway.context.conversation import CurrentMessage, RenderedInput, find_reply_to, is_addressed, render_lines
-from gateway.context.digest import Digest
+from gateway.context.compaction import CompactionInput
+from gateway.context.conversation import (
+    CurrentMessage,
+    RenderedInput,
+    find_reply_to,
+    is_addressed,
+    render_lines,
+)
+from gateway.context.digest import Digest, DigestBuilder
+from gateway.context.evidence import TurnEvidence
+from gateway.context.history import HistoryView
 from gateway.context.observer import RunningTurn, TurnTracker
-from gateway.context.turn_facts import NO_UNREAD, ConsumedInput, TurnStart, count_omitted
-from gateway.core.clock import Clock, new_id
-from gateway.core.events import Address, ConversationId, Message, Post, PostKey, RequestUsage
-from gateway.core.facts import AMBIENT, PostQueued, Seq, TurnId, TurnRecord
+from gateway.context.recall import RecallResult
+from gateway.context.requesters import (
+    deduplicate_requesters,
+    find_inherited_requesters,
+    was_written_by_member,
+)
+from gateway.core.clock import new_id
+from gateway.core.events import Address, Alarm, ConversationId, Message, Post, PostKey, RequestUsage, Sender
+from gateway.core.facts import AMBIENT, FoldDecision, PostQueued, Seq, TurnCause, TurnId, TurnRecord, is_inner
 from gateway.core.logging import log_context
-from gateway.core.redaction import Redactor
-from gateway.runtime.lane import TurnHandle, TurnInterrupted
-from gateway.runtime.turn_input import BLOCKED_REASON, MAX_UNREAD_LINES, AgentContext, TurnRun
-from gateway.store import AppendResult, NewEntry, Store, StoreError
-from gateway.store.effects import CommandEffect, EffectFact
-from gateway.stream.preview import TurnPreviews
-from gateway.tools.platform import ConversationLocks
+from gateway.core.tool import ToolContext, TurnTrust
+from gateway.core.tool_spec import ToolCall, ToolSpec
+from gateway.core.trust import UNKNOWN_LABEL, TrustLabel
+from gateway.runtime.lane import TurnHandle, TurnInterrupted, TurnResult
+from gateway.runtime.turn_input import MAX_UNREAD_LINES, AgentContext, TurnInput, are_blocked, count_omitted
+from gateway.store import NewEntry, StoreError
+from gateway.stream.preview import TurnPreview, TurnPreviews
 
 logger = logging.getLogger("reverie.turns")
-_stop_logger = logging.getLogger("reverie.stopping")
+
+MIN_FOLD_TOKENS: Final = 300
+"""Smallest view that is folded: the text that stands for less takes as much."""
+MAX_FOLDS: Final = 2
+"""Tries to make a conversation fit after the provider has refused it as too long."""
+BLOCKED_REASON: Final = "whoever asked for it is blocked"
 
 FAILURE_TEXTS: Mapping[FailureCause, str] = {
     "overloaded": "The model I think with is overloaded right now. Please ask again in a few minutes.",
@@ -55,55 +79,10 @@ FAILURE_TEXTS: Mapping[FailureCause, str] = {
 }
 """Texts posted instead of an answer: the cause, and whether to ask again."""
 
-LOCK_TIMEOUT_S = 2.0
-"""Time to acquire the lock: a free one is acquired at once; a turn that just ended holds it until its record is
-written."""
 RENDER_TIMEOUT_S = 2.0
 """Time for rendering, less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`: the person waits for an answer."""
-STOPPING = "I leave it off, and say nothing more of it."
-LEFT_UNANSWERED = "I leave it: what was said here until now is not answered."
-ALREADY_STOPPING = "I am leaving it off already."
-NOTHING_RUNNING = "Nothing is under way here."
-
 NOTHING_TO_ANSWER = "nothing asks for an answer: what did was deleted, or it only tells what happened"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnResult:
-    """Result of a turn, for the agent's loop."""
-
-    has_failed: bool = False
-    used_tools: bool = False
-    has_yielded: bool = False
-    was_interrupted: bool = False
-    autonomous: bool = False
-    is_over_budget: bool = False
-    """The budget does not cover its requests."""
-    cost_usd: float = 0.0
-    """Cost of its requests, as far as their prices are known."""
-
-
-class DigestSource(Protocol):
-    """Source of the inner conversation's input."""
-
-    async def build(self) -> Digest | None:
-        """Return what is pending everywhere. None: nothing is."""
-
-
-class StoppableAgent(Protocol):
-    """Agent whose turns can be stopped: `gateway.runtime.agent.Agent`."""
-
-    def turn_handle(self, conversation: ConversationId) -> TurnHandle | None:
-        """Return the handle of the turn that runs there. None: none does."""
-
-    async def owes_answer(self, conversation: ConversationId) -> bool:
-        """Return whether a turn would start there because of unread entries, or continues."""
-
-    async def prepare_stop(self, conversation: ConversationId, why: str) -> TurnRecord:
-        """Return the record to write if the work there is stopped now."""
-
-    def stop_turn(self, conversation: ConversationId, why: str) -> None:
-        """End the turn that runs there, and owe no other."""
+COMPACTION_REASON = "somebody wanted the view folded"
 
 
 class TurnRunner:
@@ -111,34 +90,28 @@ class TurnRunner:
 
     def __init__(
         self,
-        context: AgentContext,
         *,
         previews: TurnPreviews,
-        digests: DigestSource,
+        digests: DigestBuilder,
+        tracker: TurnTracker,
         on_answered: Callable[[str, RequestUsage], None],
-        tracker: TurnTracker | None = None,
     ) -> None:
         """`on_answered` is called with the agent and each model request."""
-        self._context = context
-        self._store = context.store
-        self._clock = context.clock
-        self._agent_id = context.agent_id
-        self._reader = context.reader
-        self._history = context.history
         self._previews = previews
-        self._digest_source = digests
-        self._digest: Digest | None = None
+        self._digests = digests
+        self._tracker = tracker
+        self._last_digest: Digest | None = None
         """The newest digest, for the record if its turn fails."""
         self._on_answered = on_answered
-        self._tracker = tracker or TurnTracker(context.clock)
-        self._recorder = TurnRecorder(context.store, context.clock, context.agent_id, context.redactor)
-
-    def forget_view(self, conversation: ConversationId) -> None:
-        """Drop the cached view of a place, because other code wrote to its log."""
-        self._history.forget(conversation)
 
     async def run(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool = False, handle: TurnHandle
+        self,
+        context: AgentContext,
+        conversation: ConversationId,
+        *,
+        autonomous: bool,
+        continuing: bool = False,
+        handle: TurnHandle,
     ) -> TurnResult:
         """Consume all that is unread there. `continuing`: go on even if nothing is.
 
@@ -146,293 +119,564 @@ class TurnRunner:
         that has used tools is recorded as interrupted, so that the next one knows what they did. Interrupted by its
         handle, it is recorded as far as it came.
         """
-        start = await self._start(conversation, autonomous=autonomous, continuing=continuing)
-        with log_context(agent=self._agent_id, conversation=conversation, turn=start.turn):
-            return await self._run(start, handle)
+        turn = Turn(context, conversation, handle, self._tracker, autonomous=autonomous, continuing=continuing)
+        with log_context(agent=context.agent.id, conversation=conversation, turn=turn.id):
+            # Unread messages.
+            await turn.input.read(self._digests)
+            self._last_digest = turn.input.digest if turn.is_inner else self._last_digest
+            if not await turn.is_needed():
+                return await self._leave_unanswered(turn)
+            with self._tracker.track(turn.describe()):
+                # The preview is gone before the answer is recorded: from then on the outbox sends it.
+                async with self._previews.start(turn.place) as turn.preview:
+                    try:
+                        with handle.interruptible():
+                            await turn.read_context()
+                            outcome: TurnOutcome | None = None
+                            while outcome is None:
+                                await turn.compact_if_due()
+                                prompt_input = await turn.build_request()
+                                if turn.is_blocked():
+                                    outcome = TurnOutcome(outcome="yielded", reason=BLOCKED_REASON, yielded=True)
+                                    break
+                                try:  # Model and tools.
+                                    outcome = await take_turn(
+                                        prompt_input,
+                                        context.model.model,
+                                        turn,
+                                        turn,
+                                        key=context.agent.id,
+                                        max_tool_rounds=context.live.settings.tools.max_rounds,
+                                        progress=turn.progress,
+                                        evidence=turn.archive(),
+                                        fits=turn.size_hints(),
+                                    )
+                                except (PromptTooLong, RequestRefused) as error:
+                                    outcome = turn.retry_with_less(error)
+                    except TurnInterrupted:
+                        outcome = turn.progress.current
+                    except asyncio.CancelledError:
+                        await self._record_parked(turn)
+                        raise
+                # Record and post.
+                await handle.begin_ending()
+                outcome = await self._conclude(turn, outcome)
+                await self._record(turn, outcome)
+                return _to_result(outcome, autonomous=turn.autonomous)
 
-    async def _run(self, start: TurnStart, handle: TurnHandle) -> TurnResult:
-        run, autonomous = TurnRun(self._context, start, handle), start.autonomous
-        if start.is_inner and not (start.digest or start.continuing):
-            return TurnResult(autonomous=autonomous)
-        if not await self._is_answer_owed(run):
-            await handle.begin_ending()
-            deleted = start.unread.messages and not handle.stop_reason
-            return await self._record_deleted(start) if deleted else TurnResult(autonomous=autonomous)
-        with self._tracker.track(start, self._agent_id) as running:
-            outcome = await self._answer(run, handle, running)
-            return _to_result(outcome, autonomous=run.start.autonomous)
+    async def _leave_unanswered(self, turn: "Turn") -> TurnResult:
+        """End a turn that has nothing to answer.
 
-    async def _answer(self, run: TurnRun, handle: TurnHandle, running: RunningTurn) -> TurnOutcome:
-        # The preview is gone before the answer is recorded: from then on the outbox sends it.
-        async with self._previews.start(run.start.place) as preview:
-            run.on_text = self._tracker.answer_callback(running, preview.update)
-            run.on_thinking = self._tracker.thinking_callback(running)
-            outcome = await self._ask_model(run, handle)
-        await handle.begin_ending()
-        if run.limit_hit is not None and outcome.is_over_budget:
-            outcome = replace(outcome, is_over_budget=False, reason=run.limit_hit.rule)
-            await self._record_over_budget(run, run.limit_hit)
-        if run.is_blocked():
-            handle.drop_reason = handle.drop_reason or BLOCKED_REASON
-        outcome = handle.override_outcome(run.with_preparation_cost(outcome))
-        await self._record(run, outcome, handle)
-        return outcome
+        Where all that asked for an answer was deleted, the rest is consumed: it becomes context, without a request.
+        """
+        if not turn.is_inner:
+            await turn.handle.begin_ending()
+            if turn.input.unread.messages and not turn.handle.stop_reason:
+                turn.context.history.forget(turn.conversation)
+                await turn.input.consume_unasked()
+                await write_record(turn, TurnOutcome(outcome="silent", reason=NOTHING_TO_ANSWER))
+        return TurnResult(autonomous=turn.autonomous)
 
-    async def _start(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> TurnStart:
-        start = TurnStart(
-            turn=TurnId(new_id(self._clock.now())),
-            place=Address.parse(conversation),
-            autonomous=autonomous,
-            continuing=continuing,
-            unread=NO_UNREAD,
-        )
-        if start.is_inner:
-            self._digest = await self._digest_source.build()
-            return replace(start, digest=self._digest)
-        await self._store.activate(conversation)
-        unread = await self._store.unread_entries(conversation, most=MAX_UNREAD_LINES)
-        start = replace(start, unread=unread, messages=await self._reader.read_current(unread))
-        if autonomous and start.is_addressed and await self._store.unread_urgency(conversation) > AMBIENT:
-            return replace(start, autonomous=False)  # whatever began the turn, a person waits for an answer
-        return start
+    async def _conclude(self, turn: "Turn", outcome: TurnOutcome) -> TurnOutcome:
+        """Return what counts as the outcome, after all that happened meanwhile."""
+        if turn.limit_hit is not None and outcome.is_over_budget:
+            outcome = replace(outcome, is_over_budget=False, reason=turn.limit_hit.rule)
+            await self._record_over_budget(turn, turn.limit_hit)
+        if turn.is_blocked():
+            turn.handle.drop_reason = turn.handle.drop_reason or BLOCKED_REASON
+        return turn.handle.override_outcome(turn.with_preparation_cost(outcome))
 
-    async def _is_answer_owed(self, run: TurnRun) -> bool:
-        """Return whether a person still waits for an answer, also because an earlier turn was interrupted."""
-        start = run.start
-        if (
-            start.digest is not None
-            or start.continuing
-            or await self._reader.is_answer_owed(start.unread, start.messages)
-        ):
-            return True
-        run.view = await self._history.take(start.place.conversation)
-        return run.view.interrupted
-
-    async def _ask_model(self, run: TurnRun, handle: TurnHandle) -> TurnOutcome:
-        try:
-            return await handle.run(run.run())
-        except TurnInterrupted:
-            return run.progress.current
-        except asyncio.CancelledError:
-            if run.progress.current.steps:
-                with contextlib.suppress(StoreError):  # the error may be the reason for the cancellation
-                    await self._record(
-                        run, handle.override_outcome(run.with_preparation_cost(run.progress.current)), handle
-                    )
-            raise
-
-    async def _record_over_budget(self, run: TurnRun, limit_hit: LimitHit) -> None:
+    async def _record_over_budget(self, turn: "Turn", limit_hit: LimitHit) -> None:
         """Post that the budget is used up, unless that was posted today."""
-        start = run.start
-        addressed = [one.message for one in start.messages if is_addressed(one.message)]
-        limits = self._context.limits
-        entries = (
-            limits.build_unpaid_entries(start.place, addressed[-1] if addressed else None, limit_hit)
-            if limits is not None
-            else []
-        )
-        await self._store.append(entries)
+        assert turn.context.limits is not None
+        addressed = [one.message for one in turn.input.messages if is_addressed(one.message)]
+        entries = turn.context.limits.build_unpaid_entries(turn.place, addressed[-1] if addressed else None, limit_hit)
+        await turn.context.store.append(entries)
 
-    async def _record(self, run: TurnRun, outcome: TurnOutcome, handle: TurnHandle) -> None:
+    async def _record_parked(self, turn: "Turn") -> None:
+        """Record a turn that is cancelled, if it has used tools."""
+        if turn.progress.current.steps:
+            with contextlib.suppress(StoreError):  # the error may be the reason for the cancellation
+                outcome = turn.with_preparation_cost(turn.progress.current)
+                await self._record(turn, turn.handle.override_outcome(outcome))
+
+    async def _record(self, turn: "Turn", outcome: TurnOutcome) -> None:
         """Record the outcome, if there is any."""
-        for account in outcome.accounts:
-            self._on_answered(self._agent_id, account)
-        conversation, consumed = run.start.place.conversation, run.consumed_input(outcome)
-        consumed = consumed.as_stopped if handle.stop_reason else consumed
-        interrupted = outcome.outcome == "interrupted" or bool(handle.stop_reason)
-        never_asked = outcome.is_over_budget or (interrupted and consumed.rendered.text in ("", NOTHING_NEW))
+        self._count_requests(turn.context.agent.id, outcome)
+        stopped, history = bool(turn.handle.stop_reason), turn.context.history
+        if turn.input.digest is not None and outcome.outcome == "interrupted":
+            turn.input.leave_pending()
+        if stopped:
+            turn.input.leave_to_command()
+        interrupted = outcome.outcome == "interrupted" or stopped
+        never_asked = outcome.is_over_budget or (interrupted and turn.input.rendered.text in ("", NOTHING_NEW))
         if never_asked and not outcome.requests and not outcome.steps:
-            self._history.forget(conversation)
+            history.forget(turn.conversation)
             return
-        seq, ended = await self._recorder.write(run.start, outcome, consumed)
-        if interrupted or run.view is None:  # a fold may have been in progress
-            self._history.forget(conversation)
+        seq, record = await write_record(turn, outcome)
+        if interrupted or turn.view is None:  # a fold may have been in progress
+            history.forget(turn.conversation)
         else:
-            self._history.add_turn(conversation, run.view, seq, ended)
+            history.add_turn(turn.conversation, turn.view, seq, record)
 
-    async def _record_deleted(self, start: TurnStart) -> TurnResult:
-        """Consume the rest where all that asked for an answer was deleted. It becomes context, without a request."""
-        self._history.forget(start.place.conversation)
-        rendered = render_lines(
-            await self._reader.render(start.messages, sees=False), omitted=0, plain=self._context.is_small_model
-        )
-        consumed = ConsumedInput(
-            rendered=rendered,
-            omitted=count_omitted(start.unread, rendered),
-            upto=start.unread.upto,
-            messages=start.messages,
-        )
-        await self._recorder.write(start, TurnOutcome(outcome="silent", reason=NOTHING_TO_ANSWER), consumed)
-        return TurnResult(autonomous=start.autonomous)
-
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
+    async def give_up(
+        self, context: AgentContext, conversation: ConversationId, reason: str, *, autonomous: bool
+    ) -> TurnResult:
         """Consume all that is unread there, with one message about the failure for whoever waits for an answer."""
-        self._history.forget(conversation)
-        turn, unread = (
-            TurnId(new_id(self._clock.now())),
-            await self._store.unread_entries(conversation, most=MAX_UNREAD_LINES),
-        )
-        start = TurnStart(turn=turn, place=Address.parse(conversation), autonomous=autonomous, unread=unread)
-        digest, self._digest = (self._digest, None) if start.is_inner else (None, self._digest)
+        context.history.forget(conversation)
+        turn = Turn(context, conversation, TurnHandle(), self._tracker, autonomous=autonomous)
+        turn.input.unread = unread = await context.store.unread_entries(conversation, most=MAX_UNREAD_LINES)
+        if turn.is_inner:
+            turn.input.digest, self._last_digest = self._last_digest, None
         # Nobody waits for an answer, so there is no message about the failure.
-        if not unread.messages and digest is None:
+        if not unread.messages and turn.input.digest is None:
             logger.error("%s: %s", conversation, reason)
             return TurnResult(has_failed=True, autonomous=autonomous)
-        # Rendering the lines may be what failed; but a later prompt needs something between two replies.
-        omitted = unread.omitted + len(unread.messages) if digest is None else digest.omitted + len(digest.covers)
-        messages = [
+        turn.input.messages = tuple(
             CurrentMessage(one.seq, one.fact, is_edited=False)
             for one in unread.messages
             if isinstance(one.fact, Message)
-        ]
-        consumed = ConsumedInput(
-            rendered=render_lines([], omitted=omitted, plain=self._context.is_small_model),
-            omitted=omitted,
-            upto=unread.upto,
-            messages=messages,
-            looked=digest.looked if digest is not None else (),
         )
-        await self._recorder.write(start, TurnOutcome(outcome="failed", reason=reason), consumed)
+        turn.input.consume_unrendered()
+        await write_record(turn, TurnOutcome(outcome="failed", reason=reason))
         return TurnResult(has_failed=True, autonomous=autonomous)
 
-    async def compact(self, conversation: ConversationId) -> str:
+    async def compact(self, context: AgentContext, conversation: ConversationId) -> str:
         """Fold the view of a place. Return the result in words. The costs are recorded as a turn of its own."""
-        turn = TurnId(new_id(self._clock.now()))
-        start = TurnStart(
-            turn=turn, place=Address.parse(conversation), autonomous=False, is_compaction=True, unread=NO_UNREAD
-        )
-        run = TurnRun(self._context, start, TurnHandle())
+        work, recorded = [
+            Turn(context, conversation, TurnHandle(), self._tracker, autonomous=False, is_compaction=True)
+            for _ in range(2)
+        ]
         try:
-            return await run.compact()
+            return await work.compact_on_request()
         finally:  # the requests so far are paid for, also if this was cut off
-            self._history.forget(conversation)
-            outcome = run.with_preparation_cost(TurnOutcome(outcome="silent", reason="somebody wanted the view folded"))
-            for account in outcome.accounts:
-                self._on_answered(self._agent_id, account)
+            context.history.forget(conversation)
+            outcome = work.with_preparation_cost(TurnOutcome(outcome="silent", reason=COMPACTION_REASON))
+            self._count_requests(context.agent.id, outcome)
             if outcome.requests:
-                consumed = ConsumedInput(rendered=RenderedInput(), omitted=0, upto=Seq(0))
-                await run_to_completion(self._recorder.write(start, outcome, consumed))
+                await run_to_completion(write_record(recorded, outcome))
+
+    def _count_requests(self, agent: str, outcome: TurnOutcome) -> None:
+        for account in outcome.accounts:
+            self._on_answered(agent, account)
 
 
-class TurnRecorder:
-    """Writes an agent's turns to the log."""
+class Turn(TurnHost):
+    """One turn: its steps in their order, and what it has done so far, which can be read at any time.
 
-    def __init__(self, store: Store, clock: Clock, agent_id: str, redactor: Redactor) -> None:
-        """`redactor` is applied to replies and reasons."""
-        self._store = store
-        self._clock = clock
-        self._agent_id = agent_id
-        self._redactor = redactor
+    To `agent.turn.take_turn` it is the host, and the tools.
+    """
 
-    def build_record(self, start: TurnStart, outcome: TurnOutcome, consumed: ConsumedInput) -> TurnRecord:
-        """Return the record of a turn, with the text for whoever waits for an answer."""
-        text, basis = self._redactor(outcome.text), consumed.basis
-        if outcome.outcome == "failed":
-            logger.error("turn %s failed: %s", start.turn, outcome.reason)
-            text = FAILURE_TEXTS[outcome.cause] if _is_answer_awaited(start, consumed) else ""
-        return TurnRecord(
-            turn=start.turn,
-            covers=consumed.rendered.covers,
-            omitted=consumed.omitted,
-            heard=consumed.rendered.text,
-            upto=consumed.upto,
-            outcome=outcome.outcome,
-            text=text,
-            reason=self._redactor(outcome.reason),
-            failure=outcome.cause if outcome.outcome == "failed" else "",
-            model=outcome.model,
-            usage=outcome.usage,
-            requests=outcome.requests,
-            autonomous=start.autonomous,
-            media=consumed.rendered.media,
-            accounts=outcome.accounts,
-            agent=self._agent_id,
-            senders=consumed.rendered.senders,
-            steps=outcome.steps,
-            cause=start.cause,
-            continued=start.continuing,
-            looked=consumed.looked,
-            prompt_tokens=outcome.prompt_tokens,
-            prompt_estimate=outcome.prompt_estimate,
-            recalled=basis.recalled,
-            nudged=basis.nudged,
-            view=basis.view,
-            weighed=basis.weighed,
-            foreign=basis.label.foreign if basis.label is not None else "",
-            least_role=basis.label.role if basis.label is not None else "",
+    def __init__(
+        self,
+        context: AgentContext,
+        conversation: ConversationId,
+        handle: TurnHandle,
+        tracker: TurnTracker,
+        *,
+        autonomous: bool,
+        continuing: bool = False,
+        is_compaction: bool = False,
+    ) -> None:
+        """`is_compaction`: it only folds the view, on request."""
+        self.id = TurnId(new_id(context.clock.now()))
+        self.conversation = conversation
+        self.place = Address.parse(conversation)
+        self.context = context
+        self.handle = handle
+        self.autonomous = autonomous
+        self.continuing = continuing
+        self.input = TurnInput(context, self.place)
+        self.view: HistoryView | None = None
+        """The view of earlier turns. None: not read yet."""
+        self.weighed: FoldDecision | None = None
+        """Reasons against folding."""
+        self.view_digest = ""
+        """Hash of the view that the requests hold."""
+        self.recalled = RecallResult()
+        self.nudged = False
+        """It was asked to write down what it needs, because the window is nearly full."""
+        self.trust: TurnTrust | None = None
+        """None: nothing was read yet."""
+        self.progress = TurnProgress()
+        self.preparation = TurnProgress()
+        """Costs of making room for the turn."""
+        self.limit_hit: LimitHit | None = None
+        """The budget that the turn would exceed. None: none so far."""
+        self.preview: TurnPreview | None = None
+        self._surface = context.live.agent_config(context.agent.id).surface
+        self._tracker = tracker
+        self._is_compaction = is_compaction
+        self._directives = ""
+        self._reachable_places = ""
+        self._rendered = RenderedInput()
+        """New input of the next request."""
+        self._tries = 0
+        """Requests that the provider refused as too long."""
+        self._with_images = self._with_past_images = context.model.model.takes_images
+        self._is_folded = False
+        """The view was folded for the next request."""
+
+    @property
+    def is_inner(self) -> bool:
+        """The turn belongs to the inner conversation."""
+        return is_inner(self.conversation)
+
+    @property
+    def cause(self) -> TurnCause:
+        """Cause that the turn's record names."""
+        if self._is_compaction:
+            return "compact"
+        if not self.autonomous:
+            return "addressed"
+        if self.continuing:
+            return "continued"
+        if self.is_inner:
+            return "digest"
+        return "alarm" if any(isinstance(one.fact, Alarm) for one in self.input.unread.messages) else "noticed"
+
+    def describe(self) -> RunningTurn:
+        """Return the turn as observers see it."""
+        return RunningTurn(
+            turn=self.id,
+            agent=self.context.agent.id,
+            conversation=self.conversation,
+            autonomous=self.autonomous,
+            cause=self.cause,
+            since=self.context.clock.now(),
         )
 
-    async def write(self, start: TurnStart, outcome: TurnOutcome, consumed: ConsumedInput) -> tuple[Seq, TurnRecord]:
-        """Append the turn and its post. Return the record's log position, and the record."""
-        now, place, ended = self._clock.now(), start.place, self.build_record(start, outcome, consumed)
-        record = NewEntry(
-            fact=ended,
-            at=now,
-            conversation=place.conversation,
-            key=f"turn:{ended.turn}",
-            cause=consumed.upto or None,
-        )
-        if not ended.text or start.is_inner:  # a reply in the inner conversation has no reader
-            (written,) = await self._store.append([record])
-            return written.seq, ended
-        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=find_reply_to(consumed.messages))
-        queued = NewEntry(
-            fact=PostQueued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
-        )
-        written, _ = await self._store.append([record, queued])
-        return written.seq, ended
+    @property
+    def label(self) -> TrustLabel:
+        """Trust label of all that its requests held so far."""
+        return self.trust.label if self.trust is not None else UNKNOWN_LABEL
 
+    async def is_needed(self) -> bool:
+        """Return whether a person still waits for an answer, also because an earlier turn was interrupted.
 
-class TurnStopper:
-    """Stops turns, for all agents."""
-
-    def __init__(self, agent_for: Callable[[ConversationId], StoppableAgent], room_locks: ConversationLocks) -> None:
-        """`agent_for`: return the agent of a conversation."""
-        self._agent_for = agent_for
-        self._room_locks = room_locks
-
-    async def plan_stop(self, at: Address, by: str) -> CommandEffect:
-        """Plan a stop. `by`: who requests it, for people.
-
-        Until the effect is settled no turn begins there, and none ends.
+        A turn that began by itself is theirs if a person waits.
         """
-        place = at.conversation
-        agent, why = self._agent_for(place), f"{by} had it left off"
-        handle = agent.turn_handle(place)
-        if handle is not None and handle.stop_reason:
-            return CommandEffect(answer=ALREADY_STOPPING)
-        held_handle = handle if handle is not None and handle.hold() else None
-        lock = None if held_handle is not None else await self._acquire_lock(place)
-        try:
-            owes = held_handle is not None or await agent.owes_answer(place)
-            record = await agent.prepare_stop(place, why) if owes else None
-        except BaseException:
-            _release(held_handle, lock)
-            raise
-        if record is None:
-            _release(held_handle, lock)
-            return CommandEffect(answer=NOTHING_RUNNING)
+        if self.is_inner:
+            return self.input.digest is not None or self.continuing
+        said = [one for one in self.input.messages if not (one.is_topic_change or one.notice)]
+        if self.autonomous and any(one.message.kind != "room" for one in said):
+            self.autonomous = await self.context.store.unread_urgency(self.conversation) <= AMBIENT
+        if self.continuing or await self.input.is_answer_owed():
+            return True
+        self.view = await self.context.history.take(self.conversation)
+        return self.view.interrupted
 
-        def settle(written: AppendResult | None) -> None:
-            if written is not None and written.is_new:
-                _stop_logger.info("%s: left off, by %s", place, by)
-                agent.stop_turn(place, why)
-            _release(held_handle, lock)
+    async def read_context(self) -> None:
+        """Read all that the prompt holds besides the new input, and the people on whose behalf the turn acts."""
+        context, new = self.context, self.input
+        history = self.view = self.view or await context.history.take(self.conversation)
+        self._prompt_context = prompt = await context.prompt_context.build(self.place, new.unread, history.turns)
+        await new.render()
+        self._inherited = await find_inherited_requesters(
+            context.store, context.reader.access_policy, history.turns, continuing=self.continuing
+        )
+        self._base_tool_context = self._build_tool_context()
+        self.trust = self._base_tool_context.trust
+        self.trust.add(history.label | prompt.label)
+        self._directives = await self._read_directives(history)
+        self.recalled = await new.recall(history, self._base_tool_context, prompt.binding.private)
+        self._reachable_places = await context.guidance.reachable_places(self.conversation)
 
-        effect_fact = EffectFact(record, key=f"turn:{record.turn}")
-        return CommandEffect(
-            answer=LEFT_UNANSWERED if held_handle is None else STOPPING, facts=(effect_fact,), settle=settle
+    async def _read_directives(self, history: HistoryView) -> str:
+        """Return the instructions for this turn only; usually empty."""
+        context, takes_tools = self.context, self.context.model.model.takes_tools
+        directives = await context.guidance.directives(
+            self.conversation, autonomous=self.autonomous, continuing=self.continuing
+        )
+        status = ""
+        if takes_tools:
+            status = await context.guidance.tool_status(self.conversation, context.tools, self.input.roles())
+        is_nearly_full = context.compaction.is_full(history, context.live.optimization.folds.nudge_at_pct)
+        self.nudged = is_nearly_full and takes_tools and not any(turn.nudged for turn in history.turns_since_fold())
+        return "\n".join(filter(None, [directives, status, load_prompt("write_down") if self.nudged else ""]))
+
+    async def compact_if_due(self) -> None:
+        """Choose the new input that fits, and fold the view where that is due."""
+        self._unread, rendered = await self.input.render_fitting(self._budget_tokens() >> self._tries)
+        self._rendered = rendered if self._with_images else replace(rendered, media=())
+        await self._fold(self._rendered, self._tries)
+
+    async def _fold(self, rendered: RenderedInput, tries: int, *, is_requested: bool = False) -> None:
+        assert self.view is not None
+        result = await self.context.compaction.fold_if_due(
+            self.place,
+            self.view,
+            CompactionInput(
+                fixed_tokens=self._prompt_context.tokens,
+                rendered=rendered,
+                attempts=tries,
+                is_requested=is_requested,
+                build_request=self._build_summary_request,
+                can_afford=self._reserve,
+                progress=self.preparation,
+                current_label=lambda: self.label,
+            ),
+        )
+        self.view, self._is_folded = result.view, result.is_folded
+        self.view_digest, self.weighed = result.view.digest, None if result.is_folded else result.weighed
+
+    async def build_request(self) -> PromptInput:
+        """Build the turn's prompt, and record who may have caused what it leads to."""
+        assert self.view is not None
+        prompt_input = await self._build_prompt_input(self.view, self._rendered, folded=self._is_folded)
+        self.input.mark_read(self._unread, self._rendered)
+        self._tool_context = self._with_requesters(self._base_tool_context)
+        self._tools = self.context.tools.for_turn(self._tool_context)
+        return prompt_input
+
+    def retry_with_less(self, error: PromptTooLong | RequestRefused) -> TurnOutcome | None:
+        """Prepare another try after the first request was refused. None: there is one; else the outcome."""
+        self.preparation.record_lost(error.accounts)
+        if isinstance(error, PromptTooLong):
+            self._tries += 1
+        else:  # an image that looks whole and is not must not end all conversation there
+            logger.warning("%s: asked again without images: %s", self.conversation, error.reason)
+            self._with_past_images = self._with_past_images and bool(self._rendered.media)
+            self._with_images = False
+        if self._tries <= MAX_FOLDS:
+            return None
+        return TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause)
+
+    async def compact_on_request(self) -> str:
+        """Fold the view. Return the result in words. Raises StoreError."""
+        context = self.context
+        history = self.view = await context.history.take(self.conversation)
+        if history.tokens < MIN_FOLD_TOKENS:
+            return f"What I see of it is small already: about {history.tokens} tokens."
+        self._prompt_context = await context.prompt_context.build(self.place, self.input.unread, history.turns)
+        self.trust = TurnTrust()
+        self.trust.add(history.label | self._prompt_context.label)
+        await self._fold(RenderedInput(), 0, is_requested=True)
+        await context.prompt_context.card(self.place, self._prompt_context, folded=self._is_folded)
+        folded = self.view
+        if folded is history:
+            return "There is nothing that could be folded."
+        left = f"{len(history.turns) - len(folded.turns)} of {len(history.turns)} turns have left the view"
+        return f"{left}; it takes about {folded.tokens} tokens, and took {history.tokens}."
+
+    def archive(self) -> TurnEvidence:
+        """Return the archive of the turn's tool results."""
+        context = self.context
+        usable_tokens, optimization = context.compaction.usable_tokens(), context.live.optimization
+        return context.services.evidence.for_turn(
+            self.id, self.conversation, optimization, usable_tokens, context.on_truncated
         )
 
-    async def _acquire_lock(self, place: ConversationId) -> asyncio.Lock | None:
-        """Acquire the lock of a place. None: another caller keeps it, who takes no turn there."""
-        lock = self._room_locks.lock_for(place)
-        try:
-            async with asyncio.timeout(LOCK_TIMEOUT_S):
-                await lock.acquire()
-        except TimeoutError:
-            return None
-        return lock
+    def size_hints(self) -> SizeHints:
+        """Return what is known of the sizes of the turn's requests."""
+        assert self.view is not None
+        return SizeHints(scale=self.view.scale, was_refused=self._tries > 0)
+
+    def is_blocked(self) -> bool:
+        """Return whether all requesters are blocked by now: then nothing is posted."""
+        return are_blocked(self.context.reader.access_policy, self.place, self.handle.requesters)
+
+    def with_preparation_cost(self, outcome: TurnOutcome) -> TurnOutcome:
+        """Return the outcome with the costs of making room for the turn."""
+        room = self.preparation.current
+        return replace(
+            outcome,
+            usage=room.usage + outcome.usage,
+            requests=room.requests + outcome.requests,
+            accounts=(*room.accounts, *outcome.accounts),
+        )
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """See `agent.turn.Toolset`."""
+        return self._tools.specs
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """See `agent.turn.Toolset`. A person who speaks during the turn has a say in what may be called."""
+        return await self._tools.call(call)
+
+    def answer_grew(self, text: str) -> None:
+        if self.preview is not None:
+            self.preview.update(text)
+        self._tracker.answer_grew(self.id, text)
+
+    def thinking_grew(self, text: str) -> None:
+        self._tracker.thinking_grew(self.id, text)
+
+    async def can_afford(self, request: ModelRequest) -> bool:
+        context = self.context
+        if context.limits is not None:
+            cost_usd = context.model.ceiling_usd(request)
+            await context.limits.wait_for_budget(
+                self.place, context.agent.id, self._find_payers(), cost_usd, self._spent_usd()
+            )
+        return self._reserve(request)
+
+    async def fetch_arrivals(self, room: int) -> str:
+        """See `agent.turn_context.TurnHost`. News of the inner conversation wait for its next digest."""
+        if self.is_inner or not self.handle.take_news():
+            return ""
+        text, requesters = await self.input.render_news(self._budget_tokens(), room)
+        before = self._tool_context
+        if requesters:  # the turn is theirs now, whatever began it
+            self.is_addressed, self.autonomous = True, False
+            before = replace(before, autonomous=False)
+        updated = self._with_requesters(replace(before, requesters=(*before.requesters, *requesters)))
+        if updated != before:  # a person who speaks during the turn is a requester, too
+            self._tools = self.context.tools.for_turn(updated)
+        self._tool_context = updated
+        return text
+
+    async def shorten(self, times: int) -> PromptInput | None:
+        await self._fold(self.input.rendered, times)
+        assert self.view is not None
+        return await self._build_prompt_input(self.view, self.input.rendered, folded=self._is_folded)
+
+    def _reserve(self, request: ModelRequest) -> bool:
+        """Return whether the budgets cover the request, and reserve its highest cost."""
+        context = self.context
+        cost_usd = context.model.ceiling_usd(request)
+        if self.autonomous and not context.agent.reserve(self.conversation, cost_usd):
+            return False
+        if context.limits is not None:
+            self.limit_hit = context.limits.reserve(
+                self.place, context.agent.id, self._find_payers(), cost_usd, self._spent_usd()
+            )
+        return self.limit_hit is None
+
+    def _spent_usd(self) -> float:
+        """Return the costs of the turn so far."""
+        accounts = (*self.preparation.current.accounts, *self.progress.current.accounts)
+        costs = (ASSUMED_PRICE.cost_usd(one.usage) if one.cost_usd is None else one.cost_usd for one in accounts)
+        return sum(cost or 0.0 for cost in costs)
+
+    def _find_payers(self) -> list[Sender]:
+        """Return the people whose budgets pay: authors of addressed messages, and setters of reminders."""
+        addressed = [one.message.sender for one in self.input.messages if is_addressed(one.message)]
+        requesters = [
+            Sender(id=one.id, name=one.name, verified=one.verified, ranks=one.ranks, is_bot=one.is_bot)
+            for one in self.handle.requesters
+        ]
+        people = {one.id: one for one in [*addressed, *requesters]}
+        return [*people.values(), *self.input.reminder_setters.values()]
+
+    def _budget_tokens(self) -> int:
+        """Return how many tokens the conversation and the new input may take."""
+        compaction, share = self.context.compaction, self.context.live.optimization.folds.fold_at_pct
+        return max(256, int(compaction.usable_tokens() * share) - self._prompt_context.tokens)
+
+    async def _build_summary_request(self, history: HistoryView) -> ModelRequest:
+        """Return the request of the turn with this view and no new input, for the summarizer."""
+        context = self.context
+        prompt_input = await self._build_prompt_input(history, RenderedInput(), folded=False)
+        return build_first_request(prompt_input, context.model.model, context.tools.specs, context.agent.id)
+
+    async def _build_prompt_input(self, history: HistoryView, rendered: RenderedInput, *, folded: bool) -> PromptInput:
+        context, prompt_context = self.context, self._prompt_context
+        card, label = await context.prompt_context.card(self.place, prompt_context, folded=folded)
+        if self.trust is not None:
+            self.trust.add(label)
+        aside = "\n".join(filter(None, [self._reachable_places, self.recalled.text]))
+        return PromptInput(
+            persona=prompt_context.persona,
+            skills=await context.guidance.skill_catalogue(context.tools) if context.model.model.takes_tools else "",
+            binding=prompt_context.binding,
+            card=card,
+            history=await context.history.load_exchanges(history, seeing=self._with_past_images),
+            input_text=rendered.text,
+            images=await context.history.media.load_images(rendered.media),
+            aside=aside if rendered.text else "",
+            now=self._directives if rendered.text else "",
+            tool_surface=self._surface,
+            has_late_tools=context.guidance.has_late_tools,
+            conversation=self.conversation,
+        )
+
+    def _build_tool_context(self) -> ToolContext:
+        """Return the context in which the turn uses its tools, before anybody is known to ask for something."""
+        context = self.context
+        return ToolContext(
+            turn=self.id,
+            agent=context.agent.id,
+            at=self.place,
+            visibility=self._prompt_context.visibility,
+            autonomous=self.autonomous,
+            was_user_written=partial(
+                was_written_by_member, context.store, context.reader.access_policy, self.conversation
+            ),
+        )
+
+    def _with_requesters(self, tool_context: ToolContext) -> ToolContext:
+        """Return the context with all people who may have caused what the turn does."""
+        new, inherited = self.input, self._inherited
+        reminder_roles = tuple(sorted({*inherited.reminder_roles, *new.reminder_roles()}))
+        tool_context.trust.add(reduce(or_, map(TrustLabel, reminder_roles), new.label))
+        requesters = deduplicate_requesters([*inherited.requesters, *tool_context.requesters, *new.requesters()])
+        self.handle.requesters = requesters
+        return replace(
+            tool_context,
+            requesters=requesters,
+            overheard_roles=tuple(sorted({*inherited.overheard_roles, *new.overheard_roles()})),
+            reminder_roles=reminder_roles,
+        )
+
+
+def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
+    """Return the record of a turn, with the text for whoever waits for an answer."""
+    context, consumed, redact = turn.context, turn.input, turn.context.reader.redactor
+    text, label = redact(outcome.text), turn.trust.label if turn.trust is not None else None
+    if outcome.outcome == "failed":
+        logger.error("turn %s failed: %s", turn.id, outcome.reason)
+        text = FAILURE_TEXTS[outcome.cause] if _is_answer_awaited(turn) else ""
+    return TurnRecord(
+        turn=turn.id,
+        covers=consumed.rendered.covers,
+        omitted=consumed.omitted,
+        heard=consumed.rendered.text,
+        upto=consumed.upto,
+        outcome=outcome.outcome,
+        text=text,
+        reason=redact(outcome.reason),
+        failure=outcome.cause if outcome.outcome == "failed" else "",
+        model=outcome.model,
+        usage=outcome.usage,
+        requests=outcome.requests,
+        autonomous=turn.autonomous,
+        media=consumed.rendered.media,
+        accounts=outcome.accounts,
+        agent=context.agent.id,
+        senders=consumed.rendered.senders,
+        steps=outcome.steps,
+        cause=turn.cause,
+        continued=turn.continuing,
+        looked=consumed.looked,
+        prompt_tokens=outcome.prompt_tokens,
+        prompt_estimate=outcome.prompt_estimate,
+        recalled=turn.recalled.names if turn.view_digest else (),
+        nudged=turn.nudged,
+        view=turn.view_digest,
+        weighed=turn.weighed,
+        foreign=label.foreign if label is not None else "",
+        least_role=label.role if label is not None else "",
+    )
+
+
+async def write_record(turn: Turn, outcome: TurnOutcome) -> tuple[Seq, TurnRecord]:
+    """Append the turn and its post. Return the record's log position, and the record."""
+    store, now, place, ended = turn.context.store, turn.context.clock.now(), turn.place, build_record(turn, outcome)
+    record = NewEntry(
+        fact=ended, at=now, conversation=turn.conversation, key=f"turn:{ended.turn}", cause=turn.input.upto or None
+    )
+    if not ended.text or turn.is_inner:  # a reply in the inner conversation has no reader
+        (written,) = await store.append([record])
+        return written.seq, ended
+    reply_to = find_reply_to((*turn.input.messages, *turn.input.arrived))
+    post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=reply_to)
+    queued = NewEntry(
+        fact=PostQueued(post=post), at=now, conversation=turn.conversation, key=f"post:{post.key}", cause=record
+    )
+    written, _ = await store.append([record, queued])
+    return written.seq, ended
 
 
 async def build_stop_record(context: AgentContext, conversation: ConversationId, why: str) -> TurnRecord:
@@ -440,37 +684,23 @@ async def build_stop_record(context: AgentContext, conversation: ConversationId,
 
     This includes the input of a turn that runs there. Entries that cannot be rendered in time are only counted.
     """
-    now, unread = context.clock.now(), await context.store.unread_entries(conversation, most=MAX_UNREAD_LINES)
-    start = TurnStart(
-        turn=TurnId(new_id(now)),
-        place=Address.parse(conversation),
-        autonomous=False,
-        unread=unread,
-        messages=await context.reader.read_current(unread),
-    )
-    rendered = RenderedInput()
+    turn = Turn(context, conversation, TurnHandle(), TurnTracker(), autonomous=False)
+    new, unread = turn.input, await context.store.unread_entries(conversation, most=MAX_UNREAD_LINES)
+    new.messages = await context.reader.read_current(unread)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(RENDER_TIMEOUT_S):  # attachments may have to be fetched first
-            lines = await context.reader.render(start.messages, sees=False)
-            rendered = render_lines(lines, omitted=0, plain=context.is_small_model) if lines else rendered
+            lines = await context.reader.render(new.messages, sees=False)
+            new.rendered = render_lines(lines, omitted=0, plain=context.is_small_model) if lines else new.rendered
     newest = await context.store.newest_entries(1)
     upto = max([unread.upto, *[one.seq for one in newest]])  # there may be more unread entries than one turn takes
-    consumed = ConsumedInput(rendered=rendered, omitted=count_omitted(unread, rendered), upto=Seq(upto))
-    return TurnRecorder(context.store, context.clock, context.agent_id, context.redactor).build_record(
-        start, TurnOutcome(outcome="yielded", reason=why), consumed
-    )
+    new.omitted, new.upto = count_omitted(unread, new.rendered), Seq(upto)
+    return build_record(turn, TurnOutcome(outcome="yielded", reason=why))
 
 
-def _is_answer_awaited(start: TurnStart, consumed: ConsumedInput) -> bool:
+def _is_answer_awaited(turn: Turn) -> bool:
     """Return whether a person waits for an answer: only they get a message about a failure."""
-    return not start.is_inner and (start.cause in ("addressed", "alarm") or consumed.is_addressed)
-
-
-def _release(handle: TurnHandle | None, lock: asyncio.Lock | None) -> None:
-    if handle is not None:
-        handle.release()
-    if lock is not None:
-        lock.release()
+    addressed = any(is_addressed(one.message) for one in (*turn.input.messages, *turn.input.arrived))
+    return not turn.is_inner and (turn.cause in ("addressed", "alarm") or addressed)
 
 
 def _to_result(outcome: TurnOutcome, *, autonomous: bool) -> TurnResult:

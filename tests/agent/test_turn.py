@@ -10,7 +10,7 @@ from agent.models.base import TextPart, ToolResult
 from agent.prompts import load_prompt
 from agent.turn import ANSWER_NOW_HINT, CUT_OFF, ENDLESS_CALLS_REASON, OVER_BUDGET_REASON, UNANSWERED_HINT, take_turn
 from gateway.core.tool_spec import ToolCall
-from tests.kits.scripted_turn import Drawer, Played, Say, brief
+from tests.kits.scripted_turn import Drawer, Host, Played, Say, brief
 
 SILENT, YIELD = ("s", "stay_silent"), ("y", "yield_to_user")
 LOOK, JOT, UNKNOWN = ("l", "look_up"), ("j", "jot"), ("u", "fly")
@@ -121,7 +121,7 @@ def test_who_rests_without_answering_what_was_said_meanwhile_is_asked_to() -> No
 
         model = Played(Say(calls=(LOOK,)), Say(calls=(YIELD,)), Say(text="Four."))
         heard = brief(now=f"{load_prompt('working')}\nBe quick.")
-        ended = await _taken(take_turn(heard, model, Drawer(), key="ana", news=news, spoken_to=lambda: True))
+        ended = await _taken(take_turn(heard, model, Drawer(), Host(news=news, spoken_to=True), key="ana"))
         assert (ended.outcome, ended.text) == ("replied", "Four.")
         first, second, third = [request.now for request in model.requests]
         assert first == heard.now
@@ -129,10 +129,10 @@ def test_who_rests_without_answering_what_was_said_meanwhile_is_asked_to() -> No
         assert UNANSWERED_HINT in third
         assert model.requests[2].conversation == model.requests[1].conversation
         model = Played(Say(calls=(LOOK,)), Say(calls=(YIELD,)), Say(calls=(YIELD,)))
-        ended = await _taken(take_turn(heard, model, Drawer(), key="ana", news=news, spoken_to=lambda: True))
+        ended = await _taken(take_turn(heard, model, Drawer(), Host(news=news, spoken_to=True), key="ana"))
         assert (ended.outcome, ended.reason) == ("failed", "the model answered with nothing, twice")
         model = Played(Say(calls=(LOOK,)), Say(calls=(("s", "stay_silent"),)))
-        ended = await _taken(take_turn(heard, model, Drawer(), key="ana", news=news, spoken_to=lambda: True))
+        ended = await _taken(take_turn(heard, model, Drawer(), Host(news=news, spoken_to=True), key="ana"))
         assert ended.outcome == "silent"
 
     asyncio.run(story())
@@ -162,7 +162,7 @@ def test_news_stands_behind_the_results() -> None:
             return told.pop(0)
 
         model = Played(Say(calls=(LOOK,)), Say(calls=(LOOK,)))
-        ended = await _taken(take_turn(brief(), model, Drawer(), key="ana", news=news))
+        ended = await _taken(take_turn(brief(), model, Drawer(), Host(news=news), key="ana"))
         assert [step.heard for step in ended.steps] == ["[x] bob (guest): wait", ""]
         assert model.requests[1].conversation[-1].parts[1:] == (TextPart(text="[x] bob (guest): wait"),)
         assert model.requests[2].conversation[:3] == model.requests[1].conversation
@@ -173,7 +173,9 @@ def test_news_stands_behind_the_results() -> None:
 def test_what_cannot_be_afforded_is_not_asked() -> None:
     async def story(times: int) -> tuple[TurnOutcome, Played]:
         model, left = Played(Say(calls=(LOOK,))), [True] * times
-        ended = await _taken(take_turn(brief(), model, Drawer(), key="ana", afford=lambda _: bool(left and left.pop())))
+        ended = await _taken(
+            take_turn(brief(), model, Drawer(), Host(afford=lambda _: bool(left and left.pop())), key="ana")
+        )
         return ended, model
 
     for times in (0, 1):

@@ -16,7 +16,7 @@ from tests.agent.models.test_anthropic import opus, other
 from tests.agent.test_turn_wire import openai
 from tests.kits.evidence import Bring, Desk, calls
 from tests.kits.models import KEY, against
-from tests.kits.scripted_turn import Played, Say, brief, kept
+from tests.kits.scripted_turn import Host, Played, Say, brief, kept
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer
@@ -84,7 +84,9 @@ def too_long(
         desk, less, progress = Desk(), Less(times), TurnProgress()
         texts = [f"{n}" * 3_000 for n in range(5)]
         long = replace(brief("[x] ann (guest): hello", OLD, now="It is late."))
-        ended = await take_turn(long, model, Bring(*texts), key="ana", evidence=desk, shorten=less, progress=progress)
+        ended = await take_turn(
+            long, model, Bring(*texts), Host(shorten=less), key="ana", evidence=desk, progress=progress
+        )
         assert not api.violations
         assert ended.steps == progress.current.steps
         await judge(api, ended, desk, less)
@@ -137,7 +139,7 @@ def test_other_servers_are_asked_again_too() -> None:
         api.then(*plain[:2], too_much, plain[2], Answer(text="Done."))
         desk, less = Desk(), Less()
         bring = Bring(*[f"{number}" * 3_000 for number in range(3)])
-        ended = await take_turn(brief("hello", OLD), model, bring, key="ana", evidence=desk, shorten=less)
+        ended = await take_turn(brief("hello", OLD), model, bring, Host(shorten=less), key="ana", evidence=desk)
         assert (ended.text, less.asked, desk.kept) == ("Done.", [1], {"e1": "0" * 3_000})
         told = [message["content"] for message in api.seen[-1].body["messages"] if message["role"] == "tool"]
         assert told == [called.result for called in calls(ended)]
@@ -178,7 +180,7 @@ def test_where_it_is_plain_that_the_newest_result_is_too_long_it_gives_way_at_on
                 yield chunk
 
     model, less, desk = Narrow(Say(calls=(("l", "look_up"),))), Less(), Desk()
-    turn = take_turn(brief(), model, Bring("x" * 18_000), key="ana", shorten=less, evidence=desk)
+    turn = take_turn(brief(), model, Bring("x" * 18_000), Host(shorten=less), key="ana", evidence=desk)
     ended = asyncio.run(_ended(turn))
     assert (ended.outcome, less.asked, len(model.requests)) == ("replied", [1], 3)
     assert desk.kept == {"e1": "x" * 18_000}
@@ -193,10 +195,10 @@ def test_a_turn_that_shares_its_progress_touches_its_own_steps_only() -> None:
             brief("and?"),
             model,
             Bring("y" * 3_000, "z" * 3_000),
+            Host(shorten=Less()),
             key="ana",
             evidence=desk,
             progress=progress,
-            shorten=Less(),
         )
         assert (first.text, second.text, len(second.steps)) == ("One.", "Two.", 3)
         assert second.steps[0] == first.steps[0]
@@ -211,7 +213,7 @@ def test_the_first_request_is_for_the_caller_to_shorten() -> None:
         api.then(TOO_LONG)
         less = Less()
         with pytest.raises(PromptTooLong):
-            await take_turn(brief(), model, Bring(), key="ana", shorten=less)
+            await take_turn(brief(), model, Bring(), Host(shorten=less), key="ana")
         assert less.asked == []
 
     against(opus, story)
@@ -227,7 +229,7 @@ def test_a_hint_stays_where_the_turn_is_shortened() -> None:
                 yield chunk
 
     model = Refuses(Say())
-    ended = asyncio.run(_ended(take_turn(brief(), model, Bring(), key="ana", shorten=Less())))
+    ended = asyncio.run(_ended(take_turn(brief(), model, Bring(), Host(shorten=Less()), key="ana")))
     assert ended.outcome == "replied"
     assert [request.now.splitlines()[:1] for request in model.requests] == [[], [EMPTY_ANSWER_HINT], ["It is late."]]
     assert model.requests[2].now.endswith(EMPTY_ANSWER_HINT)
@@ -257,9 +259,9 @@ def test_a_model_that_counts_otherwise_is_refused_once_at_most(chars: float, ref
                 brief("[x] ann (guest): hello", *history),
                 model,
                 Bring(*[f"{n}" * 6_000 for n in range(6)]),
+                Host(shorten=less),
                 key="ana",
                 evidence=desk,
-                shorten=less,
             )
             await model.aclose()
         assert (ended.outcome, ended.text) == ("replied", "Done.")

@@ -21,7 +21,7 @@ from gateway.core.events import ToolCallRecord, TurnStep
 from gateway.core.tool_spec import ToolCall
 from tests.agent.models.test_anthropic import opus
 from tests.kits.models import KEY, against
-from tests.kits.scripted_turn import Drawer, brief, kept
+from tests.kits.scripted_turn import Drawer, Host, brief, kept
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer
 from tests.servers.model_api_seen import Seen
@@ -75,7 +75,7 @@ def lasting(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def turn(model: Model, asked: PromptInput, *heard: str) -> PromptTurn:
-    outcome = await take_turn(asked, model, Drawer(), key="ana", news=told(*heard))
+    outcome = await take_turn(asked, model, Drawer(), Host(news=told(*heard)), key="ana")
     return kept(asked.input_text, outcome.text, outcome.steps)
 
 

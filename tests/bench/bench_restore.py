@@ -19,7 +19,7 @@ from gateway.context.history import HistoryStore
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, ToolCallRecord, TurnStep, Usage
 from gateway.core.facts import FACT, ConversationRewound, Seq, TurnId, TurnRecord, ViewFolded
-from gateway.runtime.agents import load_dmn_states
+from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.store import Store
 from gateway.stream.media import MediaStore
 from tests.kits.settings import live_settings

@@ -20,7 +20,8 @@ from gateway.core.clock import SystemClock
 from gateway.core.events import Address, Command, EventId, RoomId, Sender, SenderId
 from gateway.core.facts import Fact, TurnRecord, dedup_key
 from gateway.core.redaction import Redactor
-from gateway.runtime.agents import load_chosen_models, load_dmn_states
+from gateway.runtime.agents import load_chosen_models
+from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.store import LogEntry, NewEntry, Store
 from tests.kits.gateway import CONSOLE, Screen, settings
@@ -100,8 +101,7 @@ class Gate:
 
     @property
     def commands(self) -> ModelCommands:
-        minds = self.gateway.agents
-        return ModelCommands(minds.turn_stopper, minds.model_selector)
+        return ModelCommands(self.gateway.agents, self.gateway.model_selector)
 
     async def command(self, name: str, /, *, cut: Literal["", "before", "behind"] = "", **given: str) -> CommandReply:
         """As the desk and the intake carry one out. `cut`: before it is durable, or right behind that."""
@@ -163,7 +163,7 @@ class Gate:
 
     async def calm(self) -> None:
         """Return once nothing runs and nothing waits."""
-        state = self.gateway.agents.agents[0].loop
+        state = self.gateway.agents.agents[0]
         await self.until(lambda: not state.state.running and not state.state.waiting)
 
 

@@ -25,11 +25,10 @@ from gateway.core.events import Address, ChannelName, ConversationId, Message, M
 from gateway.core.facts import Judgement, TurnRecord, dedup_key
 from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext, build_tool
-from gateway.runtime.agent import Agent
-from gateway.runtime.agents import Agents
-from gateway.runtime.lane import TurnHandle
+from gateway.runtime.agents import Agent, Agents
+from gateway.runtime.lane import TurnHandle, TurnResult
 from gateway.runtime.models import ModelServices, open_model_services
-from gateway.runtime.turn import TurnResult
+from gateway.runtime.rewind import Rewinder
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream import policies
 from tests.kits.console_platforms import Town
@@ -207,8 +206,14 @@ class Home:
             tasks=self._tasks,
         )
         bindings = policies.build_bindings(self.settings)
-        shared = gateway._build_services(policies.build_access_policy(self.settings), bindings)
-        minds = Agents(shared, equipment, {})
+        minds = gateway._build_agents(policies.build_access_policy(self.settings), bindings, {}, {})
+        self.rewinder = Rewinder(
+            store=self.store,
+            clock=self.clock,
+            room_locks=minds.room_locks,
+            agents=minds,
+            tasks=self._tasks,
+        )
         for mind in minds.by_id.values():
             self._give(mind)
         return minds

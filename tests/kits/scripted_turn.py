@@ -7,6 +7,7 @@ from typing import Literal
 
 from agent.brief import PromptInput, PromptTurn
 from agent.models.base import ModelError, ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult
+from agent.turn_context import TurnHost
 from gateway.core.events import RequestUsage, TurnStep, Usage
 from gateway.core.tool_spec import ToolCall, ToolSpec
 
@@ -97,6 +98,34 @@ class Drawer:
         self.done.set()
         known = call.name in {spec.name for spec in self.specs}
         return ToolResult(id=call.id, text=f"{call.name} is done" if known else "no such tool", is_error=not known)
+
+
+class Host(TurnHost):
+    """Where a turn is taken, with these answers to what it asks for."""
+
+    def __init__(
+        self,
+        *,
+        news: Callable[[int], Awaitable[str]] | None = None,
+        afford: Callable[[object], bool] = lambda _: True,
+        shorten: Callable[[int], Awaitable[PromptInput | None]] | None = None,
+        glimpse: Callable[[str], object] = lambda _: None,
+        spoken_to: bool = False,
+    ) -> None:
+        self.news, self.afford, self.shorter, self.glimpse = news, afford, shorten, glimpse
+        self.is_addressed = spoken_to
+
+    def answer_grew(self, text: str) -> None:
+        self.glimpse(text)
+
+    async def can_afford(self, request: ModelRequest) -> bool:
+        return self.afford(request)
+
+    async def fetch_arrivals(self, room: int) -> str:
+        return await self.news(room) if self.news is not None else ""
+
+    async def shorten(self, times: int) -> PromptInput | None:
+        return await self.shorter(times) if self.shorter is not None else None
 
 
 def brief(heard: str = "[x] ann (guest): hello", *history: PromptTurn, now: str = "") -> PromptInput:

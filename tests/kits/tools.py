@@ -7,7 +7,6 @@ from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
 from gateway.config.tools import ToolsConfig
 from gateway.context.observer import TurnTracker
-from gateway.core.clock import SystemClock
 from gateway.core.permissions import PermissionRequest, decide_permission
 from gateway.core.redaction import Redactor
 from gateway.core.tool import Tool, ToolContext
@@ -37,7 +36,7 @@ class NoApprovals(PermissionGate):
 
 
 def running_calls() -> RunningCalls:
-    return RunningCalls(TurnTracker(SystemClock()), ToolStats())
+    return RunningCalls(TurnTracker(), ToolStats())
 
 
 def dispatcher(

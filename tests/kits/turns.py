@@ -1,25 +1,26 @@
 """Turns of one agent on a real store: what they are handed is in the test's hands."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from agent.cache.plan import CacheForecast
-from agent.journal import JournalEntry
-from agent.models.base import ModelRequest, TextPart
+from agent.models.base import Model, TextPart
+from agent.signals import DmnPolicy, DmnState
 from agent.turn import Toolset
 from agent.workspace.persona import PersonaBundle, PersonaScope
-from gateway.config.models import ContextOptimizationConfig, RecallConfig
+from gateway.config.models import ContextOptimizationConfig
+from gateway.config.reload import LiveSettings
 from gateway.context.compaction import Compactor, Summarizer
 from gateway.context.conversation import ConversationReader
-from gateway.context.digest import Digest
-from gateway.context.evidence import EvidenceStore
+from gateway.context.digest import Digest, DigestBuilder
 from gateway.context.history import HistoryStore
+from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
-from gateway.context.recall import AmbientRecall
+from gateway.context.services import BackgroundServices, ServiceCallbacks
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -38,17 +39,24 @@ from gateway.core.events import (
 from gateway.core.facts import URGENT, Judgement, Seq, TurnRecord, dedup_key, inner_conversation
 from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext
-from gateway.runtime.lane import TurnHandle
-from gateway.runtime.turn import TurnResult, TurnRunner
-from gateway.runtime.turn_input import AgentContext
+from gateway.core.tool_spec import ToolSpec
+from gateway.runtime.lane import TurnHandle, TurnResult
+from gateway.runtime.loop import AgentLoop
+from gateway.runtime.models import AgentModel
+from gateway.runtime.turn import TurnRunner
+from gateway.runtime.turn_input import AgentContext, TurnGuidance
 from gateway.store import NewEntry, OutboxPost, Store
+from gateway.stream import policies
 from gateway.stream.media import MediaStore
 from gateway.stream.preview import TurnPreviews
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
+from gateway.tools.dispatch import ToolDispatcher
+from tests.kits.gateway import settings
 from tests.kits.scripted_turn import Drawer, Played, Say
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of
 from tests.kits.tasks import LooseTasks
+from tests.kits.tools import NoApprovals, running_calls
 
 ROOM = Address(channel=ChannelName("irc"), room=RoomId("#a"))
 INNER = inner_conversation("ana")
@@ -59,18 +67,8 @@ ANYWHERE = BindingPattern(
 )
 
 
-async def nothing(_: str) -> str:
-    """No memory."""
-    return ""
-
-
-async def nothing_by_hand(_: str) -> list[JournalEntry]:
-    """Nobody wrote into the journal."""
-    return []
-
-
 def folds_of(desk: "Desk", views: HistoryStore) -> Compactor:
-    """As a mind makes them."""
+    """As an agent makes them."""
     compacting = Summarizer(
         agent="ana",
         store=desk.store,
@@ -92,6 +90,170 @@ def folds_of(desk: "Desk", views: HistoryStore) -> Compactor:
     )
 
 
+class Idle(AgentLoop):
+    """The loop of an agent that begins nothing by itself. Its budget reaches for so many requests."""
+
+    def __init__(self, store: Store, clock: ManualClock, *, afford: int = 1_000) -> None:
+        super().__init__("ana", store, clock, policy=DmnPolicy(inner=INNER), state=DmnState(), tasks=LooseTasks())
+        self.afford = afford
+
+    def reserve(self, conversation: ConversationId, cost_usd: float) -> bool:  # noqa: ARG002 - as the loop
+        self.afford -= 1
+        return self.afford >= 0
+
+    async def take_turn(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
+    ) -> TurnResult:
+        raise AssertionError((conversation, autonomous, continuing, handle))
+
+    async def dream(self, handle: TurnHandle) -> TurnResult:
+        raise AssertionError(handle)
+
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
+        raise AssertionError((conversation, reason, autonomous))
+
+    async def unread_urgency(self, conversation: ConversationId) -> int:
+        raise AssertionError(conversation)
+
+    def is_arriving(self, conversation: ConversationId) -> bool:
+        raise AssertionError(conversation)
+
+    def is_direct(self, conversation: ConversationId) -> bool:
+        raise AssertionError(conversation)
+
+    def material_tokens(self) -> int:
+        return 0
+
+
+class Hands(ToolDispatcher):
+    """The tools in the desk's drawer."""
+
+    def __init__(self, desk: "Desk") -> None:
+        super().__init__([], NoApprovals(), running_calls(), Redactor())
+        self._desk = desk
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return self._desk.drawer.specs
+
+    @specs.setter
+    def specs(self, pinned: tuple[ToolSpec, ...]) -> None:
+        """They are not pinned."""
+
+    def for_turn(self, context: ToolContext) -> Toolset:  # type: ignore[override] # the drawer
+        self._desk.where.append(context)
+        return self._desk.drawer
+
+
+class Guidance(TurnGuidance):
+    """What the test says, and nothing else."""
+
+    has_late_tools = False
+
+    def __init__(self, desk: "Desk") -> None:
+        self._desk = desk
+
+    async def directives(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> str:  # noqa: ARG002 - as the product's
+        if self._desk.before is not None:
+            await self._desk.before()
+        return self._desk.guidance
+
+    async def reachable_places(self, conversation: ConversationId) -> str:  # noqa: ARG002 - as the product's
+        return ""
+
+    async def skill_catalogue(self, tools: ToolDispatcher) -> str:  # noqa: ARG002 - as the product's
+        return ""
+
+    async def tool_status(self, conversation: ConversationId, tools: ToolDispatcher, roles: Sequence[str]) -> str:  # noqa: ARG002 - as the product's
+        return ""
+
+
+class Digests(DigestBuilder):
+    """What the test says that is pending."""
+
+    def __init__(self, desk: "Desk") -> None:
+        self._desk = desk
+
+    async def build(self) -> Digest | None:
+        return self._desk.digest
+
+
+async def me(_: PersonaScope) -> PersonaBundle:
+    return PersonaBundle(identity="You are Ana.", private="")
+
+
+def context_of(  # noqa: PLR0917 - as an agent has them
+    agent: AgentLoop,
+    store: Store,
+    clock: ManualClock,
+    model: Model,
+    tools: ToolDispatcher,
+    guidance: TurnGuidance,
+    history: HistoryStore | None = None,
+    compaction: Compactor | None = None,
+    *,
+    on_truncated: Callable[[], None] = lambda: None,
+) -> AgentContext:
+    """What turns need, with a real store and nobody who speaks or listens."""
+    made = settings(store.path.parent, agents=[{"id": "ana"}], recall={"ambient_tokens": 0})
+    live, bindings = LiveSettings(made), Bindings((ANYWHERE,))
+    media = MediaStore(live, Path("/nonexistent"), {}, clock)
+    services = BackgroundServices(
+        live=live,
+        store=store,
+        clock=clock,
+        access_policy=WHO,
+        attention_policy=policies.build_attention_policy(made),
+        bindings=bindings,
+        callbacks=ServiceCallbacks(on_arrival=lambda _: None, on_alarm=lambda _: None, on_presence=lambda _: None),
+        redactor=Redactor(),
+    )
+    history = history or HistoryStore(store, clock, media)
+    summarizer = Summarizer(
+        agent=agent.id,
+        store=store,
+        clock=clock,
+        random=lambda: 0.5,
+        model=lambda: model,
+        settings=lambda: live.optimization.compaction,
+        on_outcome=lambda *_: None,
+    )
+    return AgentContext(
+        agent=agent,
+        store=store,
+        clock=clock,
+        live=live,
+        model=AgentModel(
+            name="main", model=model, primary=model, caching_models=frozenset(), models=[model], summarizer=None
+        ),
+        reader=ConversationReader(store, WHO, media, Redactor()),
+        services=services,
+        prompt_context=PromptContextBuilder(
+            persona=me,
+            peers=(),
+            bindings=bindings,
+            access_policy=WHO,
+            cards=ChannelCards(store, clock, {}, WHO, redactor=Redactor()),
+            places=services.places,
+        ),
+        history=history,
+        compaction=compaction
+        or Compactor(
+            store=store,
+            clock=clock,
+            history=history,
+            model=model,
+            cache_forecast=lambda _: WARM,
+            settings=lambda: live.optimization,
+            is_enabled=lambda: False,
+            summarizer=summarizer,
+        ),
+        tools=tools,
+        guidance=guidance,
+        on_truncated=on_truncated,
+    )
+
+
 WARM = CacheForecast(is_cold=False, read_share=0.1, write_share=1.25, expected_requests=20.0)
 
 
@@ -105,7 +267,6 @@ class Desk:
     drawer: Drawer = field(default_factory=Drawer)
     digest: Digest | None = None
     guidance: str = ""
-    afford: int = 1_000
     posts: list[OutboxPost] = field(init=False)
     where: list[ToolContext] = field(default_factory=list)
     lane: TurnHandle = field(default_factory=TurnHandle)
@@ -114,75 +275,42 @@ class Desk:
     after: Callable[[], None] | None = None
     """Happens once the model has answered, before that is written down."""
     said: int = 0
-    context: ContextOptimizationConfig = field(default_factory=ContextOptimizationConfig)
-    recall: RecallConfig = field(default_factory=lambda: RecallConfig(ambient_tokens=0))
     outlook: CacheForecast = WARM
     compacts: bool = False
     compacted: list[str] = field(default_factory=list)
     """What became of summaries, and results that were too large."""
 
     def __post_init__(self) -> None:
+        views = HistoryStore(self.store, self.clock, MediaStore(live_settings(), Path("/nonexistent"), {}, self.clock))
         self.posts = posts_of(self.store)
-        media = MediaStore(live_settings(), Path("/nonexistent"), {}, self.clock)
-        bindings = Bindings((ANYWHERE,))
-        briefing = PromptContextBuilder(
-            persona=self._me,
-            peers=(),
-            bindings=bindings,
-            access_policy=WHO,
-            cards=ChannelCards(self.store, self.clock, {}, WHO, redactor=Redactor()),
-            places=PrivacyCache(self.store, bindings),
-        )
-        places, views = PrivacyCache(self.store, bindings), HistoryStore(self.store, self.clock, media)
-        self.means = AgentContext(
-            store=self.store,
-            clock=self.clock,
-            model=self.model,
-            agent_id="ana",
-            prompt_context=briefing,
-            reader=ConversationReader(self.store, WHO, media, redactor=Redactor()),
-            media=media,
-            history=views,
-            compactor=folds_of(self, views),
-            evidence=EvidenceStore(self.store, self.clock, places),
-            ambient_recall=AmbientRecall(
-                self.store, places, nothing, nothing_by_hand, self.clock, redactor=Redactor(), live=live_settings()
-            ),
-            optimization=lambda: self.context,
-            recall_config=self.recall,
-            tools_for=self._hands,
-            directives=self._guide,
-            can_afford=self._afford,
+        self.agent = Idle(self.store, self.clock)
+        self.means = context_of(
+            self.agent,
+            self.store,
+            self.clock,
+            self.model,
+            Hands(self),
+            Guidance(self),
+            views,
+            folds_of(self, views),
             on_truncated=lambda: self.compacted.append("tool_result_truncated"),
-            access_policy=WHO,
-            redactor=Redactor(),
         )
         self.turns = TurnRunner(
-            self.means,
             previews=TurnPreviews(self.store, self.clock, {}, LooseTasks(), redactor=Redactor()),
-            digests=self,
+            digests=Digests(self),
+            tracker=TurnTracker(),
             on_answered=lambda _agent, _account: self.after() if self.after is not None else None,
         )
 
-    async def _me(self, _: PersonaScope) -> PersonaBundle:
-        return PersonaBundle(identity="You are Ana.", private="")
+    @property
+    def context(self) -> ContextOptimizationConfig:
+        return self.means.live.optimization
 
-    async def build(self) -> Digest | None:
-        return self.digest
-
-    def _hands(self, where: ToolContext) -> Toolset:
-        self.where.append(where)
-        return self.drawer
-
-    async def _guide(self, _: ConversationId, _autonomous: bool, _continuing: bool) -> str:
-        if self.before is not None:
-            await self.before()
-        return self.guidance
-
-    def _afford(self, agent: str, _: ModelRequest) -> bool:
-        assert agent == "ana"
-        self.afford -= 1
-        return self.afford >= 0
+    @context.setter
+    def context(self, new: ContextOptimizationConfig) -> None:
+        live = self.means.live
+        llm = live.settings.llm.model_copy(update={"context_optimization": new})
+        live._settings = live.settings.model_copy(update={"llm": llm})
 
     async def say(
         self, name: str, text: str, *, kind: Literal["direct", "mention", "room"] = "mention", urgency: int = URGENT
@@ -218,7 +346,12 @@ class Desk:
         self.lane = TurnHandle()
         self.model.asked.clear()
         async with asyncio.timeout(120):
-            return await self.turns.run(place, autonomous=autonomous, continuing=continuing, handle=self.lane)
+            return await self.turns.run(
+                self.means, place, autonomous=autonomous, continuing=continuing, handle=self.lane
+            )
+
+    async def compact(self) -> str:
+        return await self.turns.compact(self.means, ROOM.conversation)
 
     async def ended(self, place: ConversationId = ROOM.conversation) -> list[TurnRecord]:
         found = await self.store.entries(kinds=["turn_ended"], conversation=place)

@@ -31,7 +31,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.facts import MediaRef, Seq
 from gateway.core.tool_spec import Image
 from tests.kits.models import TOOL, against, ask, end, make, request, text
-from tests.kits.scripted_turn import NoTools
+from tests.kits.scripted_turn import Host, NoTools
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer
 
@@ -152,7 +152,7 @@ def test_a_glimpse_never_goes_beyond_the_answer_under_way() -> None:
         model = FailoverModel([ScriptedModel(Script(rules=rules), clock=clock)], clock=clock, random=lambda: 0.0)
         seen: list[str] = []
         brief = PromptInput(persona="You.", card=CARD, history=(), input_text="what time is it?")
-        outcome = await take_turn(brief, model, NoTools(), key="k", glimpse=seen.append)
+        outcome = await take_turn(brief, model, NoTools(), Host(glimpse=seen.append), key="k")
         assert (outcome.text, seen) == ("Noon.", ["Let me see the c", "Let me see the clock.", "Noon."])
 
     asyncio.run(story())

@@ -12,7 +12,7 @@ from agent.turn import take_turn
 from gateway.core.clock import ManualClock
 from gateway.core.events import Usage
 from tests.agent.cache.test_client import ANSWER, IDENTITY, Bench, request, story
-from tests.kits.scripted_turn import NoTools
+from tests.kits.scripted_turn import Host, NoTools
 from tests.servers.model_api_events import Answer, failure
 
 BROKEN = replace(ANSWER, text="Half of an answer that", error_after=(4, "overloaded_error"))
@@ -78,7 +78,9 @@ def test_a_turn_that_is_cut_off_knows_what_it_cost(broken: tuple[Answer, ...]) -
         model = FailoverModel([bench.keeper], clock=Patient(), random=lambda: 0.0)
         progress, heard = TurnProgress(), asyncio.Event()
         grown = (lambda text: heard.set() if text.startswith("Once") else None) if broken else lambda _: heard.set()
-        turn = asyncio.ensure_future(take_turn(BRIEF, model, NoTools(), key="ana", glimpse=grown, progress=progress))
+        turn = asyncio.ensure_future(
+            take_turn(BRIEF, model, NoTools(), Host(glimpse=grown), key="ana", progress=progress)
+        )
         async with asyncio.timeout(120):
             await heard.wait()
         turn.cancel()

@@ -19,8 +19,8 @@ from gateway.core.control_messages import ControlRequest, ControlResponse, DmnRe
 from gateway.core.control_socket import ControlServer, socket_path
 from gateway.core.facts import DmnDirective, DmnStateSaved, inner_conversation
 from gateway.core.metrics import SNAPSHOT, GatewayStats
-from gateway.runtime import agents
-from gateway.runtime.agents import SavedDmn
+from gateway.runtime import dmn_admin
+from gateway.runtime.dmn_admin import SavedDmn
 from gateway.store import NewEntry, Store
 from tests.kits.store import judged, opened, run, said
 
@@ -145,7 +145,7 @@ async def gateway(store: Path, minds: dict[str, SavedDmn]) -> AsyncIterator[None
     async def handler(order: ControlRequest) -> ControlResponse:
         assert isinstance(order, DmnRequest)
         now = datetime.now(UTC)
-        answer, todo = agents.answer_order(order, list(minds.values()), now)
+        answer, todo = dmn_admin.answer_order(order, list(minds.values()), now)
         await held.append(
             [NewEntry(fact=one.directed, at=now, conversation=inner_conversation(one.agent)) for one in todo]
         )
@@ -167,7 +167,7 @@ def test_a_running_gateway_is_asked_and_does_it(config: Path) -> None:
     store = config / "r.db"
     minds = {
         "ana": SavedDmn(
-            agent="ana", state=DmnState(), policy=DmnPolicy(inner=inner_conversation("ana")), next_tick_s=120.0
+            id="ana", state=DmnState(), policy=DmnPolicy(inner=inner_conversation("ana")), next_tick_s=120.0
         )
     }
 

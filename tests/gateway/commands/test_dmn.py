@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.signals import DmnMode, DmnPolicy, DmnState, PendingTurn
+from agent.signals import DmnMode, DmnState, PendingTurn
 from gateway.commands.agent import MAX_CONVERSATIONS, DmnCommands, PendingCommands
 from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
 from gateway.commands.table import COMMANDS
@@ -16,13 +16,14 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ConversationId, RoomId
 from gateway.core.facts import DmnDirective, inner_conversation
 from gateway.core.identity import Role
-from gateway.runtime.agents import load_dmn_states
+from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.runtime.loop import AgentLoop
 from gateway.store import Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from tests.gateway.commands.handler_kit import Counter
 from tests.gateway.runtime.test_loop import Ending
 from tests.kits.channels import story
+from tests.kits.loop import DrivenLoop
 from tests.kits.store import NOW, heard, place
 from tests.kits.tasks import ListedTasks
 
@@ -63,7 +64,7 @@ class Kit:
         return Counter(self.store, self.clock, handlers, where, role, everywhere, direct=direct)
 
     def modes(self) -> dict[str, DmnMode]:
-        return {loop.agent: loop.state.mode for loop in self.loops}
+        return {loop.id: loop.state.mode for loop in self.loops}
 
     async def directed(self) -> list[DmnDirective]:
         return [one.fact for one in await self.store.entries(kinds=["directed"]) if isinstance(one.fact, DmnDirective)]
@@ -75,17 +76,8 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> Asyn
     clock = ManualClock(start)
     async with await Store.open(tmp_path / "s.db", clock) as store, ListedTasks() as tasks:
         saved = {**await load_dmn_states(store, ["ana", "bob"], start), **states}
-        loops = [
-            AgentLoop(
-                agent=agent,
-                store=store,
-                clock=clock,
-                turns=Ending(),
-                policy=DmnPolicy(inner=inner_conversation(agent)),
-                state=state,
-                tasks=tasks,
-            )
-            for agent, state in saved.items()
+        loops: list[AgentLoop] = [
+            DrivenLoop(Ending(), store, clock, tasks, agent=agent, state=state) for agent, state in saved.items()
         ]
         places = PrivacyCache(store, BINDINGS)
         for where in (ALONE, STRANGER):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.brief import NOTHING_NEW
-from gateway.runtime.turn import ALREADY_STOPPING, LEFT_UNANSWERED, NOTHING_RUNNING, STOPPING
+from gateway.runtime.agents import ALREADY_STOPPING, LEFT_UNANSWERED, NOTHING_RUNNING, STOPPING
 from gateway.stream.trace import EventOutcome, compute_outcomes, explain_event
 from tests.kits.model_choice import ANN, Gate, configured, serving, story
 from tests.servers.model_api import ModelApi
@@ -18,7 +18,7 @@ BASH = {"bash": {"sandbox": "off"}}
 async def nothing_more(gate: Gate, api: ModelApi, *, asked: int, posts: int = 0) -> None:
     """No more than these was posted, and no request was made again, also not by the next tick."""
     await gate.calm()
-    gate.gateway.agents.agents[0].loop.tick()
+    gate.gateway.agents.agents[0].tick()
     await gate.calm()
     assert len(api.seen) == asked
     assert len(await gate.facts("post")) == posts
@@ -190,7 +190,7 @@ async def test_an_answer_that_comes_while_it_is_decided_waits_for_that(tmp_path:
     async with ModelApi() as api:
         api.then(Answer(text="an answer", delay_s=0.1))
         async with serving(configured(tmp_path, api)) as gate:
-            loop = gate.gateway.agents.agents[0].loop
+            loop = gate.gateway.agents.agents[0]
             await gate.console.receive_message("hello", sender="ann")
             await gate.until(lambda: bool(api.seen))
             answer, go_on = await gate.begin("stop")
@@ -235,7 +235,7 @@ async def test_what_goes_on_by_itself_is_left_off(tmp_path: Path) -> None:
         async with serving(configured(tmp_path, api, tools=BASH)) as gate:
             await gate.console.receive_message("work", sender="ann")
             await gate.screen.until(1)
-            loop = gate.gateway.agents.agents[0].loop
+            loop = gate.gateway.agents.agents[0]
             await gate.until(lambda: not loop.state.running)
             assert loop.state.continuing == (ANN.conversation,)
             assert (await gate.command("stop")).text == LEFT_UNANSWERED

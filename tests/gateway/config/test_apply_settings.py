@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.signals import DmnPolicy, DmnState
+from agent.signals import DmnPolicy
 from agent.workspace.cache import WorkspaceCache
 from gateway.config.models import AttentionConfig
 from gateway.config.tools import ApprovalsConfig
@@ -18,7 +18,6 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId, PresenceLevel
 from gateway.core.facts import URGENT
 from gateway.core.ratelimit import Rate, TokenBuckets
-from gateway.runtime.loop import AgentLoop
 from gateway.store import Store
 from gateway.stream.attention import SalienceDetector, SaliencePolicy
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
@@ -27,6 +26,7 @@ from tests.gateway.runtime.test_loop import INNER, Ending
 from tests.gateway.stream.test_salience import after
 from tests.gateway.stream.test_salience import said as spoken
 from tests.kits import approvals
+from tests.kits.loop import DrivenLoop
 from tests.kits.settings import live_settings
 from tests.kits.tools import set_tools
 
@@ -69,15 +69,7 @@ def test_a_dmn_goes_by_another_pace_at_once_and_what_it_has_waited_counts(tmp_pa
         turns, clock, ticks = Ending(), ManualClock(), list[float]()
         async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
             policy = DmnPolicy(inner=INNER, resting_s=300.0)
-            loop = AgentLoop(
-                agent="ana",
-                store=store,
-                clock=clock,
-                turns=turns,
-                policy=policy,
-                state=DmnState(),
-                tasks=tasks,
-            )
+            loop = DrivenLoop(turns, store, clock, tasks, policy=policy)
             loop.start()
 
             async def wait(seconds: int) -> None:

@@ -24,7 +24,7 @@ from gateway.store import AppendFailed
 from gateway.tools.memory import MemoryTools
 from tests.kits.channels import story
 from tests.kits.journal import ANN, OWNER, ROOM, Papers, at, papers
-from tests.kits.scripted_turn import NoTools
+from tests.kits.scripted_turn import Host, NoTools
 
 NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
 """journal, remember, recall."""
@@ -229,7 +229,7 @@ async def test_a_dream_that_cannot_be_paid_is_not_dreamt(tmp_path: Path) -> None
     async with noted(tmp_path, "x") as kit:
         thinks = model("- x")
         came = await kit.dreaming.dream(
-            BRIEF, thinks, NoTools(), agent="reverie", memory_chars=99, afford=lambda _: False
+            BRIEF, thinks, NoTools(), host=Host(afford=lambda _: False), agent="reverie", memory_chars=99
         )
         assert (came.outcome, came.reason, len(thinks.requests)) == ("failed", "dmn.daily_cost_usd", 0)
 

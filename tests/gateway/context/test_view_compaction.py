@@ -140,7 +140,7 @@ def test_turns_that_leave_can_be_had_back_word_for_word(tmp_path: Path) -> None:
             visibility=Visibility(scope=PUBLIC),
             autonomous=False,
         )
-        found = await desk.means.evidence.find(handle, where)
+        found = await desk.means.services.evidence.find(handle, where)
         assert "the number of door 0 is 0" in found.text
         assert "the number of door 1 is 7919" in found.text
         assert max(len(told(request)) for request in desk.model.requests) < 3_000 * 3.5
@@ -288,9 +288,9 @@ def test_why_it_was_not_folded_is_in_the_log(tmp_path: Path) -> None:
 def test_somebody_can_want_it_folded(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         desk.drawer, desk.context = Library(), ONLY_FULL
-        assert "small already" in await desk.turns.compact(ROOM.conversation)
+        assert "small already" in await desk.compact()
         await talk(desk, 6)
-        words = await desk.turns.compact(ROOM.conversation)
+        words = await desk.compact()
         assert "of 6 turns" in words
         assert await folds(desk)
         assert (await desk.ended())[-1].cause == "addressed"  # nothing was asked for it, so there is no turn
@@ -317,7 +317,7 @@ def test_results_keep_their_handles_whatever_is_folded(tmp_path: Path) -> None:
         handles = [called.source.handle for step in steps for called in step.calls if called.source is not None]
         assert len(handles) == 6
         for handle, text in zip(handles, library.brought.values(), strict=True):
-            assert (await desk.means.evidence.find(handle, where)).text == text
+            assert (await desk.means.services.evidence.find(handle, where)).text == text
             assert Seq(int(handle[1:])) > 0
 
     at_desk(tmp_path, story)
@@ -355,7 +355,7 @@ def test_what_folding_by_hand_cost_is_written_down_also_if_it_is_cut_off(tmp_pat
             await desk.take()
         desk.model.answers += [Say(text=""), Say(waits=True)]
         desk.model.asked.clear()
-        task = asyncio.ensure_future(desk.turns.compact(ROOM.conversation))
+        task = asyncio.ensure_future(desk.compact())
         while len(desk.model.requests) < 8:
             desk.clock.advance(2)
             await asyncio.sleep(0.001)
@@ -384,7 +384,7 @@ def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_ans
         unread = await desk.store.unread_entries(place, most=50)
         back = rewind.plan_new(view, None, "ann", overheard=rewind.find_overheard_upto(unread.messages, unread.upto))
         await desk.store.append([NewEntry(fact=fact, at=desk.clock.now(), conversation=place) for fact in back.facts])
-        desk.turns.forget_view(place)
+        desk.means.history.forget(place)
         await desk.take()
         assert "overheard before" not in desk.told()
         assert "and I ask you" in desk.told()

@@ -18,7 +18,7 @@ from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ops.metrics import AgentStats
 from gateway.ops.server import OpsServer, OpsSite, build_pages
-from gateway.runtime.agents import SavedDmn, snapshot_dmn
+from gateway.runtime.dmn_admin import SavedDmn, snapshot_dmn
 from gateway.store import NewEntry
 from tests.kits.store import delivered, judged, opened, place, run, said, turn
 
@@ -73,7 +73,7 @@ def test_networks_are_asked_at_each_scrape() -> None:
 
     def now() -> list[DmnStatus]:
         return [
-            snapshot_dmn(SavedDmn(agent=one, state=states[one], policy=DmnPolicy(inner=inner_conversation(one))), NOW)
+            snapshot_dmn(SavedDmn(id=one, state=states[one], policy=DmnPolicy(inner=inner_conversation(one))), NOW)
             for one in states
         ]
 

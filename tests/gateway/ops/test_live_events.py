@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gateway.context.observer import RunningTurn
-from gateway.context.turn_facts import TurnStart
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId, Usage
-from gateway.core.facts import Seq, TurnId
+from gateway.core.facts import TurnId
 from gateway.ops.api_models import TurnEvent
 from gateway.ops.api_views import ApiBackend, token_fields
 from gateway.ops.live_events import AnswerGrown, GatewayEvent, SseEncoder
-from gateway.store import UnreadEntries
 from tests.kits.model_gateway import Home, settings
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -36,12 +34,14 @@ async def house(tmp_path: Path) -> AsyncIterator[ApiBackend]:
         await home.end()
 
 
-def turn_start(number: int) -> TurnStart:
-    return TurnStart(
+def turn(number: int) -> RunningTurn:
+    return RunningTurn(
         turn=TurnId(f"t{number}"),
-        place=PLACE,
+        agent="ana",
+        conversation=PLACE.conversation,
         autonomous=False,
-        unread=UnreadEntries(messages=(), omitted=0, upto=Seq(0)),
+        cause="addressed",
+        since=NOW,
     )
 
 
@@ -69,7 +69,8 @@ def test_a_secret_that_is_thought_in_pieces_is_taken_out(tmp_path: Path) -> None
     async def story() -> None:
         async with house(tmp_path) as here:
             encoder = SseEncoder(here)
-            with here.turn_tracker.track(turn_start(1), "ana") as running:
+            running = turn(1)
+            with here.turn_tracker.track(running):
                 thoughts = list[str]()
                 for piece in ("it is ", SECRET[:9], SECRET[9:20], SECRET[20:], " and so\non, I thi", "nk"):
                     thoughts += [
@@ -87,7 +88,8 @@ def test_a_long_answer_that_comes_at_once_is_told_whole(tmp_path: Path) -> None:
     async def story() -> None:
         async with house(tmp_path) as here:
             encoder = SseEncoder(here)
-            with here.turn_tracker.track(turn_start(1), "ana") as running:
+            running = turn(1)
+            with here.turn_tracker.track(running):
                 (one,) = await encode_events(encoder, AnswerGrown(running, NOW, text="word " * 2_000 + "last"))
             assert one["delta"] == ("word " * 2_000).rstrip()
 
@@ -106,7 +108,8 @@ def test_of_a_turn_that_is_over_nothing_is_kept(tmp_path: Path) -> None:
             encoder = SseEncoder(here)
             before = held_by(encoder)
             for number in range(100):
-                with here.turn_tracker.track(turn_start(number), "ana") as running:
+                running = turn(number)
+                with here.turn_tracker.track(running):
                     await encode_events(encoder, AnswerGrown(running, NOW, text="hello there", thinking="let me see"))
             gone = RunningTurn(
                 turn=TurnId("later"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agent.models.scripted import ScriptedModel
 from gateway.config.reload import LiveSettings
+from gateway.context.conversation import ConversationReader
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
 from gateway.context.services import BackgroundServices, ServiceCallbacks
@@ -15,13 +16,12 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement, TurnRecord
 from gateway.core.redaction import Redactor
-from gateway.runtime.agent import GatewayServices
 from gateway.runtime.agents import Agents
-from gateway.runtime.lane import TurnHandle
+from gateway.runtime.lane import TurnHandle, TurnResult
 from gateway.runtime.models import open_model_services
-from gateway.runtime.turn import TurnResult
 from gateway.store import NewEntry, Store
 from gateway.stream import policies
+from gateway.stream.inbox import ConversationInbox
 from gateway.stream.media import MediaStore
 from gateway.stream.preview import TurnPreviews
 from gateway.tools.agent import SkillTools
@@ -29,7 +29,7 @@ from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import PermissionGate
 from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
-from gateway.tools.platform import ConversationLocks, PlatformTools
+from gateway.tools.platform import PlatformTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.registry import ToolRegistry
 from gateway.tools.shell import ShellTools
@@ -96,28 +96,31 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             platform=PlatformTools(store, clock, {}, life.places, rooms.message_finder),
             families={"itself": [skills], "rooms": [rooms]},
         )
-        shared = GatewayServices(
-            live=live,
-            store=store,
-            clock=clock,
-            bindings=bindings,
-            access_policy=who,
-            room_locks=ConversationLocks(),
-            channels=frozenset({CONSOLE}),
-            background_services=life,
-            tool_registry=tooling,
-            skills=skills,
-            has_waiting=lambda _: False,
-            tasks=tasks,
-            channel_cards=ChannelCards(store, clock, {}, who, redactor=Redactor()),
-            media=media,
-            previews=TurnPreviews(store, clock, {}, tasks, redactor=Redactor()),
-            on_answered=lambda *_: None,
-            turn_tracker=TurnTracker(clock),
-            on_compacted=lambda *_: None,
-            redactor=Redactor(),
+        yield (
+            Agents(
+                store=store,
+                clock=clock,
+                tasks=tasks,
+                models=equipment,
+                services=life,
+                registry=tooling,
+                skills=skills,
+                reader=ConversationReader(store, who, media, Redactor()),
+                media=media,
+                bindings=bindings,
+                cards=ChannelCards(store, clock, {}, who, redactor=Redactor()),
+                channels=frozenset({CONSOLE}),
+                inbox=ConversationInbox(clock, live, lambda _: None),
+                previews=TurnPreviews(store, clock, {}, tasks, redactor=Redactor()),
+                tracker=TurnTracker(),
+                limits=None,
+                states={},
+                chosen={},
+                on_answered=lambda *_: None,
+                on_compacted=lambda *_: None,
+            ),
+            store,
         )
-        yield Agents(shared, equipment, {}), store
 
 
 async def take(minds: Agents, conversation: ConversationId) -> TurnResult:

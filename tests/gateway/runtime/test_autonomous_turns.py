@@ -95,7 +95,7 @@ def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
         desk.before = before
         with pytest.raises(ZeroDivisionError):
             await desk.take(INNER, autonomous=True)
-        report = await desk.turns.give_up(INNER, "it broke", autonomous=True)
+        report = await desk.turns.give_up(desk.means, INNER, "it broke", autonomous=True)
         (ended,) = await desk.ended(INNER)
         assert (ended.outcome, ended.looked, ended.text, desk.posts) == ("failed", DIGEST.looked, "", [])
         assert report.has_failed
@@ -106,7 +106,7 @@ def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
 @pytest.mark.parametrize("requests", [0, 1])
 def test_what_cannot_be_afforded_ends_a_turn_that_nobody_asked_for(tmp_path: Path, requests: int) -> None:
     async def story(desk: Desk) -> None:
-        desk.afford = requests
+        desk.agent.afford = requests
         await desk.say("ann", "hello", kind="room", urgency=NORMAL)
         report = await desk.take(autonomous=True)
         assert (report.is_over_budget, report.has_failed, len(desk.model.requests), desk.posts) == (
@@ -156,6 +156,6 @@ def test_what_somebody_says_meanwhile_makes_it_an_addressed_one(tmp_path: Path) 
         report = await desk.take(autonomous=True, continuing=True)
         (ended,) = await desk.ended()
         assert (ended.cause, ended.autonomous, ended.continued, ended.text) == ("addressed", False, True, "Four.")
-        assert (report.autonomous, desk.afford) == (False, 999)
+        assert (report.autonomous, desk.agent.afford) == (False, 999)
 
     at_desk(tmp_path, story, Say(calls=(("a", "look_up"),)), Say(calls=(("b", "yield_to_user"),)), Say(text="Four."))

@@ -1,29 +1,54 @@
 """No request is made that could cost more than is left of the day."""
 
+from typing import cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import ModelRequest
+from agent.signals import DmnPolicy, DmnState
+from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId
-from gateway.runtime.models import DailyBudget
+from gateway.core.facts import inner_conversation
+from gateway.runtime.loop import AgentLoop
+from gateway.store import Store
+from tests.kits.tasks import LooseTasks
+from tests.kits.turns import Idle
+
+CLOCK = ManualClock()
+TODAY = CLOCK.now().date().isoformat()
 
 
-def asking(place: str) -> ModelRequest:
-    return ModelRequest(blocks=(), conversation=(), max_output_tokens=10, shared_key="a", conversation_id=place)
+class Purse(Idle):
+    """The loop of an agent that may spend so much today."""
+
+    reserve = AgentLoop.reserve
+
+    def __init__(self, limit_usd: float) -> None:
+        policy, state = DmnPolicy(inner=inner_conversation("ana"), daily_cost_usd=limit_usd), DmnState(day=TODAY)
+        AgentLoop.__init__(self, "ana", cast("Store", None), CLOCK, policy=policy, state=state, tasks=LooseTasks())
+
+
+A, B, C = (ConversationId(f"x/{name}") for name in "abc")
 
 
 def test_what_costs_nothing_is_always_affordable() -> None:
-    purse = DailyBudget(left_usd=lambda: 0.0)
-    assert all(purse.reserve(asking("x/a"), 0.0) for _ in range(3))
+    purse = Purse(0.0)
+    assert all(purse.reserve(A, 0.0) for _ in range(3))
 
 
 def test_money_is_set_aside_until_the_turn_is_over() -> None:
-    purse = DailyBudget(left_usd=lambda: 1.0)
-    assert purse.reserve(asking("x/a"), 0.4)
-    assert purse.reserve(asking("x/b"), 0.4)
-    assert not purse.reserve(asking("x/c"), 0.4)
-    purse.settle(ConversationId("x/a"))
-    assert purse.reserve(asking("x/c"), 0.4)
+    purse = Purse(1.0)
+    assert purse.reserve(A, 0.4)
+    assert purse.reserve(B, 0.4)
+    assert not purse.reserve(C, 0.4)
+    purse.settle_turn(A)
+    assert purse.reserve(C, 0.4)
+
+
+def test_what_was_spent_on_another_day_does_not_count() -> None:
+    purse = Purse(1.0)
+    purse.state = DmnState(day="2020-01-01", spent_today_usd=1.0)
+    assert purse.reserve(A, 1.0)
 
 
 @given(
@@ -37,11 +62,12 @@ def test_whatever_happens_the_day_never_costs_more_than_its_money(
 ) -> None:
     """A request costs a share of what it could have; its turn's cost is counted when that has ended."""
     limit, spent, running = 1.0, 0.0, dict[str, float]()
-    purse = DailyBudget(left_usd=lambda: limit - spent)
+    purse = Purse(limit)
     for place, ends, most, share in events:
         if ends:
             spent += running.pop(place, 0.0)
-            purse.settle(ConversationId(place))
-        elif purse.reserve(asking(place), most):
+            purse.state = DmnState(day=TODAY, spent_today_usd=spent)
+            purse.settle_turn(ConversationId(place))
+        elif purse.reserve(ConversationId(place), most):
             running[place] = running.get(place, 0.0) + most * share
         assert spent + sum(running.values()) <= limit + 1e-9

@@ -13,7 +13,7 @@ from agent.signals import Directive, DmnMode, DmnPolicy, DmnState, PendingTurn
 from gateway.core.control_messages import CONTROL_REQUEST, CONTROL_RESPONSE, DmnAction, DmnRequest
 from gateway.core.events import ConversationId
 from gateway.core.facts import DmnDirective, inner_conversation
-from gateway.runtime.agents import SavedDmn, answer_order, parse_until
+from gateway.runtime.dmn_admin import SavedDmn, answer_order, parse_until
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 TODAY = "2026-03-04"
@@ -22,7 +22,7 @@ A, B = ConversationId("irc.x/#a"), ConversationId("irc.x/#b")
 
 def mind(agent: str = "ana", state: DmnState | None = None, next_tick_s: float | None = 290.0) -> SavedDmn:
     return SavedDmn(
-        agent=agent,
+        id=agent,
         state=state or DmnState(),
         policy=DmnPolicy(inner=inner_conversation(agent)),
         next_tick_s=next_tick_s,
@@ -191,7 +191,7 @@ def test_every_order_is_answered_in_every_state_and_what_is_answered_holds(
     said, todo = answer_order(told, minds, NOW)
     assert CONTROL_RESPONSE.validate_json(CONTROL_RESPONSE.dump_json(said)) == said
     assert b"\n" not in CONTROL_RESPONSE.dump_json(said)
-    after = {one.agent: one.state for one in minds}
+    after = {one.id: one.state for one in minds}
     for agent, directive, directed in todo:
         assert directed.agent == agent
         after[agent], _ = dmn.step(after[agent], directive, minds[0].policy)

@@ -1,69 +1,42 @@
 """A dream as a turn: what is written down of it, also if it is interrupted."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 from agent.models.base import Model
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
-from agent.workspace.persona import PersonaBundle, PersonaScope
-from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
-from gateway.core import identity
-from gateway.core.events import ConversationId, TaskFinished
+from gateway.core.events import TaskFinished
 from gateway.core.facts import TurnRecord
-from gateway.core.redaction import Redactor
-from gateway.runtime.dream_turn import DreamTurnRunner
-from gateway.runtime.lane import TurnHandle
-from gateway.stream.routing import Bindings, PrivacyCache
+from gateway.runtime.dream_turn import run_dream
+from gateway.runtime.lane import TurnHandle, TurnResult
+from gateway.runtime.turn_input import TurnGuidance
 from tests.kits.channels import story
 from tests.kits.journal import OWN, ROOM, Papers, at, papers
 from tests.kits.tools import dispatcher
+from tests.kits.turns import Idle, context_of
 
 LONG = "- marzipan\n" * 20
 
 
-async def me(_: PersonaScope) -> PersonaBundle:
-    return PersonaBundle(identity="I am", private="")
+async def dream(kit: Papers, model: Model, handle: TurnHandle | None = None) -> TurnResult:
+    agent = Idle(kit.store, kit.clock)
+    agent.id = "reverie"
+    context = context_of(agent, kit.store, kit.clock, model, dispatcher([]), NoGuidance())
+    context.services.dreamer = kit.dreaming
+    memory_chars = context.live.settings.dmn.model_copy(update={"memory_chars": 100})
+    context.live._settings = context.live.settings.model_copy(update={"dmn": memory_chars})
+    return await run_dream(context, OWN, handle or TurnHandle(), on_answered=lambda *_: None)
 
 
-class Told:
-    """What the others hear of a dream."""
+class NoGuidance(TurnGuidance):
+    """A dream is told nothing by it."""
 
     def __init__(self) -> None:
-        self.finished: list[TaskFinished] = []
-        self.forgotten: list[ConversationId] = []
-
-    async def tell(self, finished: TaskFinished) -> None:
-        self.finished.append(finished)
+        """It needs nothing."""
 
 
-def dreams(
-    kit: Papers, model: Model, told: Told, *, afford: Callable[[object], bool] = lambda _: True
-) -> DreamTurnRunner:
-    who = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
-    bindings = Bindings([])
-    briefing = PromptContextBuilder(
-        persona=me,
-        peers=(),
-        bindings=bindings,
-        access_policy=who,
-        cards=ChannelCards(kit.store, kit.clock, {}, who, redactor=Redactor()),
-        places=PrivacyCache(kit.store, bindings),
-    )
-    return DreamTurnRunner(
-        agent="reverie",
-        store=kit.store,
-        clock=kit.clock,
-        model=model,
-        dreamer=kit.dreaming,
-        prompt_context=briefing,
-        tools_for=dispatcher([]).for_turn,
-        memory_chars=100,
-        afford=afford,
-        on_answered=lambda *_: None,
-        on_finished=told.tell,
-        forget_view=told.forgotten.append,
-    )
+async def finished(kit: Papers) -> list[TaskFinished]:
+    return [one.fact for one in await kit.store.entries() if isinstance(one.fact, TaskFinished)]
 
 
 async def turns(kit: Papers) -> list[TurnRecord]:
@@ -80,8 +53,7 @@ def model(kit: Papers, **more: float) -> ScriptedModel:
 async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.notes.remember(at(ROOM), "marzipan")
-        told = Told()
-        report = await dreams(kit, model(kit), told).run(OWN, TurnHandle())
+        report = await dream(kit, model(kit))
         assert (report.has_failed, report.has_yielded, report.autonomous, report.was_interrupted) == (
             False,
             True,
@@ -90,27 +62,26 @@ async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(tmp
         )
         (turn,) = await turns(kit)
         assert (turn.outcome, turn.cause, turn.requests, turn.heard, turn.text) == ("silent", "dream", 2, "", "")
-        assert "marzipan" not in repr((turn, told.finished))
-        assert told.finished[0].ok
-        assert told.forgotten == [OWN.conversation]
+        (told,) = await finished(kit)
+        assert "marzipan" not in repr((turn, told))
+        assert told.ok
 
 
 @story
 async def test_without_anything_new_nothing_is_written_down(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        told = Told()
-        report = await dreams(kit, model(kit), told).run(OWN, TurnHandle())
+        report = await dream(kit, model(kit))
         assert not report.has_failed
         assert await turns(kit) == []
-        assert told.finished == []
+        assert await finished(kit) == []
 
 
 @story
 async def test_an_interrupted_dream_changes_nothing_and_is_paid_for(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.notes.remember(at(ROOM), "marzipan")
-        lane, told, thinks = TurnHandle(), Told(), model(kit, delay_s=1.0)
-        taking = asyncio.create_task(dreams(kit, thinks, told).run(OWN, lane))
+        lane, thinks = TurnHandle(), model(kit, delay_s=1.0)
+        taking = asyncio.create_task(dream(kit, thinks, lane))
         while len(thinks.requests) < 2:  # the first answer was too long
             await asyncio.sleep(0)
             kit.clock.advance(0.5)
@@ -130,6 +101,6 @@ async def test_one_that_is_interrupted_before_it_asked_anything_leaves_no_trace(
         await kit.notes.remember(at(ROOM), "marzipan")
         lane = TurnHandle()
         lane.interrupt()
-        report = await dreams(kit, model(kit), Told()).run(OWN, lane)
+        report = await dream(kit, model(kit), lane)
         assert report.was_interrupted
         assert await turns(kit) == []

@@ -1,11 +1,24 @@
 """A turn can be told of news and be ended from outside, whenever that comes."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import pytest
 
 from gateway.runtime.lane import TurnHandle, TurnInterrupted
 from tests.kits.channels import story
+
+T = TypeVar("T")
+
+
+async def run(lane: TurnHandle, work: Coroutine[Any, Any, T]) -> T:
+    """What a turn does, so that it can be interrupted."""
+    try:
+        with lane.interruptible():
+            return await work
+    finally:
+        work.close()
 
 
 async def _answer() -> str:
@@ -15,7 +28,7 @@ async def _answer() -> str:
 
 @story
 async def test_a_turn_that_is_let_alone_gives_its_result() -> None:
-    assert await TurnHandle().run(_answer()) == "answer"
+    assert await run(TurnHandle(), _answer()) == "answer"
 
 
 @story
@@ -24,7 +37,7 @@ async def test_what_a_turn_raises_comes_through() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await TurnHandle().run(broken())
+        await run(TurnHandle(), broken())
 
 
 @story
@@ -39,7 +52,7 @@ async def test_an_interrupted_turn_has_ended_when_that_is_told() -> None:
             await asyncio.sleep(0)  # closing takes a moment
             ended.set()
 
-    running = asyncio.create_task(lane.run(long()))
+    running = asyncio.create_task(run(lane, long()))
     await begun.wait()
     lane.interrupt()
     with pytest.raises(TurnInterrupted):
@@ -52,13 +65,13 @@ async def test_an_interruption_before_the_asking_begins_counts() -> None:
     lane = TurnHandle()
     lane.interrupt()
     with pytest.raises(TurnInterrupted):
-        await lane.run(_answer())
+        await run(lane, _answer())
 
 
 @story
 async def test_an_interruption_after_the_answer_changes_nothing() -> None:
     lane = TurnHandle()
-    assert await lane.run(_answer()) == "answer"
+    assert await run(lane, _answer()) == "answer"
     lane.interrupt()
 
 
@@ -73,12 +86,53 @@ async def test_cancelled_from_above_it_ends_what_runs_and_goes_on_upwards() -> N
         finally:
             ended.set()
 
-    running = asyncio.create_task(lane.run(long()))
+    running = asyncio.create_task(run(lane, long()))
     await begun.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert ended.is_set()
+
+
+@story
+async def test_an_interruption_that_nothing_waited_for_does_not_end_what_comes_after() -> None:
+    lane, begun = TurnHandle(), asyncio.Event()
+
+    async def stubborn() -> str:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "all the same"
+        return ""
+
+    async def turn() -> str:
+        answer = await run(lane, stubborn())
+        await asyncio.sleep(0)
+        return answer
+
+    running = asyncio.create_task(turn())
+    await begun.wait()
+    lane.interrupt()
+    lane.interrupt()
+    assert await running == "all the same"
+    assert running.cancelling() == 0
+
+
+@story
+async def test_interrupted_and_cancelled_from_above_it_is_cancelled() -> None:
+    lane, begun = TurnHandle(), asyncio.Event()
+
+    async def long() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(run(lane, long()))
+    await begun.wait()
+    lane.interrupt()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 def test_news_are_told_once() -> None:

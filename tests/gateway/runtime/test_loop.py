@@ -5,14 +5,14 @@ from typing import cast
 import pytest
 
 from agent.dmn_trace import FLUSH_SIGNALS, TraceReplay, replay_trace
-from agent.signals import DmnPolicy, DmnState, load_state
+from agent.signals import load_state
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId
 from gateway.core.facts import AMBIENT, NORMAL, URGENT, DmnStateSaved, inner_conversation
-from gateway.runtime.lane import TurnHandle, TurnInterrupted
-from gateway.runtime.loop import AgentLoop, TurnTaker
-from gateway.runtime.turn import TurnResult
+from gateway.runtime.lane import TurnHandle, TurnInterrupted, TurnResult
+from gateway.runtime.loop import AgentLoop
 from gateway.store import Store
+from tests.kits.loop import DrivenLoop, TakesTurns
 from tests.kits.scripted_turn import Say
 from tests.kits.turns import ROOM as DESK_ROOM
 from tests.kits.turns import Desk, at_desk
@@ -39,7 +39,8 @@ class Ending:
         if self.waits:
             self.waits = False
             try:
-                await handle.run(asyncio.Event().wait())
+                with handle.interruptible():
+                    await asyncio.Event().wait()
             except TurnInterrupted:
                 return TurnResult(was_interrupted=True, autonomous=autonomous)
         return TurnResult(has_failed=False, used_tools=False, has_yielded=False, autonomous=autonomous)
@@ -47,27 +48,17 @@ class Ending:
     async def dream(self, handle: TurnHandle) -> TurnResult:
         raise AssertionError(handle)
 
-    def is_direct(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as `TurnTaker`
-        return False
-
-    def settle_turn(self, conversation: ConversationId) -> None:
-        """Nothing costs anything."""
-
-    def material_tokens(self) -> int:
-        return 0
-
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         raise AssertionError((conversation, reason, autonomous))
 
-    async def unread_urgency(self, conversation: ConversationId) -> int:  # noqa: ARG002 - as `Turns`
+    async def unread_urgency(self, conversation: ConversationId) -> int:  # noqa: ARG002 - as `TakesTurns`
         self.looked.set()
         await self.tell.wait()
         return AMBIENT
 
 
-def made(store: Store, clock: ManualClock, turns: TurnTaker, tasks: asyncio.TaskGroup) -> AgentLoop:
-    policy = DmnPolicy(inner=INNER)
-    return AgentLoop(agent="ana", store=store, clock=clock, turns=turns, policy=policy, state=DmnState(), tasks=tasks)
+def made(store: Store, clock: ManualClock, turns: TakesTurns, tasks: asyncio.TaskGroup) -> AgentLoop:
+    return DrivenLoop(turns, store, clock, tasks)
 
 
 async def over(loop: AgentLoop) -> None:
@@ -210,7 +201,9 @@ class Sitting(Ending):
     async def take_turn(
         self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
     ) -> TurnResult:
-        return await self.desk.turns.run(conversation, autonomous=autonomous, continuing=continuing, handle=handle)
+        return await self.desk.turns.run(
+            self.desk.means, conversation, autonomous=autonomous, continuing=continuing, handle=handle
+        )
 
 
 @pytest.mark.parametrize(("answers", "written"), [([LOOK], 1), ([LOOK, Say(waits=True)], 1), ([Say(waits=True)], 0)])

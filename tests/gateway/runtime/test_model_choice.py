@@ -10,7 +10,7 @@ import pytest
 
 from agent.models.base import ModelUnusable
 from gateway.core.facts import ModelSelected, ViewFolded
-from gateway.runtime.agent import Agent
+from gateway.runtime.agents import Agent
 from gateway.runtime.model_choice import GATEWAY_NAME
 from tests.kits.model_choice import Gate, configured, serving, story
 from tests.servers.model_api import ModelApi
@@ -187,7 +187,7 @@ async def test_the_newest_word_counts_also_if_an_older_one_is_ready_later(
             await gate.screen.until(1)
             await chosen(gate, "third")
             ready.set()
-            await gate.until(lambda: not gate.gateway.agents.model_selector._running)
+            await gate.until(lambda: not gate.gateway.model_selector._running)
             assert mind.agent_model.name == "third"
             assert asked(api) == [OPENAI]
 
@@ -211,8 +211,8 @@ async def test_what_is_not_configured_any_more_is_said_and_not_used(
 async def test_a_word_that_is_not_durable_changes_nothing(tmp_path: Path) -> None:
     async with ModelApi() as api, serving(configured(tmp_path, api)) as gate:
         await gate.command("model switch", name="other", cut="before")
-        assert not gate.gateway.agents.model_selector._running
-        assert gate.gateway.agents.model_selector.wanted_model("reverie") == "main"
+        assert not gate.gateway.model_selector._running
+        assert gate.gateway.model_selector.wanted_model("reverie") == "main"
 
 
 @story
@@ -220,9 +220,9 @@ async def test_a_word_while_the_gateway_stops_is_for_the_next_start(tmp_path: Pa
     async with ModelApi() as api:
         made = configured(tmp_path, api)
         async with serving(made) as gate:
-            await gate.gateway.agents.model_selector.close()
+            await gate.gateway.model_selector.close()
             await gate.command("model switch", name="other")
-            assert not gate.gateway.agents.model_selector._running
+            assert not gate.gateway.model_selector._running
             assert gate.gateway.agents.agents[0].agent_model.name == "main"
         async with serving(made) as gate:
             assert gate.gateway.agents.agents[0].agent_model.name == "other"

@@ -92,7 +92,7 @@ class Life:
                 assert not (await home.take()).has_failed
         elif not await self._was_done(home, what):
             asked = ContextRequest(what=what, conversation=PLACE, by="ann", count=max(1, number))  # type: ignore[arg-type] # one of these
-            answer = await home.minds.rewinder.handle_order(asked)
+            answer = await home.rewinder.handle_order(asked)
             assert answer.ok, answer.lines
 
     async def _was_done(self, home: Home, what: str) -> bool:
@@ -105,7 +105,7 @@ class Life:
 
 async def shown(home: Home) -> str:
     """The view, as the process has it."""
-    views = home.minds.agent_for(PLACE)._runtime.turn_runner._history
+    views = home.minds.agent_for(PLACE).context.history
     seen = await views.take(PLACE)
     views._cache.put(PLACE, seen)
     return seen.digest
@@ -113,7 +113,7 @@ async def shown(home: Home) -> str:
 
 async def logged(home: Home) -> str:
     """The view, as the log has it."""
-    return (await home.minds.agent_for(PLACE)._runtime.turn_runner._history.read(PLACE)).digest
+    return (await home.minds.agent_for(PLACE).context.history.read(PLACE)).digest
 
 
 def noting(life: Life, home: list[Home]) -> type[Store]:

@@ -73,7 +73,7 @@ def watching(script: Script) -> type[Store]:
 
 async def digest(home: Home) -> str:
     """Of the view as this process has it."""
-    views = home.minds.agent_for(ROOM.conversation)._runtime.turn_runner._history
+    views = home.minds.agent_for(ROOM.conversation).context.history
     seen = await views.take(ROOM.conversation)
     views._cache.put(ROOM.conversation, seen)
     history = await views.load_exchanges(seen, seeing=False)
@@ -97,7 +97,7 @@ async def truth(home: Home, handle: str) -> str | None:
 
 async def audit(home: Home, handles: Sequence[str]) -> int:
     """Open these. Raises AssertionError where one brings something else."""
-    places = home.minds._services.background_services.places
+    places = home.minds.services.places
     opener, sight = HandleResolver(home.store, places), await places.visibility(ROOM.conversation)
     for handle in handles:
         try:

@@ -136,7 +136,7 @@ async def test_what_was_chosen_holds_as_long_as_it_is_configured(tmp_path: Path)
         )
         del it.said["llm"]["models"]["other"]
         await it.reload()
-        assert [one.name for one in it.gate.gateway.agents.model_selector.list_models()] == ["main", "spare"]
+        assert [one.name for one in it.gate.gateway.model_selector.list_models()] == ["main", "spare"]
         await it.hear("and now?")
         assert api.seen[-1].body["model"] == "gpt-5-mini"
         assert set(it.pool) == {"spare"}

@@ -1,0 +1,257 @@
+"""Administration of the agents' Default Mode Networks: their state for people, and orders to them.
+
+Pure, but for `load_dmn_states`, which reads what the last run left. The running gateway and the command line beside a
+stopped one share this.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple, Protocol
+from zoneinfo import ZoneInfo
+
+from agent import dmn, signals
+from agent.signals import Directive, DmnMode, DmnPolicy, DmnState, load_state
+from gateway.context.schedule import parse_moment
+from gateway.core.control_messages import ControlResponse, DmnAction, DmnRequest, DmnStatus, WantedTurn
+from gateway.core.facts import DmnDirective, DmnStateSaved
+from gateway.core.format import format_duration
+from gateway.store import StoreReader
+
+logger = logging.getLogger("reverie.dmn")
+
+DEFAULT_QUIET: Final = timedelta(hours=1)
+"""Length of a quiet time if none is given."""
+QUERY_ORDERS: Final = frozenset[DmnAction]({"status", "debug"})
+"""Requests that change nothing."""
+_DIRECTIVE_ORDERS: Final[dict[DmnAction, signals.DmnOrder]] = {
+    "pause": "pause",
+    "wake": "wake",
+    "sleep": "store",
+    "quiet": "quiet",
+    "rest": "rest",
+    "off": "off",
+}
+_CENT: Final = 0.01
+
+
+class DmnSource(Protocol):
+    """Network of one agent: a running `gateway.runtime.loop.AgentLoop`, or a `SavedDmn`."""
+
+    @property
+    def id(self) -> str:
+        """Id of the agent."""
+
+    @property
+    def state(self) -> DmnState:
+        """The present state."""
+
+    @property
+    def policy(self) -> DmnPolicy:
+        """The operator's policy."""
+
+    @property
+    def next_tick_s(self) -> float | None:
+        """Seconds until its timer fires. None: none is armed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedDmn:
+    """Network of a stopped agent."""
+
+    id: str
+    state: DmnState
+    policy: DmnPolicy
+    next_tick_s: float | None = None
+
+
+class DmnCommand(NamedTuple):
+    """Directive for one agent, and its record. The caller writes the record first."""
+
+    agent: str
+    directive: Directive
+    directed: DmnDirective
+
+
+async def load_dmn_states(store: StoreReader, agents: Sequence[str], now: datetime) -> dict[str, DmnState]:
+    """Return each agent's DMN state as it was last saved, with today's counts from the log."""
+    states, today = {}, now.astimezone(UTC).date().isoformat()
+    for index, agent in enumerate(agents):
+        saved = await store.dmn_state(agent) or (await store.dmn_state("") if index == 0 else None)
+        try:
+            state = load_state(saved) if saved else DmnState()
+        except ValueError:  # written by another version
+            logger.warning("the saved state of %s's DMN cannot be read; it begins at rest", agent)
+            state = DmnState()
+        turns, cost_usd = await store.autonomous_usage(agent, today)
+        known = state.turns_today if state.day == today else 0
+        spent_up = state.spent_up and state.day == today
+        states[agent] = replace(
+            state, day=today, turns_today=max(turns, known), spent_today_usd=cost_usd, spent_up=spent_up
+        )
+    return states
+
+
+def answer_order(
+    order: DmnRequest, sources: Sequence[DmnSource], now: datetime
+) -> tuple[ControlResponse, list[DmnCommand]]:
+    """Return the answer to a request, and the directives that make it true."""
+    matching = [source for source in sources if order.agent in (None, source.id)]
+    if not matching:
+        known_ids = ", ".join(source.id for source in sources)
+        return ControlResponse(ok=False, lines=(f"there is no agent {order.agent}; there is {known_ids}",)), []
+    if (
+        order.what in QUERY_ORDERS or order.what == "presence"
+    ):  # presence belongs to no network: the answer is their state by then
+        statuses = [snapshot_dmn(source, now) for source in matching]
+        lines = [
+            line
+            for one in statuses
+            for line in (format_next_turns(one) if order.what == "debug" else format_dmn_status(one, now))
+        ]
+        return ControlResponse(ok=True, lines=tuple(lines), data=tuple(statuses)), []
+    return _direct_agents(order, matching, now)
+
+
+def build_directive_facts(
+    source: DmnSource, directive: Directive, directed: DmnDirective
+) -> tuple[DmnDirective, DmnStateSaved]:
+    """Return the entries to write before a directive is sent: the order, and the state by which it survives a crash."""
+    after, _ = dmn.step(source.state, directive, source.policy)
+    return directed, DmnStateSaved(state=signals.dump_state(after), agent=source.id)
+
+
+def parse_until(text_given: str, now: datetime, zone: ZoneInfo) -> datetime | None:
+    """Return the end of a period, UTC: a time as `gateway.context.schedule` reads it, or a number of seconds.
+
+    None for an empty text. Raises ScheduleError, in words.
+    """
+    text = text_given.strip().removeprefix("until").strip()
+    if not text:
+        return None
+    whole = now.replace(microsecond=0)  # so that 2 h from now is not shown as more than that
+    return parse_moment(f"{text}s" if text.isascii() and text.isdigit() else text, whole, zone).astimezone(UTC)
+
+
+def _direct_agents(
+    order: DmnRequest, sources: Iterable[DmnSource], now: datetime
+) -> tuple[ControlResponse, list[DmnCommand]]:
+    until = order.until if order.what in ("sleep", "quiet") else None
+    if order.what == "quiet" and until is None:
+        until = now + DEFAULT_QUIET
+    lines, statuses, commands, ok = [], [], list[DmnCommand](), True
+    for source in sources:
+        wake_on = order.on if order.what == "sleep" else ()
+        directive = Directive(at=now, order=_DIRECTIVE_ORDERS[order.what], until=until, on=wake_on)
+        after, _ = dmn.step(source.state, directive, source.policy)
+        one = snapshot_dmn(
+            SavedDmn(id=source.id, state=after, policy=source.policy, next_tick_s=source.next_tick_s), now
+        )
+        if order.what in ("sleep", "rest") and source.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
+            ok = False
+            lines.append(f"{source.id} is {source.state.mode}, which is more: wake it first")
+        else:
+            commands.append(
+                DmnCommand(
+                    source.id, directive, DmnDirective(agent=source.id, what=order.what, by=order.by, until=until)
+                )
+            )
+            lines.append(f"{source.id} is {one.mode}{_format_rest(one, now)}")
+        statuses.append(one)
+    return ControlResponse(ok=ok, lines=tuple(lines), data=tuple(statuses)), commands
+
+
+def snapshot_dmn(source: DmnSource, now: datetime) -> DmnStatus:
+    """Return the state of one agent's network, for programs."""
+    state, policy = source.state, source.policy
+    today = state.day == now.astimezone(UTC).date().isoformat()
+    quiet = state.quiet_until is not None and state.quiet_until > now
+    return DmnStatus(
+        agent=source.id,
+        mode=state.mode.value,
+        next_tick_s=source.next_tick_s,
+        running=state.running,
+        waiting=tuple(owed.conversation for owed in state.waiting),
+        wanted=tuple(
+            WantedTurn(conversation=place, why=_pending_reason(state, place))
+            for place in dmn.due_conversations(state, policy)
+        ),
+        held=dmn.blocking_reasons(state, policy, now),
+        low=state.low,
+        in_a_row=state.autonomous,
+        max_in_a_row=policy.max_autonomous_turns,
+        turns_today=state.turns_today if today else 0,
+        daily_turns=policy.daily_turns,
+        spent_today_usd=state.spent_today_usd if today else 0.0,
+        daily_cost_usd=policy.daily_cost_usd,
+        errors=state.errors,
+        quiet=quiet,
+        quiet_until=_finite_until(state.quiet_until) if quiet else None,
+        stored_until=_finite_until(state.stored_until),
+        wake_on=state.wake_on,
+        presence=state.presence,
+    )
+
+
+def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
+    """Return the state of a network, for people; the first line names the agent."""
+    tick = "" if status.next_tick_s is None else f"; it looks again in {format_duration(max(0.0, status.next_tick_s))}"
+    turns, cost = f"{status.turns_today} of {status.daily_turns} turns", _format_dollars(status.spent_today_usd)
+    errors = f", {status.errors} failed in a row" if status.errors else ""
+    lists = (
+        ("running", status.running),
+        ("waiting", status.waiting),
+        ("pending", tuple(f"{wish.conversation} ({wish.why})" for wish in status.wanted)),
+        ("low", status.low),
+    )
+    row = f"{status.in_a_row} of {status.max_in_a_row} turns in a row{errors}"
+    return [
+        f"{status.agent} is {status.mode}{_format_rest(status, now)}{tick}",
+        f"  unasked: {turns}, {cost} of {_format_dollars(status.daily_cost_usd)} today; {row}",
+        *(f"  {name}: {', '.join(places)}" for name, places in lists if places),
+        f"  people: {status.presence}",
+    ]
+
+
+def format_next_turns(status: DmnStatus) -> list[str]:
+    """Return the turns that its next tick would start, and what blocks them."""
+    lines = [f"{place}: a turn is owed, and waits for a lane" for place in status.waiting]
+    blocked = f" - blocked by: {'; '.join(status.held)}" if status.held else ""
+    lines += [f"would fire: {wish.conversation} ({wish.why}){blocked}" for wish in status.wanted]
+    if not status.wanted:
+        lines.append(f"nothing is pending{blocked.replace(' - blocked by', '; anything would be blocked by')}")
+    return [f"{status.agent} is {status.mode}", *(f"  {line}" for line in lines)]
+
+
+def _pending_reason(state: DmnState, place: str) -> str:
+    if place in state.pending:
+        return "pending"
+    return "continuing" if place in state.continuing else "low"
+
+
+def _format_rest(status: DmnStatus, now: datetime) -> str:
+    stored = f" until {_format_until(status.stored_until, now)}" if status.mode == DmnMode.STORED else ""
+    kinds = f" or {', '.join(status.wake_on)} comes" if status.wake_on else ""
+    quiet = f", and quiet until {_format_until(status.quiet_until, now)}" if status.quiet else ""
+    return f"{stored}{kinds}{quiet}"
+
+
+def _format_until(until: datetime | None, now: datetime) -> str:
+    if until is None:
+        return "it is woken"
+    return f"{until:%Y-%m-%d %H:%M} UTC (for {_format_duration(until - now)})"
+
+
+def _format_duration(time: timedelta) -> str:
+    hours, minutes = divmod(math.ceil(time.total_seconds() / 60), 60)
+    return " ".join(f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min")) if count) or "0 min"
+
+
+def _finite_until(until: datetime | None) -> datetime | None:
+    return None if until is None or until >= dmn.FOREVER else until
+
+
+def _format_dollars(amount: float) -> str:
+    return f"${amount:.2f}" if amount >= _CENT or amount == 0 else f"${amount:.4f}"
