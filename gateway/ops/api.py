@@ -8,7 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
@@ -17,23 +17,12 @@ from gateway.core.control_messages import CONTROL_REQUEST, ControlRequest, Contr
 from gateway.core.events import ConversationId
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.ops import api_models as models
+from gateway.ops import api_views as views
 from gateway.ops.api_views import (
-    MAX_PROMPT_CHARS,
     MAX_TEXT_CHARS,
     ApiBackend,
     add_titles,
     find_untitled,
-    get_cache_report,
-    get_conversation,
-    get_dmn_history,
-    get_outbox,
-    get_status,
-    list_audit,
-    list_channels,
-    list_conversations,
-    list_minds,
-    list_notifications,
-    list_turns,
     release_version,
     serialize_answer,
 )
@@ -61,7 +50,7 @@ EVENTS_PATH: Final = "/api/events"
 SPEC_PATH: Final = "/openapi.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ApiRoute:
     """One method of one path."""
 
@@ -79,71 +68,30 @@ class ApiRoute:
 
 
 def _get_route(
-    path: str,
-    query: type[models.ApiQuery],
-    handler: Callable[[ApiBackend, Any], Awaitable[BaseModel]],
-    response: type[BaseModel],
-    summary: str,
-    *,
-    chars: int = MAX_TEXT_CHARS,
+    path: str, view: Callable[[ApiBackend, Any], Awaitable[BaseModel]], summary: str, *, chars: int = MAX_TEXT_CHARS
 ) -> ApiRoute:
-    return ApiRoute(
-        path=path,
-        summary=summary,
-        input_type=TypeAdapter(query),
-        response_model=response,
-        handler=handler,
-        max_text_chars=chars,
-    )
+    """Return the row of a view, whose annotations are the models of its query and its answer."""
+    _, query, response = get_type_hints(view).values()
+    return ApiRoute(path, summary, TypeAdapter(query), response, view, max_text_chars=chars)
 
 
 ROUTES: Final[tuple[ApiRoute, ...]] = (
-    _get_route("/api/status", models.ApiQuery, get_status, models.GatewayStatus, "The gateway as a whole."),
-    _get_route("/api/channels", models.ApiQuery, list_channels, models.ChannelList, "Every account's connection."),
-    _get_route(
-        "/api/conversations",
-        models.LimitQuery,
-        list_conversations,
-        models.ConversationList,
-        "The newest conversations.",
-    ),
+    _get_route("/api/status", views.get_status, "The gateway as a whole."),
+    _get_route("/api/channels", views.list_channels, "Every account's connection."),
+    _get_route("/api/conversations", views.list_conversations, "The newest conversations."),
     _get_route(
         "/api/conversation",
-        models.ConversationQuery,
-        get_conversation,
-        models.ConversationDetail,
+        views.get_conversation,
         "One conversation, and the exact blocks of the last request that was made for it.",
-        chars=MAX_PROMPT_CHARS,
+        chars=views.MAX_PROMPT_CHARS,
     ),
-    _get_route(
-        "/api/notifications",
-        models.NotificationQuery,
-        list_notifications,
-        models.NotificationPage,
-        "What was noticed, and what became of it.",
-    ),
-    _get_route(
-        "/api/turns",
-        models.ConversationPageQuery,
-        list_turns,
-        models.TurnPage,
-        "The turns that were taken, and what they cost.",
-    ),
-    _get_route(
-        "/api/cache",
-        models.SpendingQuery,
-        get_cache_report,
-        models.CacheReport,
-        "What requests cost, and what the cache spared.",
-    ),
-    _get_route("/api/dmn", models.ApiQuery, list_minds, models.DmnStatusList, "The agents' Default Mode Networks."),
-    _get_route(
-        "/api/dmn/history", models.HoursQuery, get_dmn_history, models.DmnHistory, "When they entered which mode."
-    ),
-    _get_route(
-        "/api/outbox", models.ApiQuery, get_outbox, models.OutboxStatus, "What is to be delivered, and what was."
-    ),
-    _get_route("/api/audit", models.PageQuery, list_audit, models.AuditPage, "Acts of administration."),
+    _get_route("/api/notifications", views.list_notifications, "What was noticed, and what became of it."),
+    _get_route("/api/turns", views.list_turns, "The turns that were taken, and what they cost."),
+    _get_route("/api/cache", views.get_cache_report, "What requests cost, and what the cache spared."),
+    _get_route("/api/dmn", views.list_minds, "The agents' Default Mode Networks."),
+    _get_route("/api/dmn/history", views.get_dmn_history, "When they entered which mode."),
+    _get_route("/api/outbox", views.get_outbox, "What is to be delivered, and what was."),
+    _get_route("/api/audit", views.list_audit, "Acts of administration."),
     ApiRoute(
         method="POST",
         path="/api/orders",

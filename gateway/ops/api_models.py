@@ -98,6 +98,13 @@ class ApiModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
+class TitledModel(ApiModel):
+    """Base of what belongs to one conversation."""
+
+    title: str = ""
+    """Display title of the conversation. Empty: none."""
+
+
 class BilledTokens(ApiModel):
     """Billed tokens and cost of model requests. The three kinds of input do not overlap."""
 
@@ -118,14 +125,12 @@ class UsageTotals(BilledTokens):
     """Share of all input tokens that was read from the cache. None: there was no input."""
 
 
-class TurnInProgress(ApiModel):
+class TurnInProgress(TitledModel):
     """A running turn."""
 
     turn: str
     agent: str
     conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
     since: Time
     tool: str
     """Name of the running tool. Empty: none."""
@@ -168,12 +173,10 @@ class ChannelList(ApiModel):
     channels: tuple[ChannelStatus, ...]
 
 
-class ConversationSummary(ApiModel):
+class ConversationSummary(TitledModel):
     """A conversation in a list, with its last message."""
 
     conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
     agent: str
     platform: str
     """Platform of its channel. Empty: the channel no longer exists."""
@@ -243,12 +246,10 @@ class PromptSnapshot(ApiModel):
     bill: RequestBill | None
 
 
-class ConversationDetail(ApiModel):
+class ConversationDetail(TitledModel):
     """One conversation with its newest messages and its last request."""
 
     conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
     agent: str
     messages: tuple[ConversationMessage, ...]
     """The newest messages, oldest first."""
@@ -256,20 +257,28 @@ class ConversationDetail(ApiModel):
     """The last request. None: none since the start."""
 
 
-class NotificationRecord(ApiModel):
-    """A notification and its outcome."""
+class ApiEvent(ApiModel):
+    """Base of all events."""
+
+    at: Time
+
+
+class NotificationEvent(ApiEvent, TitledModel):
+    """A new notification."""
 
     seq: int
-    at: Time
     type: str
     """Dotted type, e.g. `irc.libera.mention.#python`."""
     kind: str
     conversation: str | None
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
     who: str
     text: str
     urgency: UrgencyLevel
+
+
+class NotificationRecord(NotificationEvent):
+    """A notification and its outcome."""
+
     fate: str
     """Outcome; see `gateway.stream.trace`."""
     rule: str
@@ -284,7 +293,7 @@ class NotificationPage(ApiModel):
     """Value of `before` (or `after`) for the next page. None: this is the last page."""
 
 
-class TurnSummary(BilledTokens):
+class TurnSummary(BilledTokens, TitledModel):
     """A turn that has ended."""
 
     seq: int
@@ -292,8 +301,6 @@ class TurnSummary(BilledTokens):
     turn: str
     agent: str
     conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
     cause: str
     outcome: str
     model: str
@@ -320,12 +327,10 @@ class UsageBucket(BilledTokens):
     read_share: Share | None
 
 
-class UsageTotal(BilledTokens):
+class UsageTotal(UsageTotals):
     """Usage and cost of the whole period."""
 
     key: str
-    requests: int
-    read_share: Share | None
 
 
 class CacheReport(ApiModel):
@@ -367,26 +372,22 @@ class PendingPart(ApiModel):
     reason: str
 
 
-class PendingPost(ApiModel):
+class PendingPost(TitledModel):
     """A post that is not delivered yet."""
 
     seq: int
     at: Time
     to: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
     text: str
     parts: tuple[PendingPart, ...]
 
 
-class DeliveryRecord(ApiModel):
+class DeliveryRecord(TitledModel):
     """Result of a post's delivery."""
 
     seq: int
     at: Time
     to: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
     outcome: Literal["sent", "uncertain", "failed"]
     reason: str
 
@@ -398,7 +399,7 @@ class OutboxStatus(ApiModel):
     deliveries: tuple[DeliveryRecord, ...]
 
 
-class AuditEntry(ApiModel):
+class AuditEntry(TitledModel):
     """An administrative act in the audit log."""
 
     seq: int
@@ -406,8 +407,6 @@ class AuditEntry(ApiModel):
     actor: str
     place: str
     """Conversation in which it was given. Empty: on the command line or over the API."""
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
     command: str
     arguments: str
     result: str
@@ -428,26 +427,6 @@ class SayReceipt(ApiModel):
     seq: int
 
 
-class ApiEvent(ApiModel):
-    """Base of all events."""
-
-    at: Time
-
-
-class NotificationEvent(ApiEvent):
-    """A new notification."""
-
-    seq: int
-    type: str
-    kind: str
-    conversation: str | None
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
-    who: str
-    text: str
-    urgency: UrgencyLevel
-
-
 class FateEvent(ApiEvent):
     """The current outcome of a notification."""
 
@@ -458,28 +437,21 @@ class FateEvent(ApiEvent):
     rule: str
 
 
-class TurnEvent(ApiEvent, BilledTokens):
-    """Start or end of a turn. At the start tokens and cost are 0."""
-
+class _TurnPartEvent(ApiEvent, TitledModel):
     turn: str
     agent: str
     conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
+
+
+class TurnEvent(_TurnPartEvent, BilledTokens):
+    """Start or end of a turn. At the start tokens and cost are 0."""
+
     state: Literal["started", "ended"]
     autonomous: bool
     cause: str
     outcome: str
     """Empty: it has only started, or it ended without a record."""
     model: str
-
-
-class _TurnPartEvent(ApiEvent):
-    turn: str
-    agent: str
-    conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
 
 
 class TextEvent(_TurnPartEvent):
@@ -509,23 +481,19 @@ class ToolEvent(_TurnPartEvent):
     error: bool
 
 
-class PostEvent(ApiEvent):
+class PostEvent(ApiEvent, TitledModel):
     """A post that is to be delivered."""
 
     seq: int
     conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
     text: str
 
 
-class DeliveryEvent(ApiEvent):
+class DeliveryEvent(ApiEvent, TitledModel):
     """Result of a post's delivery."""
 
     seq: int
     conversation: str
-    title: str = ""
-    """Display title of the conversation. Empty: none."""
     outcome: Literal["sent", "uncertain", "failed"]
     reason: str
 

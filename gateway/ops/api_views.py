@@ -350,14 +350,19 @@ async def list_notifications(backend: ApiBackend, query: models.NotificationQuer
         oldest=query.after is not None,
     )
     return models.NotificationPage(
-        notifications=tuple(build_notification(one) for one in found),
+        notifications=tuple(
+            models.NotificationRecord(
+                **dict(build_notification_event(one)), fate=find_outcome(one).value, rule=one.judged.rule
+            )
+            for one in found
+        ),
         next=found[-1].seq if len(found) == query.limit else None,
     )
 
 
-def build_notification(event: NotificationRow) -> models.NotificationRecord:
-    """Convert a stored notification."""
-    return models.NotificationRecord(
+def build_notification_event(event: NotificationRow) -> models.NotificationEvent:
+    """Convert a stored notification, without its outcome."""
+    return models.NotificationEvent(
         seq=event.seq,
         at=event.at,
         type=event.judged.type,
@@ -366,8 +371,6 @@ def build_notification(event: NotificationRow) -> models.NotificationRecord:
         who=actor_name(event.fact),
         text=describe_contents(event.fact),
         urgency=event.judged.urgency,
-        fate=find_outcome(event).value,
-        rule=event.judged.rule,
     )
 
 

@@ -26,9 +26,9 @@ from gateway.core.control_messages import DmnStatus
 from gateway.core.events import ConversationId, DeliveryReport, Usage
 from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed
 from gateway.ops import api_models as models
-from gateway.ops.api_views import ApiBackend, add_titles, redact_tree, token_fields
+from gateway.ops.api_views import ApiBackend, add_titles, build_notification_event, redact_tree, token_fields
 from gateway.store import LogEntry, StoreError
-from gateway.store.format import actor_name, describe_contents
+from gateway.store.format import describe_contents
 from gateway.store.overview import NotificationRow, TurnRow
 from gateway.stream.trace import find_outcome
 
@@ -71,16 +71,7 @@ def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterat
 
 def build_notification_events(event: NotificationRow) -> Iterator[models.ApiEvent]:
     """Yield the events of a notification."""
-    yield models.NotificationEvent(
-        at=event.at,
-        seq=event.seq,
-        type=event.judged.type,
-        kind=event.fact.kind,
-        conversation=event.conversation,
-        who=actor_name(event.fact),
-        text=describe_contents(event.fact),
-        urgency=event.judged.urgency,
-    )
+    yield build_notification_event(event)
     yield build_fate_event(event, event.at)
 
 
