@@ -88,7 +88,7 @@ from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
 from gateway.tools.memory import MemoryTools, ReminderTools
 from gateway.tools.metrics import ToolStats
-from gateway.tools.platform import FileSender, PlatformTools
+from gateway.tools.platform import PlatformTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.registry import ToolRegistry
 from gateway.tools.shell import BackgroundJob, ShellTools
@@ -460,8 +460,15 @@ class _Gateway:
             channels=self.channels,
             redactor=self.redactor,
         )
-        platform = PlatformTools(store, clock, self.channels, places, rooms.message_finder)
-        sender = FileSender(store=store, clock=clock, channels=self.channels, files=files, outfiles=outfiles)
+        platform = PlatformTools(
+            store=store,
+            clock=clock,
+            channels=self.channels,
+            places=places,
+            rooms=rooms,
+            files=files,
+            outfiles=outfiles,
+        )
         memory = MemoryTools(services.journal_store, services.recall_search, services.forgetter, services.evidence)
         return ToolRegistry(
             live=live,
@@ -473,7 +480,7 @@ class _Gateway:
             platform=platform,
             families={
                 "itself": [memory, ReminderTools(services.reminders, clock), self.skills],
-                "rooms": [platform, rooms, sender],
+                "rooms": [platform, rooms],
                 "files": [FileTools(files, self.media, AuthoredFiles(store, clock))],
                 "shell": [self.shell],
                 "web": [self.web],

@@ -35,7 +35,7 @@ from gateway.core.trust import role_rank
 from gateway.store import NewEntry, Store
 from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.routing import Bindings, PrivacyCache
-from gateway.tools.read_room import MAX_ADDRESS_CHARS, MessageFinder, MessageTarget
+from gateway.tools.read_room import MAX_ADDRESS_CHARS, MessageTarget, RoomReader
 from gateway.tools.workspace_fs import AgentFiles
 
 logger = logging.getLogger("reverie.tools")
@@ -263,99 +263,6 @@ SEND_FILE_PERMIT: Final = ToolPermit(role="member", approval="untrusted")
 _RECENT_POSTS: Final = 20
 
 
-class FileSender:
-    """`send_file` of all agents."""
-
-    def __init__(
-        self,
-        *,
-        store: Store,
-        clock: Clock,
-        channels: Mapping[ChannelName, Channel],
-        files: AgentFiles,
-        outfiles: OutgoingFiles,
-    ) -> None:
-        """`post` is called with each post, once it is durable."""
-        self._store = store
-        self._clock = clock
-        self._channels = channels
-        self._files = files
-        self._outfiles = outfiles
-
-    @tool("Post one of your files here.", SEND_FILE_PERMIT, task=True)
-    async def send_file(
-        self,
-        context: ToolContext,
-        *,
-        path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS, description="Of one of your files.")],
-        text: Annotated[str, Field(max_length=MAX_CAPTION_CHARS, description="Posted with it, in Markdown.")] = "",
-    ) -> str:
-        """Post a file. Raises ToolCallRefused and StoreError. When cancelled, the log says whether it was posted."""
-        max_bytes = self._max_file_bytes(context.at)
-        data = await asyncio.to_thread(self._files.root(context.agent).read_bytes, path)
-        if not data:
-            raise ToolCallRefused("That file is empty: there is nothing to send.")
-        if len(data) > max_bytes:
-            raise ToolCallRefused(
-                f"That file has {len(data):,} bytes; {max_bytes:,} is the most that can be sent here."
-            )
-        name = to_single_line(PurePosixPath(path).name.replace("\\", "_"), MAX_FILE_NAME_CHARS) or "file"
-        file = PostFile(
-            name=name,
-            content_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
-            sha256=hashlib.sha256(data).hexdigest(),
-            size_bytes=len(data),
-        )
-        text = text if text.strip() else name
-        if await self._was_posted_before(file, text, context):
-            return "It was posted before you were interrupted: it is not posted again."
-        # Not cancelled with the turn: what is durable must also be sent now.
-        await run_to_completion(self._queue(file, data, text, context))
-        return "It is posted."
-
-    def _max_file_bytes(self, at: Address) -> int:
-        if is_inner(at.conversation):
-            raise ToolCallRefused("You are by yourself here: a file is posted in the conversation that asks for it.")
-        channel = self._channels.get(at.channel)
-        if channel is None or channel.capabilities.max_file_bytes <= 0:
-            raise ToolCallRefused("No files can be sent here: say in words what is in it.")
-        return channel.capabilities.max_file_bytes
-
-    async def _was_posted_before(self, file: PostFile, text: str, context: ToolContext) -> bool:
-        """Return True if this turn posted the same before its process ended: see `gateway.context.history`."""
-        place = context.at.conversation
-        ended = await self._store.newest_entries(1, kinds=["turn_ended"], conversation=place)
-        after = ended[0].seq if ended else 0
-        for one in await self._store.newest_entries(_RECENT_POSTS, after=after, kinds=["post"], conversation=place):
-            if isinstance(one.fact, PostQueued) and (one.fact.post.file, one.fact.post.text) == (file, text):
-                cause = await self._store.entry(one.cause) if one.cause is not None else None
-                if cause is not None and isinstance(cause.fact, PlatformAction) and cause.fact.turn != context.turn:
-                    return True
-        return False
-
-    async def _queue(self, file: PostFile, data: bytes, text: str, context: ToolContext) -> None:
-        now, place = self._clock.now(), context.at.conversation
-        post = Post(key=PostKey(new_id(now)), to=context.at, text=text, file=file)
-        fact = PlatformAction(
-            turn=context.turn,
-            agent=context.agent,
-            what="file",
-            at=context.at,
-            message=None,
-            text=file.name,
-            state="done",
-        )
-        acted = NewEntry(fact=fact, at=now, conversation=place)
-        queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=acted)
-        try:
-            async with self._outfiles.store_file(data):
-                await self._store.append([acted, queued])
-        except OSError as error:
-            raise ToolCallRefused(
-                f"It could not be kept for sending: {error.strerror or type(error).__name__}."
-            ) from None
-
-
 MAX_REASON_CHARS: Final = 300
 MAX_REACTION_CHARS: Final = 64
 MAX_EDIT_CHARS: Final = 8_000
@@ -385,17 +292,22 @@ class PlatformTools:
 
     def __init__(
         self,
+        *,
         store: Store,
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
         places: PrivacyCache,
-        message_finder: MessageFinder,
+        rooms: RoomReader,
+        files: AgentFiles,
+        outfiles: OutgoingFiles,
     ) -> None:
         self._store = store
         self._clock = clock
         self._channels = channels
         self._privacy = places
-        self._message_finder = message_finder
+        self._rooms = rooms
+        self._files = files
+        self._outfiles = outfiles
         self.messaging: dict[str, MessagingTools] = {}
         """Tools for other places, by agent: where it may act from here."""
 
@@ -473,12 +385,85 @@ class PlatformTools:
         await self._perform(fact, lambda: channel.set_topic(at, topic))
         return "That is the topic now."
 
+    @tool("Post one of your files here.", SEND_FILE_PERMIT, task=True)
+    async def send_file(
+        self,
+        context: ToolContext,
+        *,
+        path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS, description="Of one of your files.")],
+        text: Annotated[str, Field(max_length=MAX_CAPTION_CHARS, description="Posted with it, in Markdown.")] = "",
+    ) -> str:
+        """Post a file. Raises ToolCallRefused and StoreError. When cancelled, the log says whether it was posted."""
+        max_bytes = self._max_file_bytes(context.at)
+        data = await asyncio.to_thread(self._files.root(context.agent).read_bytes, path)
+        if not data:
+            raise ToolCallRefused("That file is empty: there is nothing to send.")
+        if len(data) > max_bytes:
+            raise ToolCallRefused(
+                f"That file has {len(data):,} bytes; {max_bytes:,} is the most that can be sent here."
+            )
+        name = to_single_line(PurePosixPath(path).name.replace("\\", "_"), MAX_FILE_NAME_CHARS) or "file"
+        file = PostFile(
+            name=name,
+            content_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
+            sha256=hashlib.sha256(data).hexdigest(),
+            size_bytes=len(data),
+        )
+        text = text if text.strip() else name
+        if await self._was_posted_before(file, text, context):
+            return "It was posted before you were interrupted: it is not posted again."
+        # Not cancelled with the turn: what is durable must also be sent now.
+        await run_to_completion(self._queue(file, data, text, context))
+        return "It is posted."
+
+    def _max_file_bytes(self, at: Address) -> int:
+        if is_inner(at.conversation):
+            raise ToolCallRefused("You are by yourself here: a file is posted in the conversation that asks for it.")
+        channel = self._channels.get(at.channel)
+        if channel is None or channel.capabilities.max_file_bytes <= 0:
+            raise ToolCallRefused("No files can be sent here: say in words what is in it.")
+        return channel.capabilities.max_file_bytes
+
+    async def _was_posted_before(self, file: PostFile, text: str, context: ToolContext) -> bool:
+        """Return True if this turn posted the same before its process ended: see `gateway.context.history`."""
+        place = context.at.conversation
+        ended = await self._store.newest_entries(1, kinds=["turn_ended"], conversation=place)
+        after = ended[0].seq if ended else 0
+        for one in await self._store.newest_entries(_RECENT_POSTS, after=after, kinds=["post"], conversation=place):
+            if isinstance(one.fact, PostQueued) and (one.fact.post.file, one.fact.post.text) == (file, text):
+                cause = await self._store.entry(one.cause) if one.cause is not None else None
+                if cause is not None and isinstance(cause.fact, PlatformAction) and cause.fact.turn != context.turn:
+                    return True
+        return False
+
+    async def _queue(self, file: PostFile, data: bytes, text: str, context: ToolContext) -> None:
+        now, place = self._clock.now(), context.at.conversation
+        post = Post(key=PostKey(new_id(now)), to=context.at, text=text, file=file)
+        fact = PlatformAction(
+            turn=context.turn,
+            agent=context.agent,
+            what="file",
+            at=context.at,
+            message=None,
+            text=file.name,
+            state="done",
+        )
+        acted = NewEntry(fact=fact, at=now, conversation=place)
+        queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=acted)
+        try:
+            async with self._outfiles.store_file(data):
+                await self._store.append([acted, queued])
+        except OSError as error:
+            raise ToolCallRefused(
+                f"It could not be kept for sending: {error.strerror or type(error).__name__}."
+            ) from None
+
     def _platform_name(self, at: Address) -> str:
         channel = self._channels.get(at.channel)
         return channel.capabilities.platform if channel is not None else "This platform"
 
     async def _find_reachable(self, message: str, context: ToolContext) -> MessageTarget:
-        found = await self._message_finder.find(message, context)
+        found = await self._rooms.find_message(message, context)
         if found.at != context.at:
             await self.messaging[context.agent].resolve_reachable(found.at.conversation, context)
         return found

@@ -83,15 +83,219 @@ class AgentPost:
     """True: all of it was deleted."""
 
 
-class MessageFinder:
-    """Finds messages by handle."""
+def _to_target(post: AgentPost) -> MessageTarget:
+    if not post.state:
+        raise ToolCallRefused("That is not delivered yet: try again later.")
+    return MessageTarget(at=post.post.to, ids=post.ids, agent=post.agent)
 
-    def __init__(self, reader: StoreReader, places: PrivacyCache, conversation: ConversationReader) -> None:
+
+UNKNOWN_PLACE: Final = (
+    "There is no place with that address that may be told of here. An address is written like irc.libera/#python; "
+    "left out, it is this place."
+)
+DEFAULT_MESSAGES: Final = 20
+MAX_MESSAGES: Final = 50
+"""Limit of messages read at once."""
+MAX_ADDRESS_CHARS: Final = 500
+"""Limit of a handle or an address."""
+_OtherPlace = Annotated[
+    str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Of another place, as it is written. Left out: here.")
+]
+BAD_BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
+MAX_PEOPLE: Final = 50
+_UNTRUSTED_LABEL: Final = TrustLabel(ANYBODY_ROLE)
+_MAX_LATELY: Final = 200
+"""Messages that are searched for speakers."""
+_PAGE_ENTRIES: Final = 100
+_MAX_PAGES: Final = 5
+"""Pages that are read: entries that may not be shown must not hide others."""
+_MAX_HANDLE_DIGITS: Final = 18
+
+
+class AttachmentDescriber:
+    """Describes attachments, without their content: `gateway.context.conversation.AttachmentSource`."""
+
+    async def describe_attachments(
+        self,
+        messages: Sequence[tuple[Seq, Message]],
+        *,
+        sees: bool,  # noqa: ARG002 - no image is shown
+    ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
+        """Return a line for each attachment."""
+        return {
+            seq: tuple(DescribedAttachment(describe_attachment(one)) for one in message.attachments)
+            for seq, message in messages
+        }
+
+
+class RoomReader:
+    """`read_room` and `who` of all agents, and the lookup of messages by handle."""
+
+    def __init__(
+        self,
+        *,
+        reader: StoreReader,
+        places: PrivacyCache,
+        bindings: Bindings,
+        access_policy: AccessPolicy,
+        channels: Mapping[ChannelName, Channel],
+        redactor: Redactor,
+    ) -> None:
         self._reader = reader
         self._privacy = places
-        self._conversation = conversation
+        self._bindings = bindings
+        self._access_policy = access_policy
+        self._channels = channels
+        self._conversation = ConversationReader(reader, access_policy, AttachmentDescriber(), redactor)
 
-    async def find(self, message: str, context: ToolContext) -> MessageTarget:
+    @tool(
+        "Read what was said here before, or in another place that may be told of here, as it reads now. "
+        "Each message has a handle.",
+        parallel=True,
+        polls=True,
+    )
+    async def read_room(
+        self,
+        context: ToolContext,
+        *,
+        address: _OtherPlace = None,
+        before: Annotated[
+            str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Only what was said before this handle.")
+        ] = None,
+        count: Annotated[int, Field(ge=1, le=MAX_MESSAGES, description="How many messages.")] = DEFAULT_MESSAGES,
+    ) -> ToolOutput:
+        """Return messages of a room. Raises ToolCallRefused and StoreError."""
+        at = await self._resolve_place(address, context)
+        lines, more, label = await self._collect_lines(at, _parse_before(before), count, context)
+        await self._privacy.titles.load([at.conversation])
+        place = self._privacy.titles.label(at.conversation)
+        if lines:
+            head = f"{place}, {len(lines)} messages, the newest last."
+            head += f" What was said before them: before={_format_handle(lines[0][0])}" if more else ""
+        else:
+            head = f"{place}: nothing was said there that you were told{' before that' if before else ''}."
+        rendered = [f"{_format_handle(seq)} {line}" for seq, line in lines]
+        return self._build_output("\n".join([head, *rendered]), "messages", at, context, label)
+
+    @tool("Who is here, or in another place that may be told of here.", parallel=True, polls=True)
+    async def who(self, context: ToolContext, *, address: _OtherPlace = None) -> ToolOutput:
+        """Return the people of a room. Raises ToolCallRefused and StoreError."""
+        at = await self._resolve_place(address, context)
+        await self._privacy.titles.load([at.conversation])
+        note = ""
+        channel: object = self._channels.get(at.channel)
+        if isinstance(channel, CanListMembers):
+            try:
+                return self._build_output(
+                    self._render_people(at, await channel.list_members(at, most=MAX_PEOPLE)), "people", at, context
+                )
+            except SendError as error:
+                note = f"Who is there was not told ({to_single_line(error.reason, 200)}). "
+        return self._build_output(note + await self._render_recent_speakers(at, context), "people", at, context)
+
+    @staticmethod
+    def _build_output(
+        text: str, kind: str, at: Address, context: ToolContext, label: TrustLabel = _UNTRUSTED_LABEL
+    ) -> ToolOutput:
+        foreign = at != context.at or bool(label.foreign)
+        return ToolOutput(
+            text=text, kind=kind, origin=at.conversation, is_untrusted=True, is_foreign=foreign, role=label.role
+        )
+
+    async def _resolve_place(self, address: str | None, context: ToolContext) -> Address:
+        """Return the place with this address. Does not reveal whether a place exists that may not be shown."""
+        if not (address or "").strip():
+            if is_inner(context.at.conversation):
+                raise ToolCallRefused("You are by yourself here: name the place by its address.")
+            return context.at
+        titles = self._privacy.titles
+        found = [at for at in titles.find_places(address or "", [context.at]) if await self._is_visible(at, context)]
+        if not found:
+            raise ToolCallRefused(UNKNOWN_PLACE)
+        if len(found) > 1:
+            named = ", ".join(titles.label(at.conversation) for at in found)
+            raise ToolCallRefused(f"Several places are called so: {named}. Name one by the address in parentheses.")
+        return found[0]
+
+    async def _is_visible(self, at: Address, context: ToolContext) -> bool:
+        """Return True if that place may be shown in this turn."""
+        if at == context.at and not is_inner(at.conversation):
+            return True
+        bound = self._bindings.find(at)
+        mine = at.channel in self._channels and bound.agent == context.agent and bound.listen != "off"
+        return mine and context.visibility.can_see(await self._privacy.scope(at.conversation))
+
+    async def _collect_lines(
+        self, at: Address, before: int | None, count: int, context: ToolContext
+    ) -> tuple[list[tuple[Seq, str]], bool, TrustLabel]:
+        """Return the newest lines, whether there are more before them, and the trust label of their words."""
+        found, label = list[tuple[Seq, str]](), TRUSTED_LABEL
+        for _ in range(_MAX_PAGES):
+            page = await self._reader.newest_entries(
+                _PAGE_ENTRIES, before=before, kinds=(*MESSAGE_KINDS, "post"), conversation=at.conversation
+            )
+            for one in reversed(page):
+                if len(found) == count:
+                    return found[::-1], True, label
+                is_visible = at == context.at or context.visibility.can_see(
+                    await self._privacy.scope(at.conversation, one.seq)
+                )
+                if is_visible and (line := await self._render_entry(one, context.agent)) is not None:
+                    found.append((one.seq, line[0]))
+                    label |= line[1]
+            if len(page) < _PAGE_ENTRIES:
+                return found[::-1], False, label
+            before = page[0].seq
+        return found[::-1], True, label
+
+    async def _render_entry(self, one: LogEntry, agent: str) -> tuple[str, TrustLabel] | None:
+        """Return a line and the trust label of its words. None: deleted, retracted, or not for the model."""
+        if any(placed.is_removed for placed in await self._reader.locate_entries([one.cause or one.seq])):
+            return None
+        if isinstance(one.fact, Message):
+            message = await self.current_message(one)
+            if message is None:
+                return None
+            current = CurrentMessage(one.seq, message, is_edited=message.text != one.fact.text)
+            (rendered,) = await self._conversation.render([current], sees=False)
+            return render_line(rendered.line), rendered.label
+        post = await self.find_post(one)
+        if post is None or post.is_gone:
+            return None
+        label = await self._conversation.label_of_post(post.post)
+        return render_line(_post_line(post, one.at, agent)), label | _UNTRUSTED_LABEL if post.edited else label
+
+    def _render_people(self, at: Address, found: RoomMembers) -> str:
+        people = sorted(
+            ((self._current_role(at, one), one) for one in found.members), key=lambda pair: -ROLE_ORDER.index(pair[0])
+        )
+        total = f" of {found.total}" if found.total is not None else ""
+        place = self._privacy.titles.label(at.conversation)
+        head = f"{place}, {len(people)}{total} people. {to_single_line(found.note, 300)}".rstrip()
+        return "\n".join([head, *(_format_person(role, one) for role, one in people)])
+
+    async def _render_recent_speakers(self, at: Address, context: ToolContext) -> str:
+        """Render the recent speakers, for platforms without a list of members."""
+        lately = await self._reader.newest_entries(_MAX_LATELY, kinds=MESSAGE_KINDS, conversation=at.conversation)
+        spoke = dict[str, tuple[Sender, datetime]]()
+        for one in reversed(lately):
+            if at != context.at and not context.visibility.can_see(await self._privacy.scope(at.conversation, one.seq)):
+                continue
+            judged = await self._reader.find_judgement(one.seq)
+            if isinstance(one.fact, Message) and judged is not None and judged.fate in ("due", "context"):
+                spoke.setdefault(one.fact.sender.id, (one.fact.sender, one.at))
+        lines = [
+            f"{_format_person(self._current_role(at, sender), sender)}, at {last:%Y-%m-%d %H:%M} UTC"
+            for sender, last in list(spoke.values())[:MAX_PEOPLE]
+        ]
+        place = self._privacy.titles.label(at.conversation)
+        head = f"{place}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
+        return "\n".join([head, *lines])
+
+    def _current_role(self, at: Address, sender: Sender) -> str:
+        return role_of(self._access_policy, at, sender)
+
+    async def find_message(self, message: str, context: ToolContext) -> MessageTarget:
         """Return the message. Raises StoreError, and ToolCallRefused if there is none that may be shown."""
         named = message.strip(_QUOTES).lower()
         if named in ("last", "mine"):
@@ -208,220 +412,6 @@ class MessageFinder:
         as_message = Message(id=message, at=post.to, sender=NOBODY, text="", sent=queued.at, kind="room")
         newest = await self._reader.latest_message_change(as_message, queued.seq)  # by somebody else
         return newest is not None and isinstance(newest.fact, MessageDeleted)
-
-
-def _to_target(post: AgentPost) -> MessageTarget:
-    if not post.state:
-        raise ToolCallRefused("That is not delivered yet: try again later.")
-    return MessageTarget(at=post.post.to, ids=post.ids, agent=post.agent)
-
-
-UNKNOWN_PLACE: Final = (
-    "There is no place with that address that may be told of here. An address is written like irc.libera/#python; "
-    "left out, it is this place."
-)
-DEFAULT_MESSAGES: Final = 20
-MAX_MESSAGES: Final = 50
-"""Limit of messages read at once."""
-MAX_ADDRESS_CHARS: Final = 500
-"""Limit of a handle or an address."""
-_OtherPlace = Annotated[
-    str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Of another place, as it is written. Left out: here.")
-]
-BAD_BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
-MAX_PEOPLE: Final = 50
-_UNTRUSTED_LABEL: Final = TrustLabel(ANYBODY_ROLE)
-_MAX_LATELY: Final = 200
-"""Messages that are searched for speakers."""
-_PAGE_ENTRIES: Final = 100
-_MAX_PAGES: Final = 5
-"""Pages that are read: entries that may not be shown must not hide others."""
-_MAX_HANDLE_DIGITS: Final = 18
-
-
-class AttachmentDescriber:
-    """Describes attachments, without their content: `gateway.context.conversation.AttachmentSource`."""
-
-    async def describe_attachments(
-        self,
-        messages: Sequence[tuple[Seq, Message]],
-        *,
-        sees: bool,  # noqa: ARG002 - no image is shown
-    ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-        """Return a line for each attachment."""
-        return {
-            seq: tuple(DescribedAttachment(describe_attachment(one)) for one in message.attachments)
-            for seq, message in messages
-        }
-
-
-class RoomReader:
-    """`read_room` and `who` of all agents."""
-
-    def __init__(
-        self,
-        *,
-        reader: StoreReader,
-        places: PrivacyCache,
-        bindings: Bindings,
-        access_policy: AccessPolicy,
-        channels: Mapping[ChannelName, Channel],
-        redactor: Redactor,
-    ) -> None:
-        self._reader = reader
-        self._privacy = places
-        self._bindings = bindings
-        self._access_policy = access_policy
-        self._channels = channels
-        self._conversation = ConversationReader(reader, access_policy, AttachmentDescriber(), redactor)
-        self.message_finder = MessageFinder(reader, places, self._conversation)
-
-    @tool(
-        "Read what was said here before, or in another place that may be told of here, as it reads now. "
-        "Each message has a handle.",
-        parallel=True,
-        polls=True,
-    )
-    async def read_room(
-        self,
-        context: ToolContext,
-        *,
-        address: _OtherPlace = None,
-        before: Annotated[
-            str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Only what was said before this handle.")
-        ] = None,
-        count: Annotated[int, Field(ge=1, le=MAX_MESSAGES, description="How many messages.")] = DEFAULT_MESSAGES,
-    ) -> ToolOutput:
-        """Return messages of a room. Raises ToolCallRefused and StoreError."""
-        at = await self._resolve_place(address, context)
-        lines, more, label = await self._collect_lines(at, _parse_before(before), count, context)
-        await self._privacy.titles.load([at.conversation])
-        place = self._privacy.titles.label(at.conversation)
-        if lines:
-            head = f"{place}, {len(lines)} messages, the newest last."
-            head += f" What was said before them: before={_format_handle(lines[0][0])}" if more else ""
-        else:
-            head = f"{place}: nothing was said there that you were told{' before that' if before else ''}."
-        rendered = [f"{_format_handle(seq)} {line}" for seq, line in lines]
-        return self._build_output("\n".join([head, *rendered]), "messages", at, context, label)
-
-    @tool("Who is here, or in another place that may be told of here.", parallel=True, polls=True)
-    async def who(self, context: ToolContext, *, address: _OtherPlace = None) -> ToolOutput:
-        """Return the people of a room. Raises ToolCallRefused and StoreError."""
-        at = await self._resolve_place(address, context)
-        await self._privacy.titles.load([at.conversation])
-        note = ""
-        channel: object = self._channels.get(at.channel)
-        if isinstance(channel, CanListMembers):
-            try:
-                return self._build_output(
-                    self._render_people(at, await channel.list_members(at, most=MAX_PEOPLE)), "people", at, context
-                )
-            except SendError as error:
-                note = f"Who is there was not told ({to_single_line(error.reason, 200)}). "
-        return self._build_output(note + await self._render_recent_speakers(at, context), "people", at, context)
-
-    @staticmethod
-    def _build_output(
-        text: str, kind: str, at: Address, context: ToolContext, label: TrustLabel = _UNTRUSTED_LABEL
-    ) -> ToolOutput:
-        foreign = at != context.at or bool(label.foreign)
-        return ToolOutput(
-            text=text, kind=kind, origin=at.conversation, is_untrusted=True, is_foreign=foreign, role=label.role
-        )
-
-    async def _resolve_place(self, address: str | None, context: ToolContext) -> Address:
-        """Return the place with this address. Does not reveal whether a place exists that may not be shown."""
-        if not (address or "").strip():
-            if is_inner(context.at.conversation):
-                raise ToolCallRefused("You are by yourself here: name the place by its address.")
-            return context.at
-        titles = self._privacy.titles
-        found = [at for at in titles.find_places(address or "", [context.at]) if await self._is_visible(at, context)]
-        if not found:
-            raise ToolCallRefused(UNKNOWN_PLACE)
-        if len(found) > 1:
-            named = ", ".join(titles.label(at.conversation) for at in found)
-            raise ToolCallRefused(f"Several places are called so: {named}. Name one by the address in parentheses.")
-        return found[0]
-
-    async def _is_visible(self, at: Address, context: ToolContext) -> bool:
-        """Return True if that place may be shown in this turn."""
-        if at == context.at and not is_inner(at.conversation):
-            return True
-        bound = self._bindings.find(at)
-        mine = at.channel in self._channels and bound.agent == context.agent and bound.listen != "off"
-        return mine and context.visibility.can_see(await self._privacy.scope(at.conversation))
-
-    async def _collect_lines(
-        self, at: Address, before: int | None, count: int, context: ToolContext
-    ) -> tuple[list[tuple[Seq, str]], bool, TrustLabel]:
-        """Return the newest lines, whether there are more before them, and the trust label of their words."""
-        found, label = list[tuple[Seq, str]](), TRUSTED_LABEL
-        for _ in range(_MAX_PAGES):
-            page = await self._reader.newest_entries(
-                _PAGE_ENTRIES, before=before, kinds=(*MESSAGE_KINDS, "post"), conversation=at.conversation
-            )
-            for one in reversed(page):
-                if len(found) == count:
-                    return found[::-1], True, label
-                is_visible = at == context.at or context.visibility.can_see(
-                    await self._privacy.scope(at.conversation, one.seq)
-                )
-                if is_visible and (line := await self._render_entry(one, context.agent)) is not None:
-                    found.append((one.seq, line[0]))
-                    label |= line[1]
-            if len(page) < _PAGE_ENTRIES:
-                return found[::-1], False, label
-            before = page[0].seq
-        return found[::-1], True, label
-
-    async def _render_entry(self, one: LogEntry, agent: str) -> tuple[str, TrustLabel] | None:
-        """Return a line and the trust label of its words. None: deleted, retracted, or not for the model."""
-        if any(placed.is_removed for placed in await self._reader.locate_entries([one.cause or one.seq])):
-            return None
-        if isinstance(one.fact, Message):
-            message = await self.message_finder.current_message(one)
-            if message is None:
-                return None
-            current = CurrentMessage(one.seq, message, is_edited=message.text != one.fact.text)
-            (rendered,) = await self._conversation.render([current], sees=False)
-            return render_line(rendered.line), rendered.label
-        post = await self.message_finder.find_post(one)
-        if post is None or post.is_gone:
-            return None
-        label = await self._conversation.label_of_post(post.post)
-        return render_line(_post_line(post, one.at, agent)), label | _UNTRUSTED_LABEL if post.edited else label
-
-    def _render_people(self, at: Address, found: RoomMembers) -> str:
-        people = sorted(
-            ((self._current_role(at, one), one) for one in found.members), key=lambda pair: -ROLE_ORDER.index(pair[0])
-        )
-        total = f" of {found.total}" if found.total is not None else ""
-        place = self._privacy.titles.label(at.conversation)
-        head = f"{place}, {len(people)}{total} people. {to_single_line(found.note, 300)}".rstrip()
-        return "\n".join([head, *(_format_person(role, one) for role, one in people)])
-
-    async def _render_recent_speakers(self, at: Address, context: ToolContext) -> str:
-        """Render the recent speakers, for platforms without a list of members."""
-        lately = await self._reader.newest_entries(_MAX_LATELY, kinds=MESSAGE_KINDS, conversation=at.conversation)
-        spoke = dict[str, tuple[Sender, datetime]]()
-        for one in reversed(lately):
-            if at != context.at and not context.visibility.can_see(await self._privacy.scope(at.conversation, one.seq)):
-                continue
-            judged = await self._reader.find_judgement(one.seq)
-            if isinstance(one.fact, Message) and judged is not None and judged.fate in ("due", "context"):
-                spoke.setdefault(one.fact.sender.id, (one.fact.sender, one.at))
-        lines = [
-            f"{_format_person(self._current_role(at, sender), sender)}, at {last:%Y-%m-%d %H:%M} UTC"
-            for sender, last in list(spoke.values())[:MAX_PEOPLE]
-        ]
-        place = self._privacy.titles.label(at.conversation)
-        head = f"{place}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
-        return "\n".join([head, *lines])
-
-    def _current_role(self, at: Address, sender: Sender) -> str:
-        return role_of(self._access_policy, at, sender)
 
 
 def _post_line(post: AgentPost, at: datetime, agent: str) -> PromptLine:

@@ -25,7 +25,7 @@ from gateway.tools.dispatch import (
 from gateway.tools.files import FileTools
 from gateway.tools.mcp.client import McpServers, McpServerState
 from gateway.tools.memory import MemoryTools, ReminderTools
-from gateway.tools.platform import FileSender, MessagingTools, PlatformTools
+from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.shell import ShellTools
 from gateway.tools.web import WebTools
@@ -137,7 +137,7 @@ def built_in_specs() -> list[ToolSpec]:
     """Return the specifications of all tools that are no MCP server's."""
     return specs_of(
         *(RestTools, MessagingTools, SkillTools, MemoryTools, ReminderTools),
-        *(PlatformTools, RoomReader, FileSender, FileTools, ShellTools, WebTools),
+        *(PlatformTools, RoomReader, FileTools, ShellTools, WebTools),
     )
 
 

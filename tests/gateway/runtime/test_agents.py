@@ -23,6 +23,7 @@ from gateway.store import NewEntry, Store
 from gateway.stream import policies
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.media import MediaStore
+from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.preview import TurnPreviews
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
@@ -93,7 +94,15 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             redactor=Redactor(),
             mcp=McpServers({}, clock, tasks),
             shell=ShellTools(live, clock, files, skills, life.internal_intake),
-            platform=PlatformTools(store, clock, {}, life.places, rooms.message_finder),
+            platform=PlatformTools(
+                store=store,
+                clock=clock,
+                channels={},
+                places=life.places,
+                rooms=rooms,
+                files=files,
+                outfiles=OutgoingFiles(store),
+            ),
             families={"itself": [skills], "rooms": [rooms]},
         )
         yield (

@@ -43,7 +43,7 @@ from gateway.store import NewEntry, Store
 from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from gateway.tools.dispatch import ToolDispatcher
-from gateway.tools.platform import ConversationLocks, FileSender, MessagingTools, PlatformTools
+from gateway.tools.platform import ConversationLocks, MessagingTools, PlatformTools
 from gateway.tools.read_room import AttachmentDescriber, RoomReader
 from tests.gateway.tools.files_kit import agent_files
 from tests.kits.store import NOW, Fate, turn
@@ -290,11 +290,18 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         room_reader = RoomReader(
             reader=store, places=places, bindings=bindings, access_policy=WHO, channels=channels, redactor=Redactor()
         )
-        rooms = PlatformTools(store, clock, channels, places, room_reader.message_finder)
-        rooms.messaging["reverie"] = acting
         own_files = agent_files(tmp / "files")
-        sender = FileSender(store=store, clock=clock, channels=channels, files=own_files, outfiles=files)
-        tools = tools_of(rooms, room_reader, sender)
+        rooms = PlatformTools(
+            store=store,
+            clock=clock,
+            channels=channels,
+            places=places,
+            rooms=room_reader,
+            files=own_files,
+            outfiles=files,
+        )
+        rooms.messaging["reverie"] = acting
+        tools = tools_of(rooms, room_reader)
         await outbox.recover()
         outbox.set_link_up(NAME, up=True)
         yield Stagehands(store, clock, played, outbox, tools, dispatcher(tools), own_files.directory("reverie"), tasks)
