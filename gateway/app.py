@@ -78,7 +78,7 @@ from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.place_names import PlaceTitles
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.routing import Bindings, CommandPrefixes, make_names_lookup
+from gateway.stream.routing import Bindings, CommandPrefixes
 from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
@@ -232,13 +232,7 @@ class _Gateway:
         live = model_services.live
         live.add_secret_listener(redactor.add_secrets)
         self.turn_tracker = TurnTracker()
-        self.titles = PlaceTitles(
-            store,
-            names=make_names_lookup(self.channels),
-            platform=self._platform,
-            is_channel=self.channels.__contains__,
-            redactor=redactor,
-        )
+        self.titles = PlaceTitles(store, redactor, self.channels)
         self.people = self._build_people(live)
         access_policy = self.people.policy
         self.overrides = AttentionOverrideStore(store)
@@ -329,10 +323,6 @@ class _Gateway:
 
         self.agents.end_blocked_turns()
         self.tasks.create_task(end())
-
-    def _platform(self, name: ChannelName) -> str:
-        channel = self.channels.get(name)
-        return channel.capabilities.platform if channel is not None else name.partition(".")[0].capitalize()
 
     def _build_people(self, live: LiveSettings) -> AccessService:
         return AccessService(

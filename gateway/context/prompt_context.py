@@ -86,7 +86,7 @@ class ChannelCards:
         titles: PlaceTitles | None = None,
     ) -> None:
         """`titles`: titles of places. None: as the log has them."""
-        self._titles = titles or PlaceTitles(store, platform=self._platform, redactor=redactor)
+        self._titles = titles or PlaceTitles(store, redactor)
         self._store = store
         self._clock = clock
         self._capabilities = capabilities
@@ -137,9 +137,6 @@ class ChannelCards:
             topic=await self._find_topic(place.conversation) if topic is None else topic,
             people=() if peer_name is not None else await self._find_notable_people(place.conversation),
         )
-
-    def _platform(self, name: ChannelName) -> str:
-        return self._capabilities.get(name, UNKNOWN_PLATFORM).platform
 
     async def _find_topic(self, conversation: ConversationId) -> str:
         changed = await self._store.last_topic_change(conversation)

@@ -70,7 +70,7 @@ from gateway.stream.attention import (
 )
 from gateway.stream.inbox import ReadyConversation
 from gateway.stream.place_names import PlaceTitles
-from gateway.stream.routing import Bindings, CommandPrefixes, make_names_lookup, make_private_address_lookup
+from gateway.stream.routing import Bindings, CommandPrefixes, make_private_address_lookup
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import ToolList
 
@@ -481,9 +481,7 @@ class ChannelIntakes(Mapping[ChannelName, Intake]):
 
     def __init__(self, services: IntakeServices, callbacks: IntakeCallbacks) -> None:
         self._services, self._callbacks, self._rules = services, callbacks, _build_rules(services)
-        self._titles = services.titles or PlaceTitles(
-            services.store, names=make_names_lookup(services.channels), redactor=services.redactor
-        )
+        self._titles = services.titles or PlaceTitles(services.store, services.redactor, services.channels)
         self._intakes: dict[ChannelName, Intake] = {}
 
     def __getitem__(self, name: ChannelName) -> Intake:

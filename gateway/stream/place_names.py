@@ -6,11 +6,12 @@ known after a restart. All of it is untrusted: it is cleaned, bounded and put on
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Final, Literal, TypeVar
 
+from channels.base import Channel, HasPlaceNames
 from channels.text import single_line
 from gateway.access.approval_texts import inline_code
 from gateway.core.clock import new_id
@@ -62,25 +63,27 @@ class PlaceTitles:
     def __init__(
         self,
         reader: StoreReader,
-        *,
-        names: Callable[[Address], PlaceNames | None] = lambda _: None,
-        platform: Callable[[ChannelName], str] = lambda name: name.partition(".")[0].capitalize(),
-        is_channel: Callable[[ChannelName], bool] = lambda _: True,
         redactor: Redactor,
+        channels: Mapping[ChannelName, Channel] | None = None,
     ) -> None:
-        """`names`: a channel's names of a place, not cleaned. `redactor` is applied to each name before it is shown.
-
-        `is_channel`: whether a channel of that name exists.
-        """
-        self._is_channel = is_channel
-        self._reader, self._names, self._platform = reader, names, platform
-        self._redactor = redactor
+        """`redactor` is applied to each name before it is shown. `channels` None: any may exist, but none has names."""
+        self._reader, self._redactor = reader, redactor
+        self._channels: Mapping[ChannelName, Channel] = {} if channels is None else channels
+        self._accepts_all = channels is None
         self._known: OrderedDict[ConversationId, PlaceNames] = OrderedDict()
         """Names from the log."""
         self._cleaned_cache: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = OrderedDict()
         """Last names from a channel, raw and cleaned: most often they are unchanged."""
         self._settled: OrderedDict[ConversationId, tuple[PlaceNames | None, str]] = OrderedDict()
         """Last names from a channel, and sender of a direct chat, that brought nothing new to the log."""
+
+    def _raw_names(self, at: Address) -> PlaceNames | None:
+        """Return the names of a place as its channel knows them, not cleaned."""
+        channel: object = self._channels.get(at.channel)
+        return channel.place_names(at) if isinstance(channel, HasPlaceNames) else None
+
+    def _is_channel(self, name: ChannelName) -> bool:
+        return self._accepts_all or name in self._channels
 
     async def load_recent(self) -> None:
         """Load the places that were named last."""
@@ -115,7 +118,7 @@ class PlaceTitles:
         if is_inner(conversation):
             return None
         whom = event.sender.name if isinstance(event, Message) and event.kind == "direct" else ""
-        source = (self._names(at), whom)
+        source = (self._raw_names(at), whom)
         if self._settled.get(conversation) == source:
             return None
         current = self._clean_names(at, source[0])
@@ -146,7 +149,7 @@ class PlaceTitles:
         if known is None and at.thread is not None:
             room = self._known.get(replace(at, thread=None).conversation, _NO_NAMES)
             known = replace(room, thread=None)
-        names = _merge_names(known or _NO_NAMES, self._clean_names(at, self._names(at)))
+        names = _merge_names(known or _NO_NAMES, self._clean_names(at, self._raw_names(at)))
         values = {one.name: getattr(names, one.name) for one in fields(names)}
         return PlaceNames(**{key: value and self._redactor(value) for key, value in values.items()})
 
@@ -247,7 +250,8 @@ class PlaceTitles:
         return known and (at.thread is None or bool(self.thread_title(at)))
 
     def _format_untitled(self, at: Address) -> str:
-        platform = self._platform(at.channel)
+        channel = self._channels.get(at.channel)
+        platform = at.channel.partition(".")[0].capitalize() if channel is None else channel.capabilities.platform
         match platform.lower():
             case "telegram":
                 return "a Telegram group" if at.room.startswith("-") else "a Telegram chat"

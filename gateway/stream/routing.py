@@ -17,10 +17,10 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from agent.signals import ArrivalPolicy
-from channels.base import CanDirectMessage, Channel, HasAudience, HasPlaceNames, HasSpaces
+from channels.base import CanDirectMessage, Channel, HasAudience, HasSpaces
 from gateway.access.channel_lookup import ChannelLookup
 from gateway.config.reload import LiveSettings
-from gateway.core.events import Address, ChannelName, ConversationId, Message, PlaceNames, RoomId, Sender
+from gateway.core.events import Address, ChannelName, ConversationId, Message, RoomId, Sender
 from gateway.core.facts import MESSAGE_KINDS, AudienceReported, NoteWritten, Seq, is_inner
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility, is_shared_scope, is_trusted, space_scope
@@ -130,7 +130,7 @@ class PrivacyCache:
         `space_of`: the space that a room belongs to; None: none, or unknown. `titles`: titles of places; None: those in
         the log.
         """
-        self.titles = titles or PlaceTitles(reader, redactor=Redactor())
+        self.titles = titles or PlaceTitles(reader, Redactor())
         self._reader = reader
         self._bindings = bindings
         self._platform_scope = platform_scope
@@ -260,17 +260,6 @@ class CommandPrefixes(Mapping[ChannelName, str]):
 
     def __len__(self) -> int:
         return len(self._channels)
-
-
-def make_names_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], PlaceNames | None]:
-    """Return a function that asks a place's channel for its names."""
-    able = ChannelLookup[HasPlaceNames](channels, lambda one: one if isinstance(one, HasPlaceNames) else None)
-
-    def names(at: Address) -> PlaceNames | None:
-        channel = able.get(at.channel)
-        return None if channel is None else channel.place_names(at)
-
-    return names
 
 
 def make_private_address_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Address, Sender], Address]:

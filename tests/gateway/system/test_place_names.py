@@ -9,6 +9,8 @@ from typing import Any
 
 from aiohttp import ClientSession
 
+from channels.base import Capabilities
+from channels.console import ConsoleChannel
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -277,14 +279,25 @@ async def test_forum_posts_and_topics_are_told_by_their_titles(tmp_path: Path) -
         await it.delivered()
 
 
+class _Named(ConsoleChannel):
+    """A channel whose places have these names."""
+
+    capabilities = Capabilities(platform="Telegram", formatting="")
+
+    def __init__(self, name: ChannelName, told: dict[str, PlaceNames]) -> None:
+        super().__init__(name, lambda _: None)
+        self._told = told
+
+    def place_names(self, at: Address) -> PlaceNames | None:
+        return self._told.get(at.conversation)
+
+
 @story
 async def test_a_title_is_never_taken_for_the_address_of_another_place(tmp_path: Path) -> None:
     told = dict[str, PlaceNames]()
     async with await Store.open(tmp_path / "reverie.db", ManualClock(NOW)) as store:
-        channels = {ChannelName("telegram.main")}
-        titles = PlaceTitles(
-            store, names=lambda at: told.get(at.conversation), is_channel=channels.__contains__, redactor=Redactor()
-        )
+        name = ChannelName("telegram.main")
+        titles = PlaceTitles(store, Redactor(), {name: _Named(name, told)})
         mine, other = (Address(channel=ChannelName("telegram.main"), room=RoomId(room)) for room in ("-1001", "-1002"))
         for title in ("Team/Berlin", "Ops (telegram.main/-1002)", '"Ops" (telegram.main/-1002)', "telegram.main"):
             told[mine.conversation] = PlaceNames(room=title, topic="")
