@@ -242,6 +242,7 @@ class _Gateway:
         live.add_change_listener(lambda new: self._apply_settings(new, bindings))
         self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor)
         self.llm_stats = LlmStats([agent.id for agent in settings.agents], model_services.workspaces.counts.by_path)
+        store.subscribe(self.llm_stats.on_appended, TurnRecord)
         self.media = MediaStore(live, store.path.parent / "media", self.channels, clock)
         self.inbox = ConversationInbox(clock, live, self._on_arrival)
         self.background_services = self._build_background(access_policy, bindings)
@@ -609,7 +610,6 @@ class _Gateway:
             limits=self.people.limits,
             states=states,
             chosen=chosen,
-            on_answered=self.llm_stats.count_request,
             on_compacted=self.llm_stats.count_compaction,
         )
 

@@ -85,6 +85,13 @@ class LlmStats:
             (agent, outcome): Histogram(COMPACTION_S) for agent in agents for outcome in TIMED_OUTCOMES
         }
 
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Count the requests of the turns among the new entries."""
+        for entry in entries:
+            if isinstance(entry.fact, TurnRecord):
+                for account in entry.fact.accounts:
+                    self.count_request(entry.fact.agent, account)
+
     def count_request(self, agent: str, account: RequestUsage) -> None:
         """Count a model request that was answered, with its usage and cost."""
         labels = RequestLabels(agent, account.provider, account.model)

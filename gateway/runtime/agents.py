@@ -32,7 +32,7 @@ from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
 from gateway.context.services import BackgroundServices
 from gateway.core.clock import Clock
 from gateway.core.control_messages import ControlResponse, DmnRequest, DmnStatus
-from gateway.core.events import Address, Alarm, ChannelName, ConversationId, PresenceLevel, RequestUsage
+from gateway.core.events import Address, Alarm, ChannelName, ConversationId, PresenceLevel
 from gateway.core.facts import (
     LOW,
     URGENT,
@@ -123,7 +123,6 @@ class Agent(AgentLoop):
             previews=agents.previews,
             digests=self._digests,
             tracker=agents.tracker,
-            on_answered=agents.on_answered,
         )
         agent_model = agents.models.agent_model(config.id, model or config.model)
         agents.models.pool.hold(agent_model)
@@ -296,9 +295,7 @@ class Agent(AgentLoop):
     async def dream(self, handle: TurnHandle) -> TurnResult:
         async with self._agents.room_locks.lock_for(self.policy.inner):
             with self._hold_context() as context:
-                return await run_dream(
-                    context, Address.parse(self.policy.inner), handle, on_answered=self._agents.on_answered
-                )
+                return await run_dream(context, Address.parse(self.policy.inner), handle)
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         return await self._turns.give_up(self.context, conversation, reason, autonomous=autonomous)
@@ -364,13 +361,12 @@ class Agents:
         limits: UsageLimiter | None,
         states: Mapping[str, DmnState],
         chosen: Mapping[str, str],
-        on_answered: Callable[[str, RequestUsage], None],
         on_compacted: Callable[[str, CompactionOutcome, float | None], None],
     ) -> None:
         """`states`: by agent, the state of its DMN from the last run; `chosen`: see `load_chosen_models`.
 
-        `limits`: budgets of people; None: there are none. `on_answered` is called with the agent and each model
-        request, `on_compacted` as `LlmStats.count_compaction`.
+        `limits`: budgets of people; None: there are none. `on_compacted` is called as
+        `LlmStats.count_compaction`.
         """
         self.store = store
         self.clock = clock
@@ -389,7 +385,6 @@ class Agents:
         self.previews = previews
         self.tracker = tracker
         self.limits = limits
-        self.on_answered = on_answered
         self.on_compacted = on_compacted
         self.room_locks = ConversationLocks()
         self.by_id = {

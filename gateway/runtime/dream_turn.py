@@ -1,13 +1,11 @@
 """Dream turns: a dream run as a turn of the inner conversation. Its record holds its costs and no text."""
 
-from collections.abc import Callable
-
 from agent.brief import PromptInput, TurnOutcome, TurnProgress
 from agent.models.base import ModelRequest
 from agent.turn_context import TurnHost
 from gateway.context.dream import DreamResult
 from gateway.core.clock import new_id
-from gateway.core.events import Address, EventId, RequestUsage, TaskFinished
+from gateway.core.events import Address, EventId, TaskFinished
 from gateway.core.facts import Seq, TurnId, TurnRecord
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
@@ -28,13 +26,8 @@ class _DreamHost(TurnHost):
         return self._context.agent.reserve(self._place.conversation, cost_usd)
 
 
-async def run_dream(
-    context: AgentContext, place: Address, handle: TurnHandle, *, on_answered: Callable[[str, RequestUsage], None]
-) -> TurnResult:
-    """Run a dream. Interrupted, it has changed nothing or everything: see `Dreamer.dream`.
-
-    `on_answered` is called with the agent and each model request.
-    """
+async def run_dream(context: AgentContext, place: Address, handle: TurnHandle) -> TurnResult:
+    """Run a dream. Interrupted, it has changed nothing or everything: see `Dreamer.dream`."""
     agent, turn = context.agent.id, TurnId(new_id(context.clock.now()))
     prompt_context = await context.prompt_context.build(place, NO_UNREAD, ())
     prompt_input = PromptInput(
@@ -61,10 +54,8 @@ async def run_dream(
                 progress=progress,
             )
     except TurnInterrupted:
-        return await _record_interrupted(context, turn, place, progress.current, on_answered)
+        return await _record_interrupted(context, turn, place, progress.current)
     await _record(context, turn, place, result)
-    for account in result.accounts:
-        on_answered(agent, account)
     return TurnResult(
         has_failed=result.outcome == "failed",
         has_yielded=True,
@@ -78,7 +69,6 @@ async def _record_interrupted(
     turn: TurnId,
     place: Address,
     done: TurnOutcome,
-    on_answered: Callable[[str, RequestUsage], None],
 ) -> TurnResult:
     """Record the costs of an interrupted dream.
 
@@ -94,8 +84,6 @@ async def _record_interrupted(
             model=done.model,
         )
         await _record(context, turn, place, spent)
-        for account in done.accounts:
-            on_answered(context.agent.id, account)
     cost_usd = sum(account.cost_usd or 0.0 for account in done.accounts)
     return TurnResult(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
 

@@ -10,7 +10,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
@@ -43,7 +43,7 @@ from gateway.context.requesters import (
     was_written_by_member,
 )
 from gateway.core.clock import new_id
-from gateway.core.events import Address, Alarm, ConversationId, Message, Post, PostKey, RequestUsage, Sender
+from gateway.core.events import Address, Alarm, ConversationId, Message, Post, PostKey, Sender
 from gateway.core.facts import AMBIENT, FoldDecision, PostQueued, Seq, TurnCause, TurnId, TurnRecord, is_inner
 from gateway.core.logging import log_context
 from gateway.core.tool import ToolContext, TurnTrust
@@ -94,15 +94,12 @@ class TurnRunner:
         previews: TurnPreviews,
         digests: DigestBuilder,
         tracker: TurnTracker,
-        on_answered: Callable[[str, RequestUsage], None],
     ) -> None:
-        """`on_answered` is called with the agent and each model request."""
         self._previews = previews
         self._digests = digests
         self._tracker = tracker
         self._last_digest: Digest | None = None
         """The newest digest, for the record if its turn fails."""
-        self._on_answered = on_answered
 
     async def run(
         self,
@@ -202,7 +199,6 @@ class TurnRunner:
 
     async def _record(self, turn: "Turn", outcome: TurnOutcome) -> None:
         """Record the outcome, if there is any."""
-        self._count_requests(turn.context.agent.id, outcome)
         stopped, history = bool(turn.handle.stop_reason), turn.context.history
         if turn.input.digest is not None and outcome.outcome == "interrupted":
             turn.input.leave_pending()
@@ -252,13 +248,8 @@ class TurnRunner:
         finally:  # the requests so far are paid for, also if this was cut off
             context.history.forget(conversation)
             outcome = work.with_preparation_cost(TurnOutcome(outcome="silent", reason=COMPACTION_REASON))
-            self._count_requests(context.agent.id, outcome)
             if outcome.requests:
                 await run_to_completion(write_record(recorded, outcome))
-
-    def _count_requests(self, agent: str, outcome: TurnOutcome) -> None:
-        for account in outcome.accounts:
-            self._on_answered(agent, account)
 
 
 class Turn(TurnHost):

@@ -273,7 +273,7 @@ class Desk:
     before: Callable[[], Awaitable[None]] | None = None
     """Happens while a turn is prepared."""
     after: Callable[[], None] | None = None
-    """Happens once the model has answered, before that is written down."""
+    """Happens once the answer is written down, before the turn goes on."""
     said: int = 0
     outlook: CacheForecast = WARM
     compacts: bool = False
@@ -299,8 +299,8 @@ class Desk:
             previews=TurnPreviews(self.store, self.clock, {}, LooseTasks(), redactor=Redactor()),
             digests=Digests(self),
             tracker=TurnTracker(),
-            on_answered=lambda _agent, _account: self.after() if self.after is not None else None,
         )
+        self.store.subscribe(lambda _: self.after() if self.after is not None else None, TurnRecord)
 
     @property
     def context(self) -> ContextOptimizationConfig:

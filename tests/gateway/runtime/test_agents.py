@@ -125,7 +125,6 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 limits=None,
                 states={},
                 chosen={},
-                on_answered=lambda *_: None,
                 on_compacted=lambda *_: None,
             ),
             store,

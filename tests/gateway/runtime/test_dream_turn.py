@@ -25,7 +25,7 @@ async def dream(kit: Papers, model: Model, handle: TurnHandle | None = None) -> 
     context.services.dreamer = kit.dreaming
     memory_chars = context.live.settings.dmn.model_copy(update={"memory_chars": 100})
     context.live._settings = context.live.settings.model_copy(update={"dmn": memory_chars})
-    return await run_dream(context, OWN, handle or TurnHandle(), on_answered=lambda *_: None)
+    return await run_dream(context, OWN, handle or TurnHandle())
 
 
 class NoGuidance(TurnGuidance):
