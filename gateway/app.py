@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from agent.models.base import Model
 from agent.signals import DmnState
@@ -22,7 +22,7 @@ from gateway.context.conversation import ConversationReader
 from gateway.context.dream import DreamNote, render_pending_notes
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
-from gateway.context.services import BackgroundServices, ServiceCallbacks
+from gateway.context.services import BackgroundServices
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import (
     ContextRequest,
@@ -34,8 +34,9 @@ from gateway.core.control_messages import (
     StopTurnRequest,
 )
 from gateway.core.control_socket import serve_control
-from gateway.core.events import Address, Alarm, ChannelName, Notification, PresenceLevel, Sender
+from gateway.core.events import Address, ChannelName, Notification, Sender
 from gateway.core.facts import (
+    NOTIFICATION_CLASSES,
     OPERATOR_CHANNEL,
     ApprovalEnded,
     ApprovalRequested,
@@ -52,7 +53,7 @@ from gateway.core.logging import set_title_lookup
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ingest.factory import ChannelUnavailable, check_adapters, make_channel
-from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
+from gateway.ingest.intake import ChannelIntakes, IntakeServices
 from gateway.ops.actions import OperatorActions
 from gateway.ops.api import ApiRouter
 from gateway.ops.api_views import ApiBackend
@@ -71,7 +72,7 @@ from gateway.store import LogEntry, PendingReminder, Store, StoreClosed, StoreOu
 from gateway.stream import policies
 from gateway.stream.access_service import AccessService
 from gateway.stream.attention import AttentionOverrideStore
-from gateway.stream.inbox import ConversationInbox, ReadyConversation
+from gateway.stream.inbox import ConversationInbox
 from gateway.stream.media import MediaStore
 from gateway.stream.operator import OperatorChannel
 from gateway.stream.outbox import Outbox, OutgoingFiles
@@ -244,11 +245,12 @@ class _Gateway:
         self.llm_stats = LlmStats([agent.id for agent in settings.agents], model_services.workspaces.counts.by_path)
         store.subscribe(self.llm_stats.on_appended, TurnRecord)
         self.media = MediaStore(live, store.path.parent / "media", self.channels, clock)
-        self.inbox = ConversationInbox(clock, live, self._on_arrival)
+        self.inbox = ConversationInbox(clock, live)
+        store.subscribe(self.inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
         self.background_services = self._build_background(access_policy, bindings)
         files = self.outgoing_files = OutgoingFiles(store)
         self.outbox = self._build_outbox(files)
-        self.room_membership = RoomMembership(self.channels, tasks, self.outbox.wait_until_sent)
+        self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy)
         self.tool_registry = self._build_tool_registry(access_policy, bindings, files)
         self.agents = self._build_agents(access_policy, bindings, states, chosen or {})
         self.rewinder = Rewinder(
@@ -331,8 +333,6 @@ class _Gateway:
             self.store,
             self.clock,
             self.channels,
-            join=lambda at: self.room_membership.accept_invite(at),  # noqa: PLW0108 - it is built later
-            leave=lambda at: self.room_membership.start("leave", at, _log_refusal(at)),
             tasks=self.tasks,
             title=self.titles.room_title,
             with_titles=self.titles.add_titles,
@@ -346,9 +346,6 @@ class _Gateway:
             access_policy=access_policy,
             attention_policy=self.attention_policy,
             bindings=bindings,
-            callbacks=ServiceCallbacks(
-                on_arrival=self.inbox.add, on_alarm=self._on_alarm, on_presence=self._on_presence
-            ),
             channels=self.channels,
             propose=self._propose_notes,
             redactor=self.redactor,
@@ -381,8 +378,7 @@ class _Gateway:
             self.clock,
             self.tasks,
             files=files,
-            judge=self.background_services.internal_intake.judge,
-            arrived=self.inbox.add,
+            internal=self.background_services.internal_intake,
             redactor=self.redactor,
         )
 
@@ -419,7 +415,7 @@ class _Gateway:
             came=on_added,
             went=on_removed,
             failed=on_failed,
-            adapted=lambda name: self.room_membership.rejoin(self.people.roster.approved_rooms(name)),
+            adapted=self.room_membership.rejoin,
         )
 
     def _build_tool_registry(
@@ -480,7 +476,7 @@ class _Gateway:
 
     def _build_ops_service(self, settings: Settings) -> OpsService:
         agent_stats = AgentStats(lambda: self.agents.dmn_status)
-        self.store.subscribe(agent_stats.on_appended, Judgement, TurnRecord, *get_args(Notification))
+        self.store.subscribe(agent_stats.on_appended, Judgement, TurnRecord, *NOTIFICATION_CLASSES)
         backend = ApiBackend(
             self.store,
             self.clock,
@@ -526,20 +522,14 @@ class _Gateway:
             limits=self.people.limits,
             notify_owners=self.people.owner_notifier.notify,
             level=lambda: self.background_services.presence.level,
+            places=self.background_services.places,
             attention_policy=self.attention_policy,
             handlers=command_registry.handlers,
             redactor=self.redactor,
             approvals=self.approvals,
             tools=self.agents.tool_list,
         )
-        callbacks = IntakeCallbacks(
-            on_ready=self.inbox.add,
-            on_link=self._on_link,
-            join=self.room_membership.accept_invite,
-            on_message=self.background_services.presence.record_message,
-            find_new_audience=self.background_services.places.find_new_audience,
-        )
-        return ChannelIntakes(intake_services, callbacks)
+        return ChannelIntakes(intake_services)
 
     def _build_command_services(self, bindings: Bindings) -> CommandServices:
         return CommandServices(
@@ -568,20 +558,6 @@ class _Gateway:
             await self.intakes[name](batch, cursor=cursor)
 
         return emit
-
-    def _on_link(self, name: ChannelName, up: bool) -> None:
-        self.outbox.set_link_up(name, up=up)
-        if up:
-            self.room_membership.rejoin(self.people.roster.approved_rooms(name))
-
-    def _on_arrival(self, arrival: ReadyConversation) -> None:
-        self.agents.notice(arrival)
-
-    def _on_alarm(self, alarm: Alarm) -> None:
-        self.agents.notice_alarm(alarm)
-
-    def _on_presence(self, level: PresenceLevel) -> None:
-        self.agents.set_presence(level)
 
     def _build_agents(
         self,
@@ -748,12 +724,3 @@ class _Gateway:
         if isinstance(order, ContextRequest):
             return await self.rewinder.handle_order(order)
         return await self.agents.handle_order(order)
-
-
-def _log_refusal(at: Address) -> Callable[[str], Awaitable[None]]:
-    """Return a callback that logs a refusal."""
-
-    async def on_refused(reason: str) -> None:
-        logger.warning("cannot leave %s: %s", at.conversation, reason)
-
-    return on_refused

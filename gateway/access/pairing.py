@@ -1,21 +1,18 @@
 """Pairing codes: generation, limits on wrong codes, approval and revocation, and the notices that follow.
 
-All but `generate_code` (the system's random source) and `AccessNotifier` is pure: times are arguments.
+All but `generate_code` (the system's random source) is pure: times are arguments.
 """
 
 import hashlib
 import secrets
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from gateway.access.policy import is_room_allowed
 from gateway.access.texts import CODE_ALPHABET, CODE_CHARS, format_person, format_room, hash_code
-from gateway.core.events import Address, DeliveryReport, Post, PostKey
+from gateway.core.events import Address, Post, PostKey
 from gateway.core.facts import CodeEnded, CodeIssued, PostQueued, RoleAssigned, RoomAccessChanged
-from gateway.core.identity import AccessPolicy
 from gateway.core.ratelimit import SlidingWindows
-from gateway.store import LogEntry
 from gateway.store.effects import EffectFact
 
 
@@ -176,53 +173,3 @@ def build_requester_notice(request: CodeIssued, text: str) -> EffectFact:
 
 def _notice_key(ended: str) -> PostKey:
     return PostKey(hashlib.sha256(f"letter:{ended}".encode()).hexdigest()[:26])
-
-
-_MAX_ROOMS_LEAVING: Final = 1_000
-
-
-class AccessNotifier:
-    """Joins and leaves rooms after durable access decisions, whoever made them.
-
-    Subscribes to `PostQueued`, `RoomAccessChanged` and `DeliveryReport`.
-    """
-
-    def __init__(
-        self,
-        policy: AccessPolicy,
-        join: Callable[[Address], None],
-        leave: Callable[[Address], None],
-    ) -> None:
-        """Each callable is called on the event loop, and returns at once. `join`, `leave`: of rooms on any channel.
-
-        `policy` must already reflect the appended facts: subscribe the roster before this one.
-        """
-        self._policy = policy
-        self._join = join
-        self._leave = leave
-        self._leaving: dict[PostKey, Address] = {}
-        """Rooms to leave once this post was delivered there."""
-
-    def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Join or leave the rooms of these entries."""
-        for entry in entries:
-            match entry.fact:
-                case RoomAccessChanged(open=True, room=room):
-                    self._join(room)
-                case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):
-                    self._leave_after_notice(room, entries)
-                case DeliveryReport(post=key) if key in self._leaving:
-                    self._leave(self._leaving.pop(key))
-                case _:
-                    pass
-
-    def _leave_after_notice(self, room: Address, entries: Sequence[LogEntry]) -> None:
-        """Leave the room at once, or once the notice that was appended with the change has been delivered."""
-        posts = [entry.fact.post for entry in entries if isinstance(entry.fact, PostQueued)]
-        last = next(
-            (post for post in reversed(posts) if (post.to.channel, post.to.room) == (room.channel, room.room)), None
-        )
-        if last is None or len(self._leaving) >= _MAX_ROOMS_LEAVING:
-            self._leave(room)
-        else:
-            self._leaving[last.key] = room

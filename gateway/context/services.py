@@ -1,7 +1,6 @@
 """Background services of all agents, wired: journal, memory, reminders, presence, recall and internal events."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from channels.base import Channel
@@ -14,30 +13,17 @@ from gateway.context.recall import AmbientRecall
 from gateway.context.reminders import ReminderService
 from gateway.context.search import RecallSearch
 from gateway.core.clock import Clock
-from gateway.core.events import Alarm, ChannelName, ConversationId, PresenceLevel
-from gateway.core.facts import AudienceReported
+from gateway.core.events import ChannelName, ConversationId, Message
+from gateway.core.facts import AudienceReported, Judgement
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.private_files import agent_directory
 from gateway.core.redaction import Redactor
 from gateway.store import Store
 from gateway.stream import attention, policies
-from gateway.stream.inbox import ReadyConversation
 from gateway.stream.internal import InternalIntake
 from gateway.stream.place_names import PlaceTitles
 from gateway.stream.presence import PresenceTracker, render_away_note
 from gateway.stream.routing import Bindings, PrivacyCache, make_scope_lookup, make_space_lookup
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceCallbacks:
-    """Functions called on the event loop when a service has news."""
-
-    on_arrival: Callable[[ReadyConversation], None]
-    """A conversation has unread entries."""
-    on_alarm: Callable[[Alarm], None]
-    """A reminder has fired, and is unread."""
-    on_presence: Callable[[PresenceLevel], None]
-    """The presence of people has changed."""
 
 
 class BackgroundServices:
@@ -52,7 +38,6 @@ class BackgroundServices:
         access_policy: AccessPolicy,
         attention_policy: attention.AttentionPolicy,
         bindings: Bindings,
-        callbacks: ServiceCallbacks,
         channels: Mapping[ChannelName, Channel] | None = None,
         propose: Callable[[str, Sequence[DreamNote]], Awaitable[None]] | None = None,
         redactor: Redactor,
@@ -64,7 +49,6 @@ class BackgroundServices:
         """
         self._store = store
         self._access = access_policy
-        self._callbacks = callbacks
         settings = live.settings
         self._live = live
         self._agents = [agent.id for agent in settings.agents]
@@ -77,17 +61,16 @@ class BackgroundServices:
             titles=titles,
         )
         store.subscribe(self.places.on_appended, AudienceReported)
-        self.presence = PresenceTracker(
-            policies.build_presence_policy(settings), clock, access_policy, callbacks.on_presence
-        )
+        self.presence = PresenceTracker(policies.build_presence_policy(settings), clock, access_policy)
+        store.subscribe(self.presence.on_judged, Judgement, Message)
         self.internal_intake = InternalIntake(
-            store, clock, attention_policy, bindings, arrived=callbacks.on_arrival, level=lambda: self.presence.level
+            store, clock, attention_policy, bindings, level=lambda: self.presence.level
         )
         self.journal_store = JournalStore(store, clock, self.agent_directory)
         self.memory = MemoryStore(store, clock, self.agent_directory)
         self.dreamer = Dreamer(store, self.journal_store, self.memory, propose)
         self.forgetter = NoteForgetter(store, clock, self.places, self.journal_store, self.memory, redactor=redactor)
-        self.reminders = ReminderService(store, clock, live=live, fire=self._fire_alarm)
+        self.reminders = ReminderService(store, clock, live=live, fire=self.internal_intake.submit)
         live.add_change_listener(lambda new: self.presence.update(policies.build_presence_policy(new)))
         self.evidence = EvidenceStore(store, clock, self.places)
         sources = (self.places, self.memory.read, self.journal_store.read_handwritten)
@@ -119,7 +102,3 @@ class BackgroundServices:
             return ""
         pending = [one for one in await self._store.pending_counts() if one.conversation != conversation]
         return render_away_note(absence, [one for one in pending if not await self.places.is_private(one.conversation)])
-
-    async def _fire_alarm(self, alarm: Alarm) -> None:
-        await self.internal_intake.submit(alarm)
-        self._callbacks.on_alarm(alarm)

@@ -5,7 +5,7 @@ from them (`gateway.store.projections`).
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, NewType
+from typing import Annotated, Final, Literal, NewType, get_args
 
 from pydantic import Field, TypeAdapter
 
@@ -793,6 +793,9 @@ Fact = (
     | LimitReached
     | AuditRecord
 )
+
+NOTIFICATION_CLASSES: Final[tuple[type[Notification], ...]] = get_args(Notification)
+"""All types of notifications, to subscribe to them."""
 
 FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
 """`dump_json` and `validate_json` are each other's inverse on every `Fact`."""

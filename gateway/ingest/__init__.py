@@ -1,9 +1,8 @@
 """Intake: the `emit` of every channel.
 
-- `intake`: judges each event, appends it with everything that follows from it, and announces it.
+- `intake`: judges each event, and appends it with everything that follows from it.
 - `factory`: makes the adapters.
 
 An event passes through `IntakePolicy.handle` (command, access, attention, loop guard, limits), then `Intake` appends a
-batch in one transaction, and only then calls back (`IntakeCallbacks`). A repeated event is found by its dedup key and
-is not announced again.
+batch in one transaction. Whoever acts on an event subscribes to the log, which finds a repeated event by its dedup key.
 """

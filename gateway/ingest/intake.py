@@ -1,7 +1,7 @@
 """Intake of events: each is judged, appended with its judgement, and passed on if due.
 
 `IntakePolicy` decides about the events of one channel: by access, as a command, by attention, by limits. `Intake` is
-the channel's `Emit`: it appends a batch in one transaction and calls back. `ChannelIntakes` builds both for every
+the channel's `Emit`: it appends a batch in one transaction. `ChannelIntakes` builds both for every
 channel from `IntakeServices`.
 """
 
@@ -43,7 +43,6 @@ from gateway.core.facts import (
     AMBIENT,
     MESSAGE_KINDS,
     CursorMoved,
-    Fact,
     Judgement,
     PartSendStarted,
     PostQueued,
@@ -51,7 +50,7 @@ from gateway.core.facts import (
     dedup_key,
     inner_conversation,
 )
-from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, person_key, role_of
+from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key
 from gateway.core.logging import log_context
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
@@ -68,9 +67,13 @@ from gateway.stream.attention import (
     count_exchanges,
     recount_exchanges,
 )
-from gateway.stream.inbox import ReadyConversation
 from gateway.stream.place_names import PlaceTitles
-from gateway.stream.routing import Bindings, CommandPrefixes, make_private_address_lookup
+from gateway.stream.routing import (
+    Bindings,
+    CommandPrefixes,
+    PrivacyCache,
+    make_private_address_lookup,
+)
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import ToolList
 
@@ -138,10 +141,6 @@ class IntakePolicy:
         if handled.judgement.fate == "refused" and handled.post is None and isinstance(event, Command):
             handled = replace(handled, post=rules.dispatcher.build_refusal_post(event))
         return event, handled, place
-
-    def find_role(self, message: Message) -> Role:
-        """Return the sender's role in the place of the message."""
-        return role_of(self._rules.access, message.at, message.sender)
 
     def forget_repeated(self, event: Notification) -> None:
         """Give back what the limits took for an event that the log had already."""
@@ -269,25 +268,6 @@ class IntakePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IntakeCallbacks:
-    """What follows from an event once it is durable; `find_new_audience` alone is asked before.
-
-    Each is called on the event loop, and returns at once.
-    """
-
-    on_ready: Callable[[ReadyConversation], None]
-    """Called with a conversation that has a due event."""
-    on_link: Callable[[ChannelName, bool], None]
-    """Called when posts to a channel can be tried (True), or have to wait."""
-    join: Callable[[Address], None]
-    """Called with a room to which the bot was invited by somebody who may."""
-    on_message: Callable[[Message, Role], None] = lambda _message, _role: None
-    """Called with each accepted message, and its sender's role."""
-    find_new_audience: Callable[[Message], Fact | None] = lambda _message: None
-    """Returns the audience fact to append with a message. None: nothing new."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _DecidedEvent:
     event: Notification
     handled: CommandResult
@@ -308,7 +288,7 @@ class Intake:
         clock: Clock,
         policy: IntakePolicy,
         stats: GatewayStats,
-        callbacks: IntakeCallbacks,
+        places: PrivacyCache | None,
         titles: PlaceTitles,
     ) -> None:
         """`policy` is this channel's own; the rest is shared by the intakes of all channels."""
@@ -318,13 +298,13 @@ class Intake:
         self._clock = clock
         self._policy = policy
         self._stats = stats
-        self._callbacks = callbacks
+        self._places = places
 
     async def __call__(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """Append a batch with the decisions about it, in one transaction. See `channels.base.Emit`.
 
         A command with an effect ends a transaction, because the events after it are decided by the new state; the
-        cursor moves in the last one. If cancelled, a running transaction is completed with its callbacks first: the
+        cursor moves in the last one. If cancelled, a running transaction is completed first: the
         platform repeats its events, and then they are not new.
         """
         decided, name_entries = list[_DecidedEvent](), list[NewEntry]()
@@ -357,7 +337,7 @@ class Intake:
     async def _write(
         self, decided: Sequence[_DecidedEvent], name_entries: Sequence[NewEntry], cursor: str | None = None
     ) -> None:
-        """Append one transaction and call back. At most the last event has an effect."""
+        """Append one transaction. At most the last event has an effect."""
         entries = [*name_entries, *(entry for one in decided for entry in one.entries)]
         if cursor is not None:
             entries.append(NewEntry(fact=CursorMoved(channel=self._channel, value=cursor), at=self._clock.now()))
@@ -378,7 +358,7 @@ class Intake:
         self._stats.count_events(self._channel, (one.event for one in fresh), self._clock.now())
         for one in fresh:
             with log_context(**_log_context(one.event)):
-                self._announce(one)
+                _log_event(one.event, one.handled.judgement)
 
     async def _decide(self, event: Notification) -> _DecidedEvent:
         """Decide about one event, and build its entries."""
@@ -387,7 +367,7 @@ class Intake:
         noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))
         entries = [noticed, NewEntry(fact=handled.judgement, at=now, conversation=place, cause=noticed)]
         if isinstance(event, Message) and handled.judgement.fate != "refused":
-            known = self._callbacks.find_new_audience(event)
+            known = self._places.find_new_audience(event) if self._places is not None else None
             entries += [NewEntry(fact=known, at=now, conversation=place, cause=noticed)] if known is not None else []
         if handled.effect is not None:
             entries += handled.effect.entries(noticed)
@@ -398,31 +378,14 @@ class Intake:
             entries.append(NewEntry(fact=queued, at=now, conversation=where, key=key, cause=noticed))
         return _DecidedEvent(event=event, handled=handled, conversation=place, entries=tuple(entries))
 
-    def _announce(self, one: _DecidedEvent) -> None:
-        """Call back for a durable event that is new."""
-        event, judged, place = one.event, one.handled.judgement, one.conversation
-        if isinstance(event, ConnectionChanged):
-            reason = f": {event.reason}" if event.reason else ""
-            logger.info("%s is %s%s", event.channel, "up" if event.up else "down", reason)
-            self._callbacks.on_link(event.channel, event.up or event.says)
-        if judged.fate == "refused":
-            logger.info("refused %s: %s", judged.type, judged.rule)
-            return
-        if isinstance(event, Message) and not event.history:
-            self._callbacks.on_message(event, self._policy.find_role(event))
-        if isinstance(event, MembershipChanged) and event.change == "invite":
-            self._callbacks.join(event.at)
-        elif place is not None and judged.fate == "due" and not isinstance(event, ReactionChanged):
-            self._callbacks.on_ready(
-                ReadyConversation(
-                    conversation=place,
-                    urgency=judged.urgency,
-                    type=judged.type,
-                    direct=_is_direct(event),
-                    is_room_talk=event.kind == "room",
-                    trusted=judged.role in ("owner", "admin"),
-                )
-            )
+
+def _log_event(event: Notification, judged: Judgement) -> None:
+    """Log a new event, as far as operators want to know of it."""
+    if isinstance(event, ConnectionChanged):
+        reason = f": {event.reason}" if event.reason else ""
+        logger.info("%s is %s%s", event.channel, "up" if event.up else "down", reason)
+    if judged.fate == "refused":
+        logger.info("refused %s: %s", judged.type, judged.rule)
 
 
 def _log_context(event: Notification) -> dict[str, str]:
@@ -430,14 +393,6 @@ def _log_context(event: Notification) -> dict[str, str]:
     if isinstance(event, ConnectionChanged):
         return {"channel": event.channel}
     return {} if event.at is None else {"conversation": event.at.conversation}
-
-
-def _is_direct(event: Notification) -> bool | None:
-    """Return whether it came in a direct chat. None: the event does not say."""
-    if isinstance(event, Message):
-        # The kind of a message in a direct chat is always `direct`.
-        return event.kind == "direct"
-    return getattr(event, "direct", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,6 +419,8 @@ class IntakeServices:
     """Limits on messages that start turns. None: there are none."""
     level: Callable[[], PresenceLevel] = lambda: "present"
     """Returns the current presence of people."""
+    places: PrivacyCache | None = None
+    """Knows who reads a place. None: what platforms say about that is not recorded."""
     attention_policy: attention.AttentionPolicy | None = None
     """Policy of attention. None: the configured one."""
     handlers: Mapping[str, CommandHandler] = field(default_factory=lambda: BASE_HANDLERS)
@@ -479,8 +436,8 @@ class IntakeServices:
 class ChannelIntakes(Mapping[ChannelName, Intake]):
     """Intakes by channel, made at the first look-up."""
 
-    def __init__(self, services: IntakeServices, callbacks: IntakeCallbacks) -> None:
-        self._services, self._callbacks, self._rules = services, callbacks, _build_rules(services)
+    def __init__(self, services: IntakeServices) -> None:
+        self._services, self._rules = services, _build_rules(services)
         self._titles = services.titles or PlaceTitles(services.store, services.redactor, services.channels)
         self._intakes: dict[ChannelName, Intake] = {}
 
@@ -496,7 +453,7 @@ class ChannelIntakes(Mapping[ChannelName, Intake]):
                 clock=services.clock,
                 policy=policy,
                 stats=services.stats,
-                callbacks=self._callbacks,
+                places=services.places,
                 titles=self._titles,
             )
         return self._intakes[name]

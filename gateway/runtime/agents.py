@@ -49,7 +49,7 @@ from gateway.runtime.loop import AgentLoop
 from gateway.runtime.models import AgentModel, ModelServices
 from gateway.runtime.turn import BLOCKED_REASON, TurnRunner, build_stop_record
 from gateway.runtime.turn_input import AgentContext, TurnGuidance, are_blocked
-from gateway.store import AppendResult, NewEntry, Store, StoreReader
+from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import policies
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
@@ -393,6 +393,9 @@ class Agents:
         }
         self._default_agent = next(iter(self.by_id.values()))
         self.live.add_listener(self)
+        inbox.listener = self
+        services.presence.listener = self
+        store.subscribe(self._on_alarms, Alarm)
 
     def prepare(self, new: Settings) -> Callable[[], None]:
         """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next DMN step on."""
@@ -505,10 +508,11 @@ class Agents:
             target, arrival.urgency, event_type=arrival.type, arrivals=arrivals, trusted=arrival.trusted
         )
 
-    def notice_alarm(self, alarm: Alarm) -> None:
+    def _on_alarms(self, entries: Sequence[LogEntry]) -> None:
         """Check for due turns now, because a reminder has fired."""
-        place = alarm.at.conversation if alarm.at is not None else inner_conversation(alarm.agent)
-        self.agent_for(place).tick()
+        for entry in entries:
+            if entry.conversation is not None:
+                self.agent_for(entry.conversation).tick()
 
     def end_blocked_turns(self) -> None:
         """End the turns whose requesters are all blocked by now. Returns at once."""

@@ -46,6 +46,7 @@ from gateway.store.types import (
     StoreUnreadable,
     TableDifference,
     UnreadEntries,
+    judged_events,
 )
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "TableDifference",
     "UnreadEntries",
     "WordUses",
+    "judged_events",
     "rebuild",
     "search_terms",
 ]

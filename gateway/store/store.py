@@ -382,7 +382,7 @@ class LogWriter:
         """Call the subscribers with the new entries of one append."""
         written = list_written(entries, results)
         for subscriber, fact_types in self.subscriptions:
-            wanted = [one for one in written if isinstance(one.fact, fact_types)] if fact_types else written
+            wanted = [one for one in written if type(one.fact) in fact_types] if fact_types else written
             if not wanted:
                 continue
             try:

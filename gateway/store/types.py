@@ -12,13 +12,13 @@ StoreError
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Self
 
 from gateway.core.events import ChannelName, ConversationId, Post, SenderId, Usage
-from gateway.core.facts import FACT, Fact, Seq
+from gateway.core.facts import FACT, Fact, Judgement, Seq
 from gateway.store.projections import NANO_PER_USD, usage_of
 
 
@@ -75,6 +75,15 @@ class LogEntry:
             cause=None if cause is None else Seq(int(str(cause))),
             fact=FACT.validate_json(str(body)),
         )
+
+
+def judged_events(entries: Iterable[LogEntry]) -> Iterator[tuple[Fact, LogEntry, Judgement]]:
+    """Yield the events of one append that were judged in it, each with the entry of its judgement, and that itself."""
+    events = dict[Seq, Fact]()
+    for entry in entries:
+        if isinstance(entry.fact, Judgement) and entry.cause in events:
+            yield events[entry.cause], entry, entry.fact
+        events[entry.seq] = entry.fact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

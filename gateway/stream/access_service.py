@@ -13,20 +13,18 @@ from gateway.access.greeting import Greeter
 from gateway.access.limits import UsageLimiter
 from gateway.access.linking import AccountLinker
 from gateway.access.owners import CommandMenuPublisher, OwnerNotifier
-from gateway.access.pairing import AccessNotifier
 from gateway.access.roster import ROSTER_FACTS, ChannelStyle, Roster
 from gateway.access.texts import render_request_for_owners
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName, Command, DeliveryReport, Message
+from gateway.core.events import Address, ChannelName, Command, Message
 from gateway.core.facts import (
     CodeIssued,
     IdentityLinked,
     LimitReached,
     PostQueued,
     RoleAssigned,
-    RoomAccessChanged,
     TurnRecord,
 )
 from gateway.core.identity import AccessPolicy
@@ -45,16 +43,11 @@ class AccessService:
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
         *,
-        join: Callable[[Address], None],
-        leave: Callable[[Address], None],
         tasks: asyncio.TaskGroup,
         title: Callable[[Address], str] = lambda _: "",
         with_titles: Callable[[str], str] = str,
     ) -> None:
-        """`join` and `leave` are called on the event loop, and return at once; not before `load`.
-
-        `title`: title of a room. Empty: unknown. `with_titles` inserts the titles of places into a text.
-        """
+        """`title`: title of a room. Empty: unknown. `with_titles` inserts the titles of places into a text."""
         self._store = store
         self.roster = Roster(store, clock)
         self.policy: AccessPolicy = replace(
@@ -91,8 +84,6 @@ class AccessService:
         store.subscribe(self.owner_notifier.on_appended, Message, Command)
         store.subscribe(self.owner_notifier.on_limits_reached, LimitReached)
         store.subscribe(self.limits.on_appended, TurnRecord, LimitReached, PostQueued, Message)
-        access_notifier = AccessNotifier(self.policy, join, leave)
-        store.subscribe(access_notifier.on_appended, PostQueued, RoomAccessChanged, DeliveryReport)
         store.subscribe(self._on_code_issued, CodeIssued)
         live.add_change_listener(self._apply_settings)
 

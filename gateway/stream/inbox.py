@@ -1,4 +1,4 @@
-"""Inbox: windows in which a conversation collects urgent messages before a turn is started.
+"""Inbox: what is due by the log, and windows in which a conversation collects urgent messages before a turn starts.
 
 One short window per conversation, so that a thought written in three lines is answered once. Unread events are in the
 store; this holds only the open windows.
@@ -7,14 +7,17 @@ store; this holds only the open windows.
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
-from gateway.core.events import ConversationId
+from gateway.core.events import Alarm, ConversationId, MembershipChanged, Message, ReactionChanged, TaskFinished
 from gateway.core.facts import URGENT
+from gateway.core.identity import ADMIN_ROLES
+from gateway.store import LogEntry
+from gateway.store.types import judged_events
 
 FLOOD_DECAY_S: Final = 10.0
 FLOOD_LINES: Final = 20.0
@@ -41,6 +44,32 @@ class ReadyConversation:
     """True if an owner or admin wrote it."""
 
 
+def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversation]:
+    """Yield the conversations in which an event of these entries is due. Reactions and invitations start no turn."""
+    for event, entry, judged in judged_events(entries):
+        if judged.fate != "due" or entry.conversation is None or isinstance(event, ReactionChanged):
+            continue
+        if isinstance(event, MembershipChanged) and event.change == "invite":
+            continue
+        direct: bool | None = getattr(event, "direct", None)
+        yield ReadyConversation(
+            conversation=entry.conversation,
+            urgency=judged.urgency,
+            type=judged.type,
+            direct=event.kind == "direct" if isinstance(event, Message) else direct,
+            handle_in_place=isinstance(event, Alarm | TaskFinished) and event.at is not None,
+            is_room_talk=event.kind == "room",
+            trusted=judged.role in ADMIN_ROLES,
+        )
+
+
+class ReadyListener(Protocol):
+    """Whoever starts turns: `gateway.runtime.agents.Agents`."""
+
+    def notice(self, arrival: ReadyConversation) -> None:
+        """Announce entries that are ready for attention. Returns at once."""
+
+
 class _FloodMeter:
     """Rate of talk in a room: exponentially decaying count of recent lines."""
 
@@ -56,18 +85,19 @@ class _FloodMeter:
 
 
 class ConversationInbox:
-    """Calls back when the window of a conversation ends."""
+    """Announces a conversation to its `listener` when its window ends, with the event that opened it."""
 
-    def __init__(self, clock: Clock, live: LiveSettings, notice: Callable[[ReadyConversation], None]) -> None:
-        """`notice` is called on the event loop, once per window with the event that opened it.
+    listener: ReadyListener
+    """To be set before the first event."""
 
-        For `attention.coalesce` seconds an urgent line waits for more, counted from the first, so that nobody can
-        delay the answer by writing on. 0: no wait. Talk in a flood waits for `FLOOD_WINDOW_S`, unless a message
-        to the agent comes in between: a raid costs one turn a minute, however fast the model is.
+    def __init__(self, clock: Clock, live: LiveSettings) -> None:
+        """For `attention.coalesce` seconds an urgent line waits for more, counted from the first; 0: no wait.
+
+        So nobody can delay the answer by writing on. Talk in a flood waits for `FLOOD_WINDOW_S`, unless a message to
+        the agent comes in between: a raid costs one turn a minute, however fast the model is.
         """
         self._clock = clock
         self._live = live
-        self._notice = notice
         self._windows: dict[ConversationId, tuple[float, asyncio.Task[None]]] = {}
         """End on the monotonic clock, and the task that waits for it."""
         self._trusted_windows: set[ConversationId] = set()
@@ -75,13 +105,18 @@ class ConversationInbox:
         self._flood_meters: OrderedDict[ConversationId, _FloodMeter] = OrderedDict()
         self._closed = False
 
+    def on_judged(self, entries: Sequence[LogEntry]) -> None:
+        """Add the conversations in which an event is due. Subscribes to `Judgement` and all notifications."""
+        for arrival in ready_conversations(entries):
+            self.add(arrival)
+
     def add(self, arrival: ReadyConversation) -> None:
-        """Open or shorten the window of a conversation with durable unread events; below urgent, call back at once."""
+        """Open or shorten the window of a conversation with durable unread events; below urgent, announce at once."""
         if self._closed:
             return  # the store has it: the next process finds it there
         place, wait_s = arrival.conversation, self._window_s(arrival)
         if arrival.urgency < URGENT or wait_s <= 0:
-            self._notice(arrival)
+            self.listener.notice(arrival)
             return
         if arrival.trusted:
             self._trusted_windows.add(place)
@@ -109,7 +144,7 @@ class ConversationInbox:
         return max(FLOOD_WINDOW_S, coalesce_s) if flood.add_line(now_s) else coalesce_s
 
     async def close(self) -> None:
-        """Close all windows without a call, and open none any more; the events stay unread in the store."""
+        """Close all windows without a word, and open none any more; the events stay unread in the store."""
         self._closed = True
         tasks = [task for _, task in self._windows.values()]
         for task in tasks:
@@ -123,4 +158,4 @@ class ConversationInbox:
         del self._windows[place]
         trusted = place in self._trusted_windows
         self._trusted_windows.discard(place)
-        self._notice(replace(arrival, trusted=trusted))
+        self.listener.notice(replace(arrival, trusted=trusted))

@@ -1,4 +1,4 @@
-"""Intake of events from inside the gateway: they are appended, judged, and passed to the inbox if due."""
+"""Intake of events from inside the gateway: they are judged and appended."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,6 @@ from gateway.core.events import Alarm, DeliveryReport, PresenceLevel, TaskFinish
 from gateway.core.facts import Judgement, dedup_key, inner_conversation
 from gateway.store import NewEntry, Store
 from gateway.stream import attention
-from gateway.stream.inbox import ReadyConversation
 from gateway.stream.routing import Bindings
 
 INTERNAL_DECISION = AccessDecision(allowed=True, role="guest", rule="from inside")
@@ -24,15 +23,13 @@ class InternalIntake:
         attention_policy: attention.AttentionPolicy,
         bindings: Bindings,
         *,
-        arrived: Callable[[ReadyConversation], None],
         level: Callable[[], PresenceLevel] = lambda: "present",
     ) -> None:
-        """`arrived` is called on the event loop with each due event, once it is durable. `level`: current presence."""
+        """`level`: current presence."""
         self._store = store
         self._clock = clock
         self._attention = attention_policy
         self._bindings = bindings
-        self._on_ready = arrived
         self._level = level
 
     async def submit(self, event: Alarm | TaskFinished) -> None:
@@ -46,14 +43,7 @@ class InternalIntake:
         place = event.at.conversation if event.at is not None else inner_conversation(event.agent)
         judged, now = self.judge(event), self._clock.now()
         noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))
-        written, _ = await self._store.append(
-            [noticed, NewEntry(fact=judged, at=now, conversation=place, cause=noticed)]
-        )
-        if written.is_new and judged.fate == "due":
-            own = event.at is not None
-            self._on_ready(
-                ReadyConversation(conversation=place, urgency=judged.urgency, type=judged.type, handle_in_place=own)
-            )
+        await self._store.append([noticed, NewEntry(fact=judged, at=now, conversation=place, cause=noticed)])
 
     def judge(self, event: Alarm | TaskFinished | DeliveryReport) -> Judgement:
         """Return the judgement of an event. The outbox appends that of a delivery together with it."""

@@ -41,6 +41,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,
     ChannelName,
+    ConnectionChanged,
     ConversationId,
     DeliveryReport,
     EventId,
@@ -49,12 +50,12 @@ from gateway.core.events import (
     PostKey,
     Receipt,
 )
-from gateway.core.facts import Fact, Judgement, PartSendEnded, PartSendStarted, PostQueued, dedup_key
+from gateway.core.facts import Fact, PartSendEnded, PartSendStarted, PostQueued, dedup_key
 from gateway.core.logging import log_context
 from gateway.core.private_files import read_private, replace_private
 from gateway.core.redaction import Redactor
 from gateway.store import LogEntry, NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
-from gateway.stream.inbox import ReadyConversation
+from gateway.stream.internal import InternalIntake
 from gateway.stream.uncertain_sends import build_uncertain_notice
 
 logger = logging.getLogger("reverie.outbox")
@@ -359,23 +360,20 @@ class Outbox:
         tasks: asyncio.TaskGroup,
         *,
         files: OutgoingFiles | None = None,
-        judge: Callable[[DeliveryReport], Judgement | None] = lambda _: None,
-        arrived: Callable[[ReadyConversation], None] = lambda _: None,
+        internal: InternalIntake | None = None,
         redactor: Redactor,
     ) -> None:
-        """`files`: None, if nobody else stores any.
+        """`files`: None, if nobody else stores any. `redactor` is applied to every outgoing text.
 
-        `judge` judges the report of a failed delivery of a turn's post (None: ignore it), which is recorded with it;
-        `arrived` is called if it is due. Reports of the gateway's own posts are not judged. `redactor` is applied to
-        every outgoing text.
+        `internal` judges the report of a failed delivery of a turn's post; reports of the gateway's own posts are not
+        judged. None: no report is.
         """
         self._store = store
         self._channels = channels
         self._clock = clock
         self._tasks = tasks
         self._files = files or OutgoingFiles(store)
-        self._judge = judge
-        self._on_ready = arrived
+        self._internal = internal
         self._redactor = redactor
         self._early: list[OutboxPost] | None = []
         """Posts queued before `recover` has taken over those of an earlier process. None: it has."""
@@ -393,6 +391,7 @@ class Outbox:
         """Sends that are under way."""
         self._stopping = False
         store.subscribe(self._on_queued, PostQueued)
+        store.subscribe(self._on_link, ConnectionChanged)
 
     async def recover(self) -> None:
         """Take over the posts of an earlier process. Call it once: nothing is delivered before."""
@@ -433,6 +432,11 @@ class Outbox:
                 self._early.append(item)
             else:
                 self._put(item)
+
+    def _on_link(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if isinstance(entry.fact, ConnectionChanged):
+                self.set_link_up(entry.fact.channel, up=entry.fact.up or entry.fact.says)
 
     def _put(self, item: OutboxPost) -> None:
         if self._stopping:
@@ -631,15 +635,12 @@ class Outbox:
         for fact in facts:
             key = dedup_key(fact) if isinstance(fact, DeliveryReport) else None
             entries.append(entry := NewEntry(fact=fact, at=now, conversation=place, key=key))
-            if isinstance(fact, DeliveryReport) and fact.state != "sent" and await self._is_from_turn(post):
-                judged = self._judge(fact)
-                if judged is not None:
-                    follow_ups.append(NewEntry(fact=judged, at=now, conversation=place, cause=entry))
-            if (
-                isinstance(fact, DeliveryReport)
-                and fact.state == "uncertain"
-                and (doubt := await self._build_uncertain_notice(post))
-            ):
+            if not isinstance(fact, DeliveryReport):
+                continue
+            if self._internal is not None and fact.state != "sent" and await self._is_from_turn(post):
+                judged = self._internal.judge(fact)
+                follow_ups.append(NewEntry(fact=judged, at=now, conversation=place, cause=entry))
+            if fact.state == "uncertain" and (doubt := await self._build_uncertain_notice(post)):
                 notices.add(doubt.key)
                 follow_ups.append(
                     NewEntry(
@@ -648,12 +649,9 @@ class Outbox:
                 )
         self._own_notices |= notices
         try:
-            written = await self._store.append([*entries, *follow_ups])
+            await self._store.append([*entries, *follow_ups])
         finally:
             self._own_notices -= notices
-        for one, entry in zip(written[len(entries) :], follow_ups, strict=True):
-            if isinstance(entry.fact, Judgement) and entry.fact.fate == "due" and one.is_new:
-                self._on_ready(ReadyConversation(conversation=place, urgency=entry.fact.urgency, type=entry.fact.type))
 
     async def _build_uncertain_notice(self, post: Post) -> Post | None:
         """Return the notice about an uncertain post, unless one waits there already."""

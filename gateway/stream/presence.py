@@ -11,18 +11,18 @@ changes of the level.
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
-from typing import Final
+from typing import Final, Protocol
 
 from channels.aio import with_timeout
 from gateway.core.clock import Clock
 from gateway.core.events import Message, PresenceLevel
 from gateway.core.identity import AccessPolicy, Role, has_administrator, role_of
 from gateway.core.text_safety import escape_frame
-from gateway.store import StoreReader
-from gateway.store.types import PendingCounts
+from gateway.store import LogEntry, StoreReader
+from gateway.store.types import PendingCounts, judged_events
 
 SMOOTHING_S: Final = 300.0
 """Time constant, in seconds, of the exponentially weighted mean of messages."""
@@ -226,21 +226,28 @@ RECHECK_S: Final = 600.0
 """Longest wait without looking at the clock: it may be set, and a machine may sleep."""
 
 
+class PresenceListener(Protocol):
+    """Whoever goes by the presence of people: `gateway.runtime.agents.Agents`."""
+
+    def set_presence(self, level: PresenceLevel) -> None:
+        """Take note of a new level. Returns at once."""
+
+
 class PresenceTracker:
     """Presence for all agents: they serve the same people."""
+
+    listener: PresenceListener | None = None
+    """Whoever is told each new level."""
 
     def __init__(
         self,
         policy: PresencePolicy,
         clock: Clock,
         access_policy: AccessPolicy,
-        changed: Callable[[PresenceLevel], None],
     ) -> None:
-        """`changed` is called on the event loop with each new level."""
         self._estimator = PresenceEstimator(policy)
         self._clock = clock
         self._policy = access_policy
-        self._on_changed = changed
         self._reported_level: PresenceLevel = "present"
         self._wake = asyncio.Event()
 
@@ -254,6 +261,12 @@ class PresenceTracker:
         self._estimator.policy = policy
         self._refresh()
         self._wake.set()
+
+    def on_judged(self, entries: Sequence[LogEntry]) -> None:
+        """Record accepted messages. Subscribes to `Judgement` and `Message`."""
+        for event, _, judged in judged_events(entries):
+            if isinstance(event, Message) and not event.history and judged.fate != "refused":
+                self.record_message(event, role_of(self._policy, event.at, event.sender))
 
     def record_message(self, message: Message, role: Role) -> None:
         """Record a message if it shows that people are present."""
@@ -320,4 +333,5 @@ class PresenceTracker:
         level = self.level
         if level != self._reported_level:
             self._reported_level = level
-            self._on_changed(level)
+            if self.listener is not None:
+                self.listener.set_presence(level)

@@ -2,12 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Literal
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal
 
 from channels.base import CanJoin, CanLeave, Channel, HasRooms, SendError
 from gateway.access.channel_lookup import ChannelLookup
-from gateway.core.events import Address, ChannelName, ConversationId
+from gateway.access.policy import is_room_allowed
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConnectionChanged,
+    ConversationId,
+    DeliveryReport,
+    MembershipChanged,
+    PostKey,
+)
+from gateway.core.facts import Judgement, PostQueued, RoomAccessChanged
+from gateway.core.identity import AccessPolicy
+from gateway.store import LogEntry, Store
+from gateway.store.types import judged_events
+from gateway.stream.outbox import Outbox
 
 logger = logging.getLogger("reverie.travels")
 
@@ -17,23 +31,73 @@ LEAVE_GRACE_S = 2.0
 FAILED_TEXT = "that did not work; the operator can look it up in the log"
 
 
+_MAX_ROOMS_LEAVING: Final = 1_000
+
+
+def accepted_invitations(entries: Iterable[LogEntry]) -> Iterator[Address]:
+    """Yield the rooms to which the bot was invited by somebody who may."""
+    for event, _, judged in judged_events(entries):
+        if isinstance(event, MembershipChanged) and event.change == "invite" and judged.fate != "refused":
+            yield event.at
+
+
 class RoomMembership:
-    """Membership in rooms of all channels."""
+    """Membership in rooms of all channels. It follows invitations, and decisions about who may be in which room."""
 
     def __init__(
         self,
+        store: Store,
         channels: Mapping[ChannelName, Channel],
         tasks: asyncio.TaskGroup,
-        wait_until_sent: Callable[[ConversationId, float], Awaitable[None]],
+        outbox: Outbox,
+        policy: AccessPolicy,
     ) -> None:
-        """`wait_until_sent(place, seconds)`: return once no post waits for that place, or after that many seconds."""
-        self._tasks, self._wait_until_sent = tasks, wait_until_sent
+        """`policy` must already reflect the appended facts: subscribe the roster before."""
+        self._tasks, self._outbox, self._policy = tasks, outbox, policy
         self._joinable = ChannelLookup[CanJoin](channels, lambda one: one if isinstance(one, CanJoin) else None)
         self._leavable = ChannelLookup[CanLeave](channels, lambda one: one if isinstance(one, CanLeave) else None)
         self._with_rooms = ChannelLookup[HasRooms](channels, lambda one: one if isinstance(one, HasRooms) else None)
         self._running: set[asyncio.Task[None]] = set()
         self._left: set[ConversationId] = set()
         """Rooms that this process was told to leave."""
+        self._leaving: dict[PostKey, Address] = {}
+        """Rooms to leave once this post was delivered there."""
+        store.subscribe(self._on_link, ConnectionChanged)
+        store.subscribe(self._on_invited, Judgement, MembershipChanged)
+        store.subscribe(self._on_access_changed, PostQueued, RoomAccessChanged, DeliveryReport)
+
+    def _on_link(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if isinstance(entry.fact, ConnectionChanged) and (entry.fact.up or entry.fact.says):
+                self.rejoin(entry.fact.channel)
+
+    def _on_invited(self, entries: Sequence[LogEntry]) -> None:
+        for at in accepted_invitations(entries):
+            self.accept_invite(at)
+
+    def _on_access_changed(self, entries: Sequence[LogEntry]) -> None:
+        """Join or leave the rooms of these entries, whoever decided it."""
+        for entry in entries:
+            match entry.fact:
+                case RoomAccessChanged(open=True, room=room):
+                    self.accept_invite(room)
+                case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):
+                    self._leave_after_notice(room, entries)
+                case DeliveryReport(post=key) if key in self._leaving:
+                    self.leave_closed(self._leaving.pop(key))
+                case _:
+                    pass
+
+    def _leave_after_notice(self, room: Address, entries: Sequence[LogEntry]) -> None:
+        """Leave the room at once, or once the notice that was appended with the change has been delivered."""
+        posts = [entry.fact.post for entry in entries if isinstance(entry.fact, PostQueued)]
+        last = next(
+            (post for post in reversed(posts) if (post.to.channel, post.to.room) == (room.channel, room.room)), None
+        )
+        if last is None or len(self._leaving) >= _MAX_ROOMS_LEAVING:
+            self.leave_closed(room)
+        else:
+            self._leaving[last.key] = room
 
     def can_join(self, channel: ChannelName) -> bool:
         """Return whether the bot can join rooms of that channel by itself."""
@@ -57,11 +121,18 @@ class RoomMembership:
         if self.can_join(at.channel):
             self._start_task(self._enter_invited(at))
 
-    def rejoin(self, places: Iterable[Address]) -> None:
-        """Join these rooms, except those that the bot was told to leave. Returns at once; a failure is logged."""
-        for at in places:
-            if not self.was_sent_out(at):
+    def rejoin(self, channel: ChannelName) -> None:
+        """Join the approved rooms of a channel, except those that the bot was told to leave.
+
+        Returns at once; a failure is logged.
+        """
+        for at in map(Address.parse, sorted(self._policy.roster_state().rooms)):
+            if at.channel == channel and not self.was_sent_out(at):
                 self.accept_invite(at)
+
+    def leave_closed(self, at: Address) -> None:
+        """Leave a room that is not open any more. Returns at once; a failure is logged."""
+        self.start("leave", at, _log_refusal(at))
 
     def start(self, way: RoomAction, at: Address, on_failure: Callable[[str], Awaitable[None]]) -> None:
         """Start to `enter` or `leave` a room; `on_failure` is called with the reason of a failure. Returns at once."""
@@ -89,7 +160,7 @@ class RoomMembership:
         if channel is None:
             return "rooms are not left there"
         self._left.add(at.conversation)
-        await self._wait_until_sent(at.conversation, LEAVE_GRACE_S)
+        await self._outbox.wait_until_sent(at.conversation, LEAVE_GRACE_S)
         if reason := await _explain_failure(channel.leave(at), f"leaving {at.conversation}"):
             self._left.discard(at.conversation)
         return reason
@@ -111,6 +182,15 @@ class RoomMembership:
         task = self._tasks.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+
+def _log_refusal(at: Address) -> Callable[[str], Awaitable[None]]:
+    """Return a callback that logs a refusal."""
+
+    async def on_refused(reason: str) -> None:
+        logger.warning("cannot leave %s: %s", at.conversation, reason)
+
+    return on_refused
 
 
 async def _explain_failure(act: Awaitable[None], doing: str) -> str:

@@ -12,7 +12,6 @@ from typing import Any, ParamSpec
 
 from gateway.access.greeting import Greeter, PairingNotice
 from gateway.access.linking import AccountLinker
-from gateway.access.pairing import AccessNotifier
 from gateway.access.policy import AccessDecision, decide
 from gateway.access.roster import ChannelStyle, Roster
 from gateway.commands.context import CommandCall, CommandContext, CommandReply
@@ -35,9 +34,13 @@ from gateway.core.events import (
 from gateway.core.facts import CodeEnded, Fact, PostQueued, address_of, dedup_key
 from gateway.core.identity import AccessPolicy
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store
 from gateway.store.effects import CommandEffect
+from gateway.stream.outbox import Outbox
+from gateway.stream.rooms import RoomMembership
 from tests.kits.rewind import Views, rewinds
+from tests.kits.tasks import LooseTasks
 
 P = ParamSpec("P")
 TG, DC, IRC = ChannelName("telegram.main"), ChannelName("discord.main"), ChannelName("irc.libera")
@@ -83,6 +86,21 @@ def alone(channel: ChannelName, sender: Sender) -> Address:
     return Address(channel=channel, room=RoomId(f"dm-{sender.id}"))
 
 
+class Moves(RoomMembership):
+    """Notes the rooms to enter and to leave."""
+
+    def __init__(self, town: "Town") -> None:
+        self._town, tasks = town, LooseTasks()
+        outbox = Outbox(town.store, {}, town.clock, tasks, redactor=Redactor())
+        super().__init__(town.store, {}, tasks, outbox, town.policy)
+
+    def accept_invite(self, at: Address) -> None:
+        self._town.joined.append(at)
+
+    def leave_closed(self, at: Address) -> None:
+        self._town.left.append(at)
+
+
 class Town:
     """A gateway without agents and without platforms."""
 
@@ -108,9 +126,8 @@ class Town:
             roster=self.roster, policy=self.policy, linking=self.linking, channel_names=self.manners, clock=clock
         )
         self.handlers = PeopleCommands(persons).handlers
-        letters = AccessNotifier(self.policy, self.joined.append, self.left.append)
         store.subscribe(self.roster.on_appended)
-        store.subscribe(letters.on_appended)
+        Moves(self)
         store.subscribe(self._on_code_ended, CodeEnded, PostQueued)
         self._ids = itertools.count(1)
         self.world = CommandContext(

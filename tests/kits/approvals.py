@@ -23,7 +23,7 @@ from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust, build_tool
 from gateway.core.tool_spec import ToolCall
-from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
+from gateway.ingest.intake import ChannelIntakes, IntakeServices
 from gateway.store import Store
 from gateway.stream import policies
 from gateway.stream.outbox import Outbox
@@ -120,8 +120,7 @@ class House:
             approvals=self.approvals,
             redactor=Redactor(),
         )
-        doors = IntakeCallbacks(on_ready=lambda _: None, on_link=self.outbox.set_link_up, join=lambda _: None)
-        self.intakes = ChannelIntakes(parts, doors)
+        self.intakes = ChannelIntakes(parts)
 
     async def __aenter__(self) -> Self:
         await self.outbox.recover()

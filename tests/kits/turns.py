@@ -20,7 +20,7 @@ from gateway.context.digest import Digest, DigestBuilder
 from gateway.context.history import HistoryStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
-from gateway.context.services import BackgroundServices, ServiceCallbacks
+from gateway.context.services import BackgroundServices
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -205,7 +205,6 @@ def context_of(  # noqa: PLR0917 - as an agent has them
         access_policy=WHO,
         attention_policy=policies.build_attention_policy(made),
         bindings=bindings,
-        callbacks=ServiceCallbacks(on_arrival=lambda _: None, on_alarm=lambda _: None, on_presence=lambda _: None),
         redactor=Redactor(),
     )
     history = history or HistoryStore(store, clock, media)

@@ -180,7 +180,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
 
     async with await Store.open(tmp / "log.db", clock) as store:
         outbox = Outbox(store, made, clock, tasks, redactor=Redactor())
-        travels = RoomMembership(made, tasks, outbox.wait_until_sent)
+        travels = RoomMembership(store, made, tasks, outbox, who)
         views, doors, later = Views(), ConversationLocks(), CommandFollowUp(store, clock)
         rooms = RoomCommands(
             reader=store, clock=clock, policy=who, bindings=bindings, channels=made, membership=travels, follow_up=later

@@ -97,7 +97,8 @@ async def test_a_room_is_left_and_entered_again_also_of_another_channel_and_in_a
         await it.done()
         assert it.travels.is_inside(GARDEN) is False
         assert it.travels.was_sent_out(GARDEN)
-        it.travels.rejoin([GARDEN])
+        it.opened.add(GARDEN.conversation)
+        it.travels.rejoin(GARDEN.channel)
         await it.done()
         assert it.travels.is_inside(GARDEN) is False, "told to stay out"
         assert await it.told("part", room="there/#garden") == "I am not in `there/#Garden`."

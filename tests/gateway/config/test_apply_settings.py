@@ -20,9 +20,11 @@ from gateway.core.facts import URGENT
 from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store import Store
 from gateway.stream.attention import SalienceDetector, SaliencePolicy
-from gateway.stream.inbox import ConversationInbox, ReadyConversation
+from gateway.stream.inbox import ReadyConversation
 from gateway.stream.presence import PresencePolicy, PresenceTracker
 from tests.gateway.runtime.test_loop import INNER, Ending
+from tests.gateway.stream.test_inbox import listened
+from tests.gateway.stream.test_presence_tracking import Levels
 from tests.gateway.stream.test_salience import after
 from tests.gateway.stream.test_salience import said as spoken
 from tests.kits import approvals
@@ -104,9 +106,8 @@ def test_a_dmn_goes_by_another_pace_at_once_and_what_it_has_waited_counts(tmp_pa
 
 def test_a_window_is_as_long_as_it_was_when_it_opened() -> None:
     async def story() -> None:
-        clock, noticed = ManualClock(), list[float]()
-        live = live_settings(attention=AttentionConfig(coalesce=2.0))
-        inbox = ConversationInbox(clock, live, lambda _: noticed.append(clock.monotonic()))
+        clock, live = ManualClock(), live_settings(attention=AttentionConfig(coalesce=2.0))
+        inbox, noticed = listened(clock, live)
         places = [ConversationId(f"irc.test/#{number}") for number in range(3)]
         inbox.add(ReadyConversation(conversation=places[0], urgency=URGENT))
         live._settings = live_settings(attention=AttentionConfig(coalesce=5.0)).settings
@@ -127,7 +128,8 @@ def test_presence_goes_by_other_habits_at_once_and_says_so(tmp_path: Path) -> No
     async def story() -> None:
         clock, told = ManualClock(), list[PresenceLevel]()
         nobody = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
-        following = PresenceTracker(PresencePolicy(), clock, nobody, told.append)
+        following = PresenceTracker(PresencePolicy(), clock, nobody)
+        following.listener = Levels(told.append)
         async with await Store.open(tmp_path / "s.db", clock) as store:
             await following.load(store)
         following.set_level("present")

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,13 +34,15 @@ from gateway.core.events import (
     TaskFinished,
 )
 from gateway.core.facts import Fact, Judgement, PartSendEnded, PostQueued, TurnRecord, inner_conversation
+from gateway.core.identity import AccessPolicy
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
-from gateway.ingest.intake import ChannelIntakes, Intake, IntakeCallbacks, IntakeServices
-from gateway.store import NewEntry, Store, rebuild
+from gateway.ingest.intake import ChannelIntakes, Intake, IntakeServices
+from gateway.store import LogEntry, NewEntry, Store, rebuild
 from gateway.stream import policies
-from gateway.stream.inbox import ReadyConversation
+from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
+from gateway.stream.presence import PresencePolicy, PresenceTracker
 from gateway.tools.platform import ConversationLocks
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.rewind import Views, rewinds
@@ -62,6 +64,17 @@ ELSEWHERE = [{"id": "reverie", "bindings": [{"match": {"channel": "irc"}}]}]
 
 def said(number: int, kind: Any, sender: Sender = ANN) -> Message:
     return Message(id=MessageId(str(number)), at=AT, sender=sender, text="hi", sent=NOW, kind=kind)
+
+
+class Heard(PresenceTracker):
+    """Notes each message that may show presence, with its sender's role."""
+
+    def __init__(self, heard: list[tuple[MessageId, identity.Role]], clock: ManualClock, who: AccessPolicy) -> None:
+        super().__init__(PresencePolicy(), clock, who)
+        self.heard = heard
+
+    def record_message(self, message: Message, role: identity.Role) -> None:
+        self.heard.append((message.id, role))
 
 
 class House:
@@ -91,21 +104,20 @@ class House:
             level=lambda: self.level,
             redactor=Redactor(),
         )
-        doors = IntakeCallbacks(
-            on_ready=self.arrived.append,
-            on_link=lambda _, up: self.links.append(up),
-            join=lambda _: None,
-            on_message=lambda message, role: self.heard.append((message.id, role)),
-        )
-        self.intake: Intake = ChannelIntakes(parts, doors)[CONSOLE]
+        store.subscribe(self._on_appended)
+        store.subscribe(Heard(self.heard, clock, parts.access_policy).on_judged)
+        self.intake: Intake = ChannelIntakes(parts)[CONSOLE]
         self.inward = InternalIntake(
             store,
             clock,
             policies.build_attention_policy(made),
             bindings,
-            arrived=self.arrived.append,
             level=lambda: self.level,
         )
+
+    def _on_appended(self, entries: Sequence[LogEntry]) -> None:
+        self.arrived += ready_conversations(entries)
+        self.links += [one.fact.up or one.fact.says for one in entries if isinstance(one.fact, ConnectionChanged)]
 
     async def posted(self, message: str) -> None:
         """Append a post of ours, which the platform shows as that message."""

@@ -13,10 +13,10 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
-from gateway.ingest.intake import ChannelIntakes, Intake, IntakeCallbacks, IntakeServices
+from gateway.ingest.intake import ChannelIntakes, Intake, IntakeServices
 from gateway.store import Store, rebuild
 from gateway.stream import policies
-from gateway.stream.inbox import ReadyConversation
+from gateway.stream.inbox import ReadyConversation, ready_conversations
 from tests.gateway.access.limits_kit import NOON, Kind
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.rewind import Views, rewinds
@@ -57,8 +57,8 @@ class House:
             limits=self.limits,
             redactor=Redactor(),
         )
-        doors = IntakeCallbacks(on_ready=self.arrived.append, on_link=lambda _, __: None, join=lambda _: None)
-        self.intake: Intake = ChannelIntakes(parts, doors)[CONSOLE]
+        store.subscribe(lambda entries: self.arrived.extend(ready_conversations(entries)))
+        self.intake: Intake = ChannelIntakes(parts)[CONSOLE]
 
 
 def lives(tmp: Path, *stories: Callable[[House], Awaitable[None]], **more: Any) -> None:

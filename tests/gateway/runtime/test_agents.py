@@ -11,7 +11,7 @@ from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationReader
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
-from gateway.context.services import BackgroundServices, ServiceCallbacks
+from gateway.context.services import BackgroundServices
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement, TurnRecord
@@ -60,7 +60,6 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
         asyncio.TaskGroup() as tasks,
     ):
         bindings = policies.build_bindings(made)
-        ears = ServiceCallbacks(on_arrival=lambda _: None, on_alarm=lambda _: None, on_presence=lambda _: None)
         life, media = (
             BackgroundServices(
                 live=live,
@@ -69,7 +68,6 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 access_policy=who,
                 attention_policy=policies.build_attention_policy(made),
                 bindings=bindings,
-                callbacks=ears,
                 redactor=Redactor(),
             ),
             MediaStore(live, tmp / "media", {}, clock),
@@ -119,7 +117,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 bindings=bindings,
                 cards=ChannelCards(store, clock, {}, who, redactor=Redactor()),
                 channels=frozenset({CONSOLE}),
-                inbox=ConversationInbox(clock, live, lambda _: None),
+                inbox=ConversationInbox(clock, live),
                 previews=TurnPreviews(store, clock, {}, tasks, redactor=Redactor()),
                 tracker=TurnTracker(),
                 limits=None,

@@ -14,7 +14,7 @@ from gateway.core.facts import PostQueued
 from gateway.core.redaction import Redactor
 from gateway.store import AppendResult, NewEntry, Store
 from gateway.stream.attention import AttentionPolicy
-from gateway.stream.inbox import ReadyConversation
+from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import Outbox
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
@@ -97,14 +97,14 @@ class Office:
         if told is None:
             self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor())
         else:
-            inward = InternalIntake(store, clock, AttentionPolicy(thresholds={}), EVERYWHERE, arrived=told.append)
+            inward = InternalIntake(store, clock, AttentionPolicy(thresholds={}), EVERYWHERE)
+            store.subscribe(lambda entries: told.extend(ready_conversations(entries)))
             self.outbox = Outbox(
                 store,
                 self.channels,
                 clock,
                 self.tasks,
-                judge=inward.judge,
-                arrived=told.append,
+                internal=inward,
                 redactor=Redactor(),
             )
 

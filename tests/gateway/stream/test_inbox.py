@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.models import AttentionConfig
+from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId
 from gateway.core.facts import NORMAL, URGENT
@@ -16,15 +17,34 @@ STEP_S = 0.5
 ROOM = ConversationId("irc.test/#room")
 
 
+class Listener:
+    """Notes the times at which the inbox announces something."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.noticed_s: list[float] = []
+
+    def notice(self, arrival: ReadyConversation) -> None:
+        del arrival
+        self.noticed_s.append(self.clock.monotonic())
+
+
+def listened(clock: ManualClock, live: LiveSettings | None = None) -> tuple[ConversationInbox, list[float]]:
+    """Return an inbox, and the times at which it announces something."""
+    live = live or live_settings(attention=AttentionConfig(coalesce=1.5))
+    inbox, listener = ConversationInbox(clock, live), Listener(clock)
+    inbox.listener = listener
+    return inbox, listener.noticed_s
+
+
 def arrival(urgency: int = URGENT, *, talk: bool = False) -> ReadyConversation:
     return ReadyConversation(conversation=ROOM, urgency=urgency, is_room_talk=talk)
 
 
 def test_a_closed_inbox_notices_nothing_and_leaves_no_task_behind() -> None:
-    noticed: list[ReadyConversation] = []
+    inbox, noticed = listened(ManualClock())
 
     async def closed() -> int:
-        inbox = ConversationInbox(ManualClock(), live_settings(attention=AttentionConfig(coalesce=1.5)), noticed.append)
         inbox.add(arrival())
         await inbox.close()
         for urgency in (NORMAL, URGENT):
@@ -51,10 +71,8 @@ async def passes(clock: ManualClock, time_s: float) -> None:
 
 @story
 async def test_a_raid_is_noticed_once_and_then_once_a_minute() -> None:
-    clock, noticed = ManualClock(), list[float]()
-    inbox = ConversationInbox(
-        clock, live_settings(attention=AttentionConfig(coalesce=1.5)), lambda _: noticed.append(clock.monotonic())
-    )
+    clock = ManualClock()
+    inbox, noticed = listened(clock)
     for _ in range(12_000):  # two minutes, 100 lines a second
         inbox.add(arrival(talk=True))
         await asyncio.sleep(0)
@@ -66,10 +84,8 @@ async def test_a_raid_is_noticed_once_and_then_once_a_minute() -> None:
 
 @story
 async def test_what_is_said_to_the_agent_does_not_wait_for_the_end_of_a_flood() -> None:
-    clock, noticed = ManualClock(), list[float]()
-    inbox = ConversationInbox(
-        clock, live_settings(attention=AttentionConfig(coalesce=1.5)), lambda _: noticed.append(clock.monotonic())
-    )
+    clock = ManualClock()
+    inbox, noticed = listened(clock)
     for _ in range(100):
         inbox.add(arrival(talk=True))
         clock.advance(0.05)
@@ -88,10 +104,8 @@ async def test_what_is_said_to_the_agent_does_not_wait_for_the_end_of_a_flood() 
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=30), st.data())
 def test_nothing_waits_longer_than_its_window(gaps_s: list[float], data: st.DataObject) -> None:
     async def run() -> None:
-        clock, noticed = ManualClock(), list[float]()
-        inbox = ConversationInbox(
-            clock, live_settings(attention=AttentionConfig(coalesce=1.5)), lambda _: noticed.append(clock.monotonic())
-        )
+        clock = ManualClock()
+        inbox, noticed = listened(clock)
         bounds = []
         for gap_s in gaps_s:
             talk = data.draw(st.booleans())

@@ -1,7 +1,7 @@
 """Presence of people, tracked on a real store and a manual clock."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -41,6 +41,13 @@ async def log(store: Store, messages: Iterable[Message], *, refused: bool = Fals
     await store.append(entries)
 
 
+class Levels:
+    """Hands each new level on."""
+
+    def __init__(self, told: Callable[[PresenceLevel], None]) -> None:
+        self.set_presence = told
+
+
 @pytest.mark.parametrize(
     ("who", "minutes", "noise", "refused", "level"),
     [
@@ -64,9 +71,10 @@ def test_after_a_restart_they_are_as_near_as_before(
             theirs = [said(n, at) for n, at in enumerate(sorted(minutes))]
             guests = [said(10_000 + n, -100 * n / max(noise, 1), "eve") for n in range(noise)]
             await log(store, sorted([*theirs, *guests], key=lambda one: one.sent), refused=refused)
-            following = PresenceTracker(PresencePolicy(), clock, who, told.append)
+            following = PresenceTracker(PresencePolicy(), clock, who)
+            following.listener = Levels(told.append)
             await following.load(store)
-            live = PresenceTracker(PresencePolicy(), clock, who, lambda _: None)
+            live = PresenceTracker(PresencePolicy(), clock, who)
             for message in [] if refused else theirs:
                 live.record_message(message, identity.role_of(who, AT, message.sender))
             assert following.level == live.level == level
@@ -83,7 +91,8 @@ def test_each_change_is_told_when_it_comes(tmp_path: Path) -> None:
         def tell(level: PresenceLevel) -> None:
             told.append((clock.monotonic() / 60, level))
 
-        following = PresenceTracker(PresencePolicy(), clock, OWNED, tell)
+        following = PresenceTracker(PresencePolicy(), clock, OWNED)
+        following.listener = Levels(tell)
         async with await Store.open(tmp_path / "s.db", clock) as store:
             await following.load(store)
         running = asyncio.create_task(following.run())

@@ -185,8 +185,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ("what was meant a while ago is not carried out", "if age_s <= MAX_COMMAND_AGE_S:", "if True:"),
         (
             "commands have a pace",
-            "if not trusted and not self._rate_limiter.try_acquire(",
-            "if False and not self._rate_limiter.try_acquire(",
+            "if not trusted and not self._rate_limiter.try_add(",
+            "if False and not self._rate_limiter.try_add(",
         ),
         (
             "the pace is each person's",

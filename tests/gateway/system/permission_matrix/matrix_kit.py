@@ -34,10 +34,12 @@ from gateway.core.facts import (
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ingest.factory import make_channel
-from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
+from gateway.ingest.intake import ChannelIntakes, IntakeServices
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream import policies
 from gateway.stream.access_service import AccessService
+from gateway.stream.inbox import ready_conversations
+from gateway.stream.rooms import accepted_invitations
 from gateway.stream.routing import PrivacyCache
 from tests.gateway.system.permission_matrix.oracle import DMS, NOTHING, ROOMS, Cell, Dm, Outcome, Rooms, Said, expected
 from tests.gateway.system.permission_matrix.people import PLATFORMS, Person, Platform, people
@@ -246,8 +248,6 @@ class House:
             store,
             clock,
             self.channels,
-            join=lambda _: None,
-            leave=lambda _: None,
             tasks=self._tasks,
         )
         store.subscribe(self._wrote)
@@ -282,17 +282,13 @@ class House:
             handlers=answers,
             redactor=Redactor(),
         )
-        doors = IntakeCallbacks(on_ready=self._arrived, on_link=lambda _, __: None, join=self._joined)
-        return ChannelIntakes(parts, doors)
-
-    def _arrived(self, _: object) -> None:
-        self.seen.arrivals += 1
-
-    def _joined(self, _: object) -> None:
-        self.seen.joined += 1
+        return ChannelIntakes(parts)
 
     def _wrote(self, entries: Sequence[LogEntry]) -> None:
-        self.seen.facts += [entry.fact for entry in entries]
+        # What owners are told of it has no cause, and comes at some time.
+        self.seen.facts += [one.fact for one in entries if one.cause or not isinstance(one.fact, PostQueued)]
+        self.seen.arrivals += len([*ready_conversations(entries)])
+        self.seen.joined += len([*accepted_invitations(entries)])
 
     async def write(self, *facts: Fact) -> None:
         """As another door would: the command line, a gateway before."""
