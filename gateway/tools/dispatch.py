@@ -267,14 +267,23 @@ class ToolDispatcher:
         running: RunningCalls,
         redactor: Redactor,
         *,
+        agent: str = "",
         dynamic: DynamicTools | None = None,
+        max_dynamic_tokens: int = 0,
         off: Sequence[str] = (),
     ) -> None:
-        """`off`: globs of disabled tools. `redactor` is applied to results."""
+        """`off`: globs of disabled tools. `redactor` is applied to results.
+
+        `max_dynamic_tokens`: room for the specs of dynamic tools. One without room can be called all the same.
+        """
         self._gate = gate
         self._off = tuple(off)
         self._tools = {tool.spec.name: tool for tool in self._enabled(tools)}
+        self._agent = agent
         self._dynamic = dynamic
+        self._max_dynamic_tokens = max_dynamic_tokens
+        self._omitted: list[str] = []
+        """Names of the dynamic tools without room, as they were logged last."""
         self._redactor = redactor
         self._running = running
         self.specs: tuple[ToolSpec, ...] = ()
@@ -364,9 +373,27 @@ class ToolDispatcher:
         return not is_pinned and '"required"' in tool.spec.schema and call.arguments.strip() in ("", "{}")
 
     def _dynamic_by_name(self) -> dict[str, Tool]:
-        return (
-            {tool.spec.name: tool for tool in self._enabled(self._dynamic.tools)} if self._dynamic is not None else {}
-        )
+        """Return the dynamic tools whose specs fit, in the order of their names. The others are logged once."""
+        kept, left, tokens = dict[str, Tool](), list[str](), 0
+        for tool in sorted(self._dynamic.tools, key=lambda one: one.spec.name) if self._dynamic is not None else ():
+            spec = tool.spec
+            size = estimate_tokens(spec.name + spec.description + spec.schema)
+            if tokens + size <= self._max_dynamic_tokens:
+                kept[spec.name] = tool
+                tokens += size
+            else:
+                left.append(spec.name)
+        if left and left != self._omitted:
+            logger.warning(
+                "%s is not told of %d tools of servers, %s: they would take more than %d tokens of its model's window. "
+                "Choose a model with a larger one, or name those that are needed in tools.mcp.NAME.tools",
+                self._agent,
+                len(left),
+                f"{left[0]} to {left[-1]}" if len(left) > 1 else left[0],
+                self._max_dynamic_tokens,
+            )
+        self._omitted = left
+        return {name: tool for name, tool in kept.items() if not is_off(name, self._off)}
 
     def _enabled(self, tools: Sequence[Tool]) -> list[Tool]:
         return [tool for tool in tools if not is_off(tool.spec.name, self._off)]
@@ -432,44 +459,6 @@ def fit_families(
             window,
         )
     return kept
-
-
-class FittedDynamicTools:
-    """`DynamicTools` for one agent: specs without room are left out, and logged once for the operator."""
-
-    def __init__(self, dynamic: DynamicTools, agent: str, most_tokens: int) -> None:
-        self._dynamic = dynamic
-        self._agent = agent
-        self._max_tokens = most_tokens
-        self._omitted: list[str] = []
-
-    @property
-    def tools(self) -> Sequence[Tool]:
-        """Tools that fit, in the order of their names."""
-        kept, left, tokens = list[Tool](), list[str](), 0
-        for tool in sorted(self._dynamic.tools, key=lambda one: one.spec.name):
-            spec = tool.spec
-            size = estimate_tokens(spec.name + spec.description + spec.schema)
-            if tokens + size <= self._max_tokens:
-                kept.append(tool)
-                tokens += size
-            else:
-                left.append(spec.name)
-        if left and left != self._omitted:
-            logger.warning(
-                "%s is not told of %d tools of servers, %s: they would take more than %d tokens of its model's window. "
-                "Choose a model with a larger one, or name those that are needed in tools.mcp.NAME.tools",
-                self._agent,
-                len(left),
-                f"{left[0]} to {left[-1]}" if len(left) > 1 else left[0],
-                self._max_tokens,
-            )
-        self._omitted = left
-        return kept
-
-    def all_tools(self) -> Mapping[str, Tool]:
-        """Return all tools by name: one without room for its spec can be called all the same."""
-        return self._dynamic.all_tools()
 
 
 MAX_NAMES = 20

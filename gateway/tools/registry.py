@@ -14,7 +14,6 @@ from gateway.core.tool_spec import ToolSpec
 from gateway.tools.agent import RestTools, SkillTools
 from gateway.tools.dispatch import (
     MAX_WINDOW_SHARE,
-    FittedDynamicTools,
     PermissionGate,
     RunningCalls,
     ToolDispatcher,
@@ -23,7 +22,7 @@ from gateway.tools.dispatch import (
     render_tool_status,
 )
 from gateway.tools.files import FileTools
-from gateway.tools.mcp.client import McpServers, McpServerState
+from gateway.tools.mcp.client import McpServerClient, McpServers
 from gateway.tools.memory import MemoryTools, ReminderTools
 from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import RoomReader
@@ -85,9 +84,9 @@ class ToolRegistry:
             self._gate,
             self.running,
             self._redactor,
-            dynamic=FittedDynamicTools(self._mcp, agent, int(model.context_tokens * MAX_WINDOW_SHARE))
-            if self.has_dynamic_tools
-            else None,
+            agent=agent,
+            dynamic=self._mcp if self.has_dynamic_tools else None,
+            max_dynamic_tokens=int(model.context_tokens * MAX_WINDOW_SHARE),
             off=config.off,
         )
 
@@ -123,7 +122,7 @@ class ToolRegistry:
         config, families = self._live.settings.tools, dict[str, dict[str, ToolPermit]]()
         for name, permit in dispatcher.permits().items():
             families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
-        states = [self._shell.describe(agent), *(_describe_server(one) for one in self._mcp.describe())]
+        states = [self._shell.describe(agent), *(_describe_server(one) for one in self._mcp.servers)]
         return ToolList(
             families=families,
             rules=config.rules,
@@ -141,6 +140,6 @@ def built_in_specs() -> list[ToolSpec]:
     )
 
 
-def _describe_server(server: McpServerState) -> str:
-    why = f": {server.why}" if server.why else ""
-    return f"MCP server {server.name} is {server.state}, {server.tools} tools{why}"
+def _describe_server(server: McpServerClient) -> str:
+    why = f": {server.reason}" if server.reason else ""
+    return f"MCP server {server.name} is {server.state}, {len(server.tools)} tools{why}"

@@ -95,7 +95,7 @@ class Town:
     async def until(self, state: str) -> None:
         """Return once all servers are so."""
         async with asyncio.timeout(120):
-            while any(one.state != state for one in self.servers.describe()):
+            while any(one.state != state for one in self.servers.servers):
                 await asyncio.sleep(0.01)
 
     def kill(self) -> None:

@@ -45,11 +45,18 @@ def dispatcher(
     *,
     running: RunningCalls | None = None,
     dynamic: DynamicTools | None = None,
+    max_dynamic_tokens: int = 10_000,
     off: Sequence[str] = (),
 ) -> ToolDispatcher:
     """A dispatcher of these tools, with nobody to ask unless there is a gate."""
     return ToolDispatcher(
-        tools, gate or NoApprovals(), running or running_calls(), Redactor(), dynamic=dynamic, off=off
+        tools,
+        gate or NoApprovals(),
+        running or running_calls(),
+        Redactor(),
+        dynamic=dynamic,
+        max_dynamic_tokens=max_dynamic_tokens,
+        off=off,
     )
 
 

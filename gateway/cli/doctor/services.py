@@ -122,14 +122,13 @@ async def _check_mcp_server(name: str, config: McpServerConfig, context: DoctorC
         return [warning("mcp.slow", what, fix, where)]
     finally:
         await cancel_and_wait(running)
-    state = server.describe()
-    if state.state != "up":
+    if server.state != "up":
         fix = "run its command by hand and see what it says, and look at its env, url and headers"
-        return [bad("mcp.server", f"it does not come up: {state.why or 'it ended'}", fix, where)]
-    if not state.tools:
+        return [bad("mcp.server", f"it does not come up: {server.reason or 'it ended'}", fix, where)]
+    if not len(server.tools):
         fix = f"look at {where}.tools, which names those that are"
         return [warning("mcp.tools", "it comes up, and offers no tool that is taken", fix, where)]
-    return [ok("mcp.server", f"it comes up, with {state.tools} tools", where)]
+    return [ok("mcp.server", f"it comes up, with {len(server.tools)} tools", where)]
 
 
 EXPIRES_SOON_S: Final = 7 * 86_400.0

@@ -5,7 +5,6 @@
 - `transports.py`: stdio and HTTP for that library, with limits.
 - `convert.py`: names, schemas, descriptions and results, from the server's form to ours. Pure.
 - `review.py`: changed definitions of tools, which are off until an admin approves them.
-- `errors.py`: reasons why a call has no answer.
 
 Rules: nothing waits for a server except a call to it. Texts of a server are untrusted: descriptions are cut and
 cleaned, results are marked as foreign, log lines quote nothing but at the level debug. Secrets of the configuration are

@@ -6,7 +6,6 @@ import json
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -29,7 +28,6 @@ from gateway.tools.mcp.convert import (
     render_result,
     select_tools,
 )
-from gateway.tools.mcp.errors import McpConnectionLost, McpNotSent, McpTimeout
 from gateway.tools.mcp.review import ToolDefinitionReview
 
 if TYPE_CHECKING:
@@ -50,17 +48,20 @@ McpToolMap = dict[str, tuple[str, ToolSpec]]
 """By our name: the server's own name, and the spec for the model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpServerState:
-    """State of a server, for people."""
+class McpCallError(Exception):
+    """A call has no answer. The subclass says what to do."""
 
-    name: str
-    state: Literal["starting", "up", "down", "off"]
-    """off: it is not started."""
-    tools: int
-    why: str
-    """Reason why it is not up. Empty: it is up, or nothing is known yet. Without secrets and without the server's
-    texts."""
+
+class McpNotSent(McpCallError):
+    """The connection has ended, and the call was certainly not carried out: connect anew, and call again."""
+
+
+class McpConnectionLost(McpCallError):
+    """The connection has ended, and the call was perhaps carried out."""
+
+
+class McpTimeout(McpCallError):
+    """The call took longer than its timeout. It was perhaps carried out, and the server was told that nobody waits."""
 
 
 class McpServerClient:
@@ -97,22 +98,22 @@ class McpServerClient:
         self._definitions = definitions
         self._offered_tools: McpToolMap = {}
         """All tools that it offers, approved or not."""
-        self._state: Literal["starting", "up", "down", "off"] = "starting"
-        self._reason = ""
+        self.state: Literal["starting", "up", "down", "off"] = "starting"
+        """off: it is not started."""
+        self.reason = ""
+        """Reason why it is not up, for people. Empty: it is up, or nothing is known yet. Without secrets and without
+        the server's texts."""
         self._omitted = 0
         self._mode: HandshakeMode = "auto"
         self._connection: McpConnection | None = None
         self._up = asyncio.Event()
-
-    def describe(self) -> McpServerState:
-        return McpServerState(name=self.name, state=self._state, tools=len(self.tools), why=self._reason)
 
     async def run(self) -> None:
         """Keep the server running until cancelled. Never raises."""
         try:
             connection_type = await asyncio.to_thread(_import_connection)  # half a second of imports
         except ImportError:
-            self._state, self._reason = "off", PACKAGE_MISSING
+            self.state, self.reason = "off", PACKAGE_MISSING
             logger.error("MCP server %s: %s", self.name, PACKAGE_MISSING)  # noqa: TRY400 - the trace says no more
             self.settled.set()
             return
@@ -146,12 +147,12 @@ class McpServerClient:
         raise ToolCallRefused(f"The MCP server {self.name} does not take the call. Nothing was done.")
 
     async def _get_connection(self) -> "McpConnection":
-        if self._connection is None and self._state != "off":
+        if self._connection is None and self.state != "off":
             with contextlib.suppress(TimeoutError):
                 await with_timeout(self._clock, DOWN_WAIT_S, self._up.wait())
         if self._connection is not None:
             return self._connection
-        why = f" ({self._reason})" if self._reason else ""
+        why = f" ({self.reason})" if self.reason else ""
         raise ToolCallRefused(
             f"The MCP server {self.name} does not run{why}. Nothing was done; it may run again later."
         )
@@ -188,7 +189,7 @@ class McpServerClient:
         return 0.0 if since is None else self._clock.monotonic() - since
 
     def _mark_up(self, connection: "McpConnection") -> None:
-        self._connection, self._state, self._reason = connection, "up", ""
+        self._connection, self.state, self.reason = connection, "up", ""
         self._up.set()
         self.settled.set()
         logger.info("MCP server %s is up, with %d tools", self.name, len(self.tools))
@@ -199,8 +200,8 @@ class McpServerClient:
             self._up.clear()
 
     def _log_down(self, why: str) -> None:
-        again = self._state == "down"
-        self._state, self._reason = "down", why
+        again = self.state == "down"
+        self.state, self.reason = "down", why
         # Once, however long it stays down.
         logger.log(logging.DEBUG if again else logging.WARNING, "MCP server %s is down: %s", self.name, why)
 
@@ -350,9 +351,10 @@ class McpServers:
         """Return all tools by name, with removed ones: these say so when they are called."""
         return {name: one for server in self._servers.values() for name, one in server.known_tools.items()}
 
-    def describe(self) -> Sequence[McpServerState]:
-        """Return the state of each server, by name."""
-        return [server.describe() for server in self._servers.values()]
+    @property
+    def servers(self) -> list[McpServerClient]:
+        """All servers, by name."""
+        return [*self._servers.values()]
 
     async def aclose(self) -> None:
         """Stop all servers. Nothing of theirs is left behind."""

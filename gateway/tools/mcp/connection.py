@@ -24,8 +24,8 @@ from channels.aio import Backoff, cancel_and_wait, with_timeout
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import Clock
 from gateway.core.process import ProgramNotStarted
+from gateway.tools.mcp.client import McpConnectionLost, McpNotSent, McpTimeout
 from gateway.tools.mcp.convert import McpBinary, McpResult, McpSecretFilter, McpText, McpToolOffer
-from gateway.tools.mcp.errors import McpConnectionLost, McpNotSent, McpTimeout
 from gateway.tools.mcp.transports import (
     MAX_MESSAGE_BYTES,
     REQUEST_STATE,

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from agent.workspace.character_card import normalize_text
 from gateway.core.media_types import identify_image
@@ -42,26 +42,21 @@ class McpToolOffer:
     """Schema of its arguments."""
 
 
-class SelectedTools(NamedTuple):
-    """Tools of a server that are used."""
-
-    tools: dict[str, tuple[str, ToolSpec]]
-    """By our name, in its order: the server's own name, and the spec for the model."""
-    omitted: int
-    """Number of wanted tools that were left out, because of their number or their names."""
-
-
 def select_tools(
     server: str, offered: Iterable[McpToolOffer], globs: Sequence[str], servers: Collection[str]
-) -> SelectedTools:
-    """Return the tools that match one of `globs`. Of two with the same name the first counts."""
+) -> tuple[dict[str, tuple[str, ToolSpec]], int]:
+    """Return the tools that match one of `globs`, and the number of those left out by their number or their names.
+
+    By our name, in its order: the server's own name, and the spec for the model. Of two with the same name the first
+    counts.
+    """
     wanted = [one for one in offered if any(fnmatchcase(one.name, glob) for glob in globs)]
     tools: dict[str, tuple[str, ToolSpec]] = {}
     for one in sorted(wanted, key=lambda one: one.name):  # so that the same ones are left out each time
         name = build_tool_name(server, one.name, servers)
         if len(tools) < MAX_SERVER_TOOLS and name not in tools and 0 < len(one.name) <= MAX_OWN_NAME_CHARS:
             tools[name] = one.name, _build_spec(name, server, one)
-    return SelectedTools(dict(sorted(tools.items())), len(wanted) - len(tools))
+    return dict(sorted(tools.items())), len(wanted) - len(tools)
 
 
 def _build_spec(name: str, server: str, offered: McpToolOffer) -> ToolSpec:

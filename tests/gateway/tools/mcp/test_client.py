@@ -87,7 +87,7 @@ def test_a_call_that_takes_too_long_is_cancelled_there(tmp_path: Path) -> None:
             assert f"did not answer within {PATIENCE_S:g} s" in late.text
             await there(tmp_path / "cancelled")
             assert (await at.call("own_slow", seconds=0)).text == "at last"
-            assert [one.state for one in at.servers.describe()] == ["up"]  # it answers, so it is left alone
+            assert [one.state for one in at.servers.servers] == ["up"]  # it answers, so it is left alone
 
     asyncio.run(story())
 
@@ -165,11 +165,11 @@ def test_a_server_that_never_answers_is_down(how: dict[str, str], caplog: pytest
                         await asyncio.sleep(0.01)
                     (pid, *_) = marked(at.mark)
                     while pid in marked(at.mark):
-                        assert at.servers.describe()[0].state in ("starting", "down")
+                        assert at.servers.servers[0].state in ("starting", "down")
                         clock.advance(60)
                         await asyncio.sleep(0.01)
-            (state,) = at.servers.describe()
-            assert (state.state, state.why) == ("down", "it did not come up within 60 s")
+            (state,) = at.servers.servers
+            assert (state.state, state.reason) == ("down", "it did not come up within 60 s")
             assert at.servers.tools == ()
 
     asyncio.run(story())
@@ -192,8 +192,11 @@ def test_a_program_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         clock = ManualClock()
         async with town({"none": {"command": ["/nowhere/at-all", "--token=hush"]}}, clock=clock) as at:
-            (state,) = at.servers.describe()
-            assert (state.state, state.why) == ("down", "/nowhere/at-all cannot be started: No such file or directory")
+            (state,) = at.servers.servers
+            assert (state.state, state.reason) == (
+                "down",
+                "/nowhere/at-all cannot be started: No such file or directory",
+            )
             async with asyncio.timeout(120):
                 while len(down()) < 20:
                     tries = len(down())
@@ -327,8 +330,8 @@ def test_an_address_is_told_without_its_secrets(caplog: pytest.LogCaptureFixture
 
     async def story() -> None:
         async with town({"web": {"url": url, "headers": {"X-Key": "hush\nhush"}}, "far": {"url": url}}) as at:
-            assert [(one.name, one.state) for one in at.servers.describe()] == [("far", "down"), ("web", "down")]
-            assert at.servers.describe()[0].why == "it cannot be reached"
+            assert [(one.name, one.state) for one in at.servers.servers] == [("far", "down"), ("web", "down")]
+            assert at.servers.servers[0].reason == "it cannot be reached"
 
     asyncio.run(story())
     assert "hush" not in caplog.text
@@ -413,7 +416,7 @@ def test_nothing_waits_for_a_server(tmp_path: Path) -> None:
     async def story() -> None:
         with Stopwatch() as watch:
             async with town({"own": own(tmp_path), "raw": raw(initialize="ignore")}, wait_s=0.0) as at:
-                assert [one.state for one in at.servers.describe()] == ["starting", "starting"]
+                assert [one.state for one in at.servers.servers] == ["starting", "starting"]
                 assert at.servers.tools == ()
         assert watch.seconds < START_TIMEOUT_S / 2
 
@@ -434,7 +437,7 @@ async def story():
     servers = McpServers(config, SystemClock(), LooseTasks())
     servers.start()
     await servers.wait_settled(20)
-    print(servers.describe()[0].state)
+    print(servers.servers[0].state)
     await servers.aclose()
 asyncio.run(story())
 """
@@ -450,7 +453,7 @@ def test_who_has_no_servers_does_not_pay_for_them() -> None:
 
 def test_hands_of_none() -> None:
     servers = McpServers({}, ManualClock(), LooseTasks())
-    assert (servers.tools, dict(servers.all_tools()), list(servers.describe())) == ((), {}, [])
+    assert (servers.tools, dict(servers.all_tools()), servers.servers) == ((), {}, [])
     with pytest.raises(ValueError, match="either a command or a url"):
         McpServerConfig.model_validate({})
 
