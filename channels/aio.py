@@ -112,9 +112,7 @@ class BackpressureBuffer(Generic[ItemT]):
     Holds about a thousand items; when it is full, reading should stop until most of them are taken.
     """
 
-    def __init__(self, pause: Callable[[bool], None] = lambda _: None) -> None:
-        """Call `pause(True)` when the buffer becomes full, `pause(False)` when there is room again."""
-        self._pause = pause
+    def __init__(self) -> None:
         self._items: deque[ItemT] = deque()
         self._capacity = float(_HIGH_WATER)
         self._full_event = asyncio.Event()
@@ -129,6 +127,9 @@ class BackpressureBuffer(Generic[ItemT]):
     @property
     def is_full(self) -> bool:
         return not self._room_event.is_set()
+
+    def set_paused(self, paused: bool) -> None:
+        """Called when the buffer becomes full, and when there is room again; to be extended where reading can stop."""
 
     async def wait_for_room(self) -> None:
         """Return once most of the items are taken."""
@@ -150,7 +151,7 @@ class BackpressureBuffer(Generic[ItemT]):
         if not self.is_full and len(self._items) >= self._capacity:
             self._room_event.clear()
             self._full_event.set()
-            self._pause(True)
+            self.set_paused(True)
 
     async def get_batch(self, limit: int) -> list[ItemT]:
         """Return 1 to `limit` items, in order. The call also marks the previous batch as processed."""
@@ -169,7 +170,7 @@ class BackpressureBuffer(Generic[ItemT]):
     def _signal_room(self) -> None:
         self._room_event.set()
         self._full_event.clear()
-        self._pause(False)
+        self.set_paused(False)
 
     def filter_pending(self, wanted: Callable[[ItemT], bool]) -> list[ItemT]:
         """Keep only the unprocessed items that are `wanted`, and return them in order."""

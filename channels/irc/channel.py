@@ -9,7 +9,7 @@ import logging
 import random as _random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import (
@@ -42,7 +42,15 @@ from channels.irc.outgoing import MAX_IN_FLIGHT, DirectDelivery
 from channels.irc.people import IrcState, build_sender_id, direct_chat, message_target
 from channels.irc.registration import LoginHistory
 from channels.irc.render import FORMATTING
-from channels.irc.session import IrcNotificationQueue, IrcSession, bring_up, join_room, start_helper, watch_silence
+from channels.irc.session import (
+    IrcNotificationQueue,
+    IrcSession,
+    bring_up,
+    join_room,
+    start_helper,
+    watch_silence,
+    work_periodically,
+)
 from channels.irc.wire import add_tags, format_line
 from channels.text import single_line
 from gateway.core.clock import Clock, new_id
@@ -60,10 +68,6 @@ from gateway.core.events import (
 )
 from gateway.core.fields import ConfigSection
 from gateway.core.text_safety import break_nicks
-
-if TYPE_CHECKING:
-    from channels.irc.connection import IrcConnection
-
 
 logger = logging.getLogger("reverie.irc")
 _LOGIN_REFUSED_DELAY_S = 60.0
@@ -85,9 +89,8 @@ class IrcChannel:
     ) -> None:
         del commands  # IRC has no native commands
         self._name, self._config, self._clock, self._random = name, config, clock, random
-        self._inbox = IrcNotificationQueue(self._pause)
+        self._inbox = IrcNotificationQueue()
         self._state, self._logins = IrcState(cursor), LoginHistory()
-        self._connection: IrcConnection | None = None
         self._session: IrcSession | None = None
         """Set while parts can be sent."""
         self._up: bool | None = None
@@ -154,7 +157,7 @@ class IrcChannel:
         return direct_chat(sender)
 
     async def join(self, at: Address) -> None:
-        await join_room(self._require_target(at)[0], self._clock, at.room)
+        await join_room(self._require_target(at)[0], at.room)
 
     async def leave(self, at: Address) -> None:
         await part_room(self._require_target(at)[0], at.room)
@@ -164,7 +167,7 @@ class IrcChannel:
 
     def join_refusal(self, room: RoomId) -> str:
         session = self._session
-        return session.membership.join_refusal(room, session.isupport, self._clock.monotonic()) if session else ""
+        return session.membership.join_refusal(room) if session else ""
 
     def audience(self, at: Address) -> Audience | None:
         session = self._session
@@ -194,7 +197,7 @@ class IrcChannel:
         if config.model_copy(update={"rooms": mine.rooms}) != mine:
             return False
         self._config = config
-        self._session.membership.apply_config(config, self._session.isupport, self._clock.monotonic())
+        self._session.membership.apply_config(config)
         return True
 
     def take_over(self, before: "IrcChannel") -> None:
@@ -223,11 +226,6 @@ class IrcChannel:
     @property
     def dropped_count(self) -> int:
         return self._inbox.dropped_count
-
-    def _pause(self, full: bool) -> None:
-        transport = self._connection.transport if self._connection else None
-        if transport is not None and not transport.is_closing():
-            (transport.pause_reading if full else transport.resume_reading)()
 
     async def _stay_connected(self) -> None:
         tls.create_ssl_context(self._config.tls)  # raises Denied for unusable files
@@ -260,7 +258,7 @@ class IrcChannel:
     async def _connect_once(self) -> str | None:
         """Run one connection; return why it ended (None: reconnect over TLS). Raises Denied."""
         # Here and not above: importing the irc library takes 200 ms, and check-config does not need it.
-        from channels.irc.connection import create_connection  # noqa: PLC0415
+        from channels.irc.connection import IrcConnection  # noqa: PLC0415
 
         sts_port = self._state.sts_policy.tls_port(self._config.host, self._clock.now())
         context, port = tls.create_ssl_context(self._config.tls or sts_port is not None), sts_port or self._config.port
@@ -268,8 +266,7 @@ class IrcChannel:
             self._name,
             self._config,
             self._clock,
-            self._write,
-            self._inbox.put_notification,
+            self._inbox,
             state=self._state,
             logins=self._logins,
             secure_port=port if context is not None else None,
@@ -278,22 +275,16 @@ class IrcChannel:
         try:
             host = self._config.host
             # Stored before it is open, so that a cancellation at any time closes it.
-            self._connection = connection = create_connection(session.on_line, session.mark_lost)
+            self._inbox.connection = connection = IrcConnection(session)
             try:
                 await with_timeout(self._clock, self._config.connect_timeout, connection.open(host, port, context))
             except OSError as error:  # TLS errors and timeouts are OSErrors
                 return f"cannot connect to {host}:{port}: {tls.connect_error_text(error)}"
             if self._inbox.is_full:
-                self._pause(True)
+                self._inbox.set_paused(True)
             session.start()
-            coroutines = (
-                session.outgoing.run(),
-                watch_silence(session, self._config, self._clock, lambda: self._inbox.is_full),
-            )
+            coroutines = (session.outgoing.run(), watch_silence(session, self._config), self._serve(session))
             helpers = [start_helper(session, work) for work in coroutines]
-            helpers.append(
-                start_helper(session, bring_up(session, self._config, self._clock, lambda: self._came_up(session)))
-            )
             reason = await asyncio.shield(session.lost)
             if session.upgrade_port is not None:
                 self._state.sts_policy.record_upgrade(self._config.host, session.upgrade_port)
@@ -302,9 +293,12 @@ class IrcChannel:
         finally:
             await self._tear_down(session, port if context is not None else None, helpers)
 
-    def _came_up(self, session: IrcSession) -> None:
-        self._session = session
-        self._report_link(up=True, reason=f"connected to {self._config.host} as {session.nick}")
+    async def _serve(self, session: IrcSession) -> None:
+        """Bring the session up, and use it until it is lost or this is cancelled."""
+        if await bring_up(session, self._config):
+            self._session = session
+            self._report_link(up=True, reason=f"connected to {self._config.host} as {session.nick}")
+            await work_periodically(session)
 
     async def _tear_down(self, session: IrcSession, secure_port: int | None, helpers: list[asyncio.Task[None]]) -> None:
         self._session = None
@@ -321,14 +315,8 @@ class IrcChannel:
         finally:
             await self._disconnect()
 
-    def _write(self, raw: str) -> bool:
-        if self._connection is None or not self._connection.is_alive:
-            return False
-        self._connection.send_raw(raw)
-        return True
-
     async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._inbox.connection = self._inbox.connection, None
         if connection is not None:
             await connection.close_gracefully(format_line("QUIT", trailing="goodbye"))
 
@@ -397,14 +385,14 @@ async def part_room(session: IrcSession, room: str) -> None:
     """Leave, and stay out. Raises SendError: `Rejected` with the server's reason."""
     if not session.isupport.is_room(room):
         raise Rejected(f"{room!r} is not a room")
-    session.membership.begin_leave(room, session.isupport)
+    session.membership.begin_leave(room)
     try:
         await _send_command(session, "PART", room, {})
     except Rejected as error:
         if not error.reason.endswith(_NOT_IN_ROOM):
             raise
     finally:
-        session.membership.end_leave(room, session.isupport)
+        session.membership.end_leave(room)
 
 
 async def _send_command(

@@ -2,8 +2,7 @@
 
 The library's own line reader closes the connection on bytes that are not UTF-8, on a line without the parameters it
 expects and on any exception in a handler; it writes secrets to its debug log. Here it keeps the transport, the protocol
-object, the connection state and the reactor's dispatch; lines are cut, decoded and parsed by our code, and arrive as
-the library's `all_raw_messages` event.
+object and the connection state; lines are cut, decoded and parsed by our code, and go to a `LineReceiver`.
 
 Importing this file costs about 200 ms and 7 MB (`irc.client` pulls in dateutil and pytz), so the channel imports it
 when it connects for the first time.
@@ -12,9 +11,9 @@ when it connects for the first time.
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
-from irc.client import Event
 from irc.client_aio import AioConnection, AioReactor, IrcProtocol
 from irc.connection import AioFactory
 
@@ -56,6 +55,18 @@ class LineBuffer:
             self._skipping = True
 
 
+class LineReceiver(Protocol):
+    """What a connection is for: a session, or a probe."""
+
+    def on_line(self, raw: str) -> None:
+        """Handle one line. May raise: that is logged."""
+        ...
+
+    def mark_lost(self, reason: str) -> None:
+        """Record that the connection is lost. Called once."""
+        ...
+
+
 class _ConnectionProtocol(IrcProtocol):  # type: ignore[misc]  # irc ships no types
     """Protocol that reports the reason of a lost connection, which the library drops."""
 
@@ -70,21 +81,22 @@ class _ConnectionProtocol(IrcProtocol):  # type: ignore[misc]  # irc ships no ty
 
 
 class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
-    """One connection. Build it with `create_connection`."""
+    """One connection. `open` it."""
 
     protocol_class = _ConnectionProtocol
     buffer_class = LineBuffer
     transport: asyncio.Transport | None = None
     server = ""
 
-    def __init__(self, reactor: AioReactor) -> None:
-        super().__init__(reactor)
+    def __init__(self, receiver: LineReceiver) -> None:
+        """Hand each line, and the loss of the connection, to `receiver`."""
+        super().__init__(AioReactor(loop=asyncio.get_running_loop()))
+        self._receiver = receiver
         self._closed = asyncio.Event()
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Connect without sending anything: the login is ours. Raises OSError (ssl.SSLError is one)."""
         self.buffer = self.buffer_class()
-        self.handlers: dict[str, object] = {}
         self.server, self.port, self.server_address = host, port, (host, port)
         self.real_server_name = ""
         # Without a limit, closing TLS waits 30 s for a server that does not answer.
@@ -100,7 +112,7 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
 
     def _process_line(self, line: str) -> None:
         try:
-            self._handle_event(Event("all_raw_messages", self.server, None, [line]))
+            self._receiver.on_line(line)
         except Exception:
             # No line of a server, and no bug that it triggers, closes the connection.
             logger.exception("could not handle a line from %s; it is ignored", self.server)
@@ -120,11 +132,11 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
             asyncio.get_running_loop().call_soon(self.disconnect, "the server does not read what we send")
 
     def handle_lost(self, reason: str) -> None:
-        """Dispatch the `disconnect` event, once."""
+        """Tell the receiver, once."""
         if not self._closed.is_set():
             self._closed.set()
             self.connected = False
-            self.reactor._handle_event(self, Event("disconnect", self.server, "", [reason]))  # noqa: SLF001 - the library has no public way
+            self._receiver.mark_lost(reason)
 
     def disconnect(self, message: str = "") -> None:
         """Close now, without QUIT."""
@@ -147,16 +159,3 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
             logger.debug("%s did not answer QUIT", self.server)
         finally:
             self.disconnect()
-
-
-class _ConnectionReactor(AioReactor):  # type: ignore[misc]  # irc ships no types
-    connection_class = IrcConnection
-
-
-def create_connection(on_line: Callable[[str], None], on_lost: Callable[[str], None]) -> IrcConnection:
-    """Return a connection to `open`; it passes each line to `on_line` and its loss, once, to `on_lost`."""
-    reactor = _ConnectionReactor(loop=asyncio.get_running_loop())
-    reactor.add_global_handler("all_raw_messages", lambda _, event: on_line(event.arguments[0]))
-    reactor.add_global_handler("disconnect", lambda _, event: on_lost(event.arguments[0]))
-    connection: IrcConnection = reactor.server()
-    return connection

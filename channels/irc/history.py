@@ -2,21 +2,21 @@
 
 https://ircv3.net/specs/extensions/chathistory. One request at a time, oldest page first. Live messages of a place whose
 history is still being requested are held back until that is complete, so that they are emitted in order. A PING behind
-each request detects a server without an answer: it answers in order. Pure: time is passed in.
+each request detects a server without an answer: it answers in order. `HistoryRequests` is pure: time is passed in.
 """
 
 import hashlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from channels.irc.compose import LOCAL_ID_PREFIX
 from channels.irc.inbound import IrcLineContext, sent_at, to_notifications
-from channels.irc.people import IrcState
 from channels.irc.wire import HistoryBatch, IrcLine, Isupport, format_line
+from gateway.core.clock import new_id
 from gateway.core.events import (
     ConnectionChanged,
     MembershipChanged,
@@ -25,6 +25,9 @@ from gateway.core.events import (
     Notification,
     ReactionChanged,
 )
+
+if TYPE_CHECKING:
+    from channels.irc.session import IrcSession
 
 _PAGE_LINES: Final = 100
 _MAX_PAGES: Final = 100
@@ -178,19 +181,12 @@ _MAX_SKEW: Final = timedelta(seconds=30)
 _MAX_ID_COUNTS: Final = 8_192
 
 
-class PutNotification(Protocol):
-    """Queue of notifications."""
-
-    def __call__(self, notification: Notification | None, cursor: str | None = None) -> None:
-        """Append one; None: only the cursor moves. Never waits."""
-
-
 class IrcEmitter:
     """Emitter of one connection: each event once, and in a room old events before new ones."""
 
-    def __init__(self, put: PutNotification, state: IrcState, fresh_id: Callable[[], str], age_s: float) -> None:
-        """Emit to `put`; messages older than `age_s` are not requested."""
-        self.put, self.state, self.fresh_id, self.age_s = put, state, fresh_id, age_s
+    def __init__(self, session: "IrcSession", age_s: float) -> None:
+        """Messages older than `age_s` are not requested."""
+        self._session, self.state, self.age_s = session, session.state, age_s
         self.has_history = False
         """The server keeps a history, so the cursor is worth storing."""
         self._requests = HistoryRequests()
@@ -203,26 +199,30 @@ class IrcEmitter:
         # Without a cursor it is unknown what is missing; a gap that is not filled yet stays one.
         self.state.has_gap = self.state.complete_until is not None
 
-    def emit_line(self, line: IrcLine, context: IrcLineContext, now: datetime, now_s: float) -> None:
-        """Emit the events of a live line. `now_s` is `now` on a monotonic clock."""
+    def emit_line(self, line: IrcLine, context: IrcLineContext) -> None:
+        """Emit the events of a live line."""
+        now = self._now()
         if self._server_clock is not None:  # our own clock may have been changed since
             sent, at_s = self._server_clock
-            self._skew = sent + timedelta(seconds=now_s - at_s) - now
+            self._skew = sent + timedelta(seconds=self._session.last_heard_s - at_s) - now
         old = "time" in line.tags and self._age(sent_at(line, now), now) > _LIVE_WINDOW
         for notification in to_notifications(line, context, now, partial(self._event_id, line, old=old)):
             if old and isinstance(notification, Message):
-                self._emit(_as_history(notification), now)
+                self._emit(_as_history(notification))
             elif old and isinstance(notification, MembershipChanged) and notification.change == "invite":
                 continue
             elif isinstance(notification, ConnectionChanged) or not self._hold(notification, context.isupport):
-                self._emit(notification, now)
+                self._emit(notification)
         if self._requests.is_overfull:
-            self._emit_released(now)
+            self._emit_released()
 
-    def sync_clock(self, line: IrcLine, now: datetime, now_s: float) -> None:
+    def _now(self) -> datetime:
+        return self._session.clock.now()
+
+    def sync_clock(self, line: IrcLine) -> None:
         """Learn the clock difference from a line that the server surely sends at this moment."""
         if "time" in line.tags:
-            self._server_clock = sent_at(line, now), now_s
+            self._server_clock = sent_at(line, self._now()), self._session.last_heard_s
 
     def _age(self, sent: datetime, now: datetime) -> timedelta:
         return now - (sent - self._skew)
@@ -233,7 +233,7 @@ class IrcEmitter:
         Equal words at an equal time are two messages, unless they are played back.
         """
         if line.command != "PRIVMSG" or "time" not in line.tags:
-            return self.fresh_id()
+            return LOCAL_ID_PREFIX + new_id(self._now())
         words = "\0".join((line.tags["time"], line.source.mask, *line.params))
         name = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:26]
         count = 1 if old else self._id_counts.get(name, 0) + 1
@@ -250,7 +250,8 @@ class IrcEmitter:
         place = notification.sender.name if direct else notification.at.room
         return self._requests.hold(isupport.fold(place), direct, notification)
 
-    def _emit(self, notification: Notification, now: datetime) -> None:
+    def _emit(self, notification: Notification) -> None:
+        now = self._now()
         if isinstance(notification, Message) and not self.state.emitted_ids.add(
             f"{notification.at.room} {notification.id}"
         ):
@@ -262,14 +263,15 @@ class IrcEmitter:
         ):
             # Readers compare it with our clock, and an event cannot be in the future.
             notification = replace(notification, sent=min(notification.sent - self._skew, now))
-        self.put(notification, self._cursor)
+        self._session.inbox.put_notification(notification, self._cursor)
 
     @property
     def _cursor(self) -> str | None:
         return self.state.cursor if self.has_history and not self.state.has_gap else None
 
-    def record_time(self, line: IrcLine, now: datetime) -> None:
+    def record_time(self, line: IrcLine) -> None:
         """Advance the cursor by a line that is not emitted."""
+        now = self._now()
         self.state.record_time(sent_at(line, now), now)
 
     def hold_rooms(self, rooms: Iterable[str]) -> None:
@@ -280,15 +282,17 @@ class IrcEmitter:
         if self.has_history and self.state.has_gap and self.age_s > 0:
             self._requests.hold_rooms(rooms)
 
-    def request_history(self, rooms: Sequence[str], now: datetime, isupport: Isupport) -> list[str]:
+    def request_history(self, rooms: Sequence[str]) -> list[str]:
         """Return the requests for messages of these rooms, and direct messages, that we missed."""
+        now, isupport = self._now(), self._session.isupport
         since = self.state.missing_since(now, self.age_s) if self.has_history and self.state.has_gap else None
         lines = self._requests.start(rooms, since, now, isupport) if since is not None else self._requests.stop()
-        self._emit_released(now)
+        self._emit_released()
         return lines
 
-    def emit_history(self, page: HistoryBatch, context: IrcLineContext, now: datetime) -> list[str]:
+    def emit_history(self, page: HistoryBatch, context: IrcLineContext) -> list[str]:
         """Emit the events of an answer; return the lines to send."""
+        now = self._now()
         lines, requests = self._requests.handle_page(page, context.own_nick, now)
         since, cursor = self.state.missing_since(now, self.age_s), self.state.complete_until
         for line in lines:
@@ -297,34 +301,34 @@ class IrcEmitter:
             is_emitted = "msgid" not in line.tags and cursor is not None and sent <= cursor
             if since is not None and sent >= since and not is_emitted:
                 for notification in to_notifications(line, context, now, partial(self._event_id, line, old=True)):
-                    self._emit(notification, now)
-        self._emit_released(now)
+                    self._emit(notification)
+        self._emit_released()
         return requests
 
-    def handle_pong(self, token: str, now: datetime) -> list[str]:
+    def handle_pong(self, token: str) -> list[str]:
         """Process the PONG behind a request; return the lines to send."""
-        lines = self._requests.handle_pong(token, now)
-        self._emit_released(now)
+        lines = self._requests.handle_pong(token, self._now())
+        self._emit_released()
         return lines
 
-    def _emit_released(self, now: datetime) -> None:
+    def _emit_released(self) -> None:
         for notification in self._requests.release_ready():
-            self._emit(notification, now)
+            self._emit(notification)
         if not self._requests.is_pending and self.state.has_gap:
             self.state.close_gap()
             if self._cursor is not None:
-                self.put(None, self._cursor)
+                self._session.inbox.put_notification(None, self._cursor)
 
-    def check_timeout(self, now: datetime) -> None:
+    def check_timeout(self) -> None:
         """Stop holding back events if the server does not answer; call it every few seconds."""
-        if self._requests.is_timed_out(now):
-            self.flush(now)
+        if self._requests.is_timed_out(self._now()):
+            self.flush()
 
-    def flush(self, now: datetime) -> None:
+    def flush(self) -> None:
         """Emit all held events, because no answer will come; the gap stays one."""
         self._requests.stop()
         for notification in self._requests.release_ready():
-            self._emit(notification, now)
+            self._emit(notification)
 
 
 def _as_history(message: Message) -> Message:

@@ -5,15 +5,16 @@ Synchronous, fed by `session`. `NickRecovery`, `JoinTracker` and `RoomModes` are
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from channels.base import Rejected, Unreachable
 from channels.irc.config import IrcConfig
-from channels.irc.people import IrcState
 from channels.irc.wire import JOIN_REFUSALS, IrcLine, Isupport, format_line, refusal_reason
-from gateway.core.events import ChannelName
+
+if TYPE_CHECKING:
+    from channels.irc.session import IrcSession
 
 logger = logging.getLogger("reverie.irc")
 _NICK_REFUSALS = frozenset({"432", "433", "435", "436", "437", "438", "447", "484", "734"})
@@ -254,13 +255,11 @@ _MAX_LEFT = 100
 class IrcMembership:
     """Rooms and nick of one connection."""
 
-    def __init__(
-        self, name: ChannelName, config: IrcConfig, state: IrcState, send_line: Callable[[str], None], now_s: float
-    ) -> None:
-        self._name, self._config, self._state, self._send = name, config, state, send_line
+    def __init__(self, session: "IrcSession", config: IrcConfig) -> None:
+        self._session, self._config, self._state = session, config, session.state
         self._joins, self._nick = JoinTracker(), NickRecovery(config.nick)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
-        self._polled_s, self._opened = now_s, False
+        self._polled_s, self._opened = session.last_heard_s, False
         self._left_unconfigured: set[str] = set()
         self._leaving: set[str] = set()
         """Folded; rooms that we were told to leave."""
@@ -277,74 +276,87 @@ class IrcMembership:
         """Folded rooms that we are in."""
         return sorted(self._joins.entered)
 
-    def join_refusal(self, room: str, isupport: Isupport, now_s: float) -> str:
+    def join_refusal(self, room: str) -> str:
         """Return why we are not in a room; empty: we are, or nothing is known."""
-        folded = isupport.fold(room)
+        folded = self._session.isupport.fold(room)
         if folded in self._joins.entered:
             return ""
         if folded in self._state.barred_rooms:
             return "it was thrown out or left, and goes back when an admin has it join"
         refusal, at_s = self._joins.refusals.get(folded, ""), self._joins.retry_at_s(folded)
-        again = f"; next attempt in {max(0.0, at_s - now_s) / 60:.0f} min" if refusal and at_s is not None else ""
+        again = (
+            f"; next attempt in {max(0.0, at_s - self._session.clock.monotonic()) / 60:.0f} min"
+            if refusal and at_s is not None
+            else ""
+        )
         return f"{refusal}{again}"
 
-    def join_configured(self, isupport: Isupport, now_s: float) -> list[str]:
+    def join_configured(self) -> list[str]:
         """Request the configured rooms, except barred ones; return the requested rooms."""
-        rooms = [room for room in self._config.rooms if isupport.fold(room) not in self._state.barred_rooms]
-        self._send_joins(rooms, isupport, now_s, again=True)
+        rooms = [
+            room for room in self._config.rooms if self._session.isupport.fold(room) not in self._state.barred_rooms
+        ]
+        self._send_joins(rooms, again=True)
         self._opened = True
         if not self._joins.requested:
             self.initial_joins_done.set()
         return rooms
 
-    def apply_config(self, config: IrcConfig, isupport: Isupport, now_s: float) -> None:
+    def apply_config(self, config: IrcConfig) -> None:
         """Leave rooms that are no longer configured, and join those that are new."""
-        before, rooms = ({isupport.fold(room): room for room in source.rooms} for source in (self._config, config))
+        before, rooms = (
+            {self._session.isupport.fold(room): room for room in source.rooms} for source in (self._config, config)
+        )
         self._config = config
         for folded, room in before.items():
             if folded not in rooms and self._joins.drop(folded):
                 self._leaving.add(folded)
-                self._send(format_line("PART", room))
+                self._session.outgoing.queue_line(format_line("PART", room))
         new = [folded for folded in rooms if folded not in before]
         self._state.barred_rooms.difference_update(new)
         self._left_unconfigured.difference_update(new)
-        self._send_joins([rooms[folded] for folded in new], isupport, now_s, again=True)
+        self._send_joins([rooms[folded] for folded in new], again=True)
 
-    def _send_joins(self, rooms: Iterable[str], isupport: Isupport, now_s: float, *, again: bool) -> None:
-        for raw in self._joins.join_lines(rooms, isupport, now_s, again=again):
-            self._send(raw)
+    def _send_joins(self, rooms: Iterable[str], *, again: bool) -> None:
+        now_s = self._session.clock.monotonic()
+        for raw in self._joins.join_lines(rooms, self._session.isupport, now_s, again=again):
+            self._session.outgoing.queue_line(raw)
 
-    def join(self, room: str, isupport: Isupport, now_s: float) -> asyncio.Future[None]:
+    def join(self, room: str) -> asyncio.Future[None]:
         """Request a room on command; the future is done once we are in. It raises SendError."""
-        folded = isupport.fold(room)
+        folded = self._session.isupport.fold(room)
         entering: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._state.barred_rooms.discard(folded)
         if folded in self._joins.entered:
             entering.set_result(None)
             return entering
         self._waiters.setdefault(folded, []).append(entering)
-        self._send_joins([room], isupport, now_s, again=False)
+        self._send_joins([room], again=False)
         return entering
 
-    def begin_leave(self, room: str, isupport: Isupport) -> None:
+    def begin_leave(self, room: str) -> None:
         """Mark a room that we are about to leave on command, so that it is not rejoined.
 
         Call `end_leave` afterwards.
         """
-        folded = isupport.fold(room)
+        folded = self._session.isupport.fold(room)
         self._state.barred_rooms.add(folded)
         self._leaving.add(folded)
         self._joins.cancel_retry(folded)
 
-    def end_leave(self, room: str, isupport: Isupport) -> None:
+    def end_leave(self, room: str) -> None:
         """Record that the PART is answered, or will not be: from now on a removal counts as a kick."""
-        self._leaving.discard(isupport.fold(room))
+        self._leaving.discard(self._session.isupport.fold(room))
 
-    def feed(self, line: IrcLine, me: str, isupport: Isupport, now_s: float) -> None:
-        """Process a line; `me` is our nick after it."""
-        mine, room = isupport.fold(line.source.nick) == isupport.fold(me), isupport.fold(line.param(0))
+    def feed(self, line: IrcLine) -> None:
+        """Process a line, after which our nick is the session's."""
+        me, isupport, now_s = self._session.nick, self._session.isupport, self._session.last_heard_s
+        mine, room = (
+            self._session.isupport.fold(line.source.nick) == self._session.isupport.fold(me),
+            self._session.isupport.fold(line.param(0)),
+        )
         if line.command == "JOIN" and mine and room not in self._leaving:
-            self._leave_unconfigured(room, isupport)
+            self._leave_unconfigured(room)
         for outcome in self._joins.feed(line, me, isupport, now_s):
             for waiter in self._waiters.pop(outcome.room, []):
                 if not waiter.done() and outcome.refusal:
@@ -352,51 +364,56 @@ class IrcMembership:
                 elif not waiter.done():
                     waiter.set_result(None)
             if outcome.refusal:
-                logger.error("%s: cannot join %s: %s", self._name, outcome.room, outcome.refusal)
+                logger.error("%s: cannot join %s: %s", self._session.name, outcome.room, outcome.refusal)
         if self._opened and not self._joins.requested:
             self.initial_joins_done.set()
-        kicked = line.command == "KICK" and isupport.fold(line.param(1)) == isupport.fold(me)
+        kicked = line.command == "KICK" and self._session.isupport.fold(line.param(1)) == self._session.isupport.fold(
+            me
+        )
         if kicked or (line.command == "PART" and mine):
-            self._handle_removed(line, room, isupport, now_s)
+            self._handle_removed(line, room)
         for raw in self._nick.feed(line, me, isupport):
-            self._send(raw)
+            self._session.outgoing.queue_line(raw)
 
-    def _handle_removed(self, line: IrcLine, room: str, isupport: Isupport, now_s: float) -> None:
+    def _handle_removed(self, line: IrcLine, room: str) -> None:
         if room not in self._left_unconfigured | self._leaving:
-            self._handle_forced_part(line, isupport, now_s)
+            self._handle_forced_part(line)
         self._leaving.discard(room)
 
-    def _leave_unconfigured(self, room: str, isupport: Isupport) -> None:
+    def _leave_unconfigured(self, room: str) -> None:
         """Leave a room that the server put us into (470, or any JOIN of its own) against the configuration."""
-        wanted = room in self._joins.requested or room in map(isupport.fold, self._config.rooms)
+        wanted = room in self._joins.requested or room in map(self._session.isupport.fold, self._config.rooms)
         if not wanted and room not in self._left_unconfigured and len(self._left_unconfigured) < _MAX_LEFT:
             self._left_unconfigured.add(room)
-            logger.warning("%s: put into %s, which is not configured; leaving it", self._name, room[:100])
-            self._send(format_line("PART", room))
+            logger.warning("%s: put into %s, which is not configured; leaving it", self._session.name, room[:100])
+            self._session.outgoing.queue_line(format_line("PART", room))
 
-    def _handle_forced_part(self, line: IrcLine, isupport: Isupport, now_s: float) -> None:
+    def _handle_forced_part(self, line: IrcLine) -> None:
         """Handle a kick or a forced part: we never leave a configured room by ourselves."""
         room = line.param(0)
-        logger.warning("%s: thrown out of %s by %s", self._name, room[:100], line.source.nick[:100])
-        configured = {isupport.fold(name): name for name in self._config.rooms}.get(isupport.fold(room))
+        logger.warning("%s: thrown out of %s by %s", self._session.name, room[:100], line.source.nick[:100])
+        configured = {self._session.isupport.fold(name): name for name in self._config.rooms}.get(
+            self._session.isupport.fold(room)
+        )
         if self._config.rejoin_after_kick and configured is not None:
-            self._joins.schedule_rejoin(configured, isupport, now_s)
+            self._joins.schedule_rejoin(configured, self._session.isupport, self._session.last_heard_s)
         elif configured is not None:
-            self._state.barred_rooms.add(isupport.fold(room))
+            self._state.barred_rooms.add(self._session.isupport.fold(room))
 
-    def tick(self, me: str, isupport: Isupport, now_s: float) -> None:
+    def tick(self) -> None:
         """Do the periodic work: rejoin rooms, and recover the nick."""
-        self._send_joins(self._joins.take_due(now_s), isupport, now_s, again=True)
+        now_s = self._session.clock.monotonic()
+        self._send_joins(self._joins.take_due(now_s), again=True)
         if now_s - self._polled_s >= _NICK_POLL_S:
             self._polled_s = now_s
-            for raw in self._nick.recovery_lines(me, isupport):
-                self._send(raw)
+            for raw in self._nick.recovery_lines(self._session.nick, self._session.isupport):
+                self._session.outgoing.queue_line(raw)
 
-    def recover_nick(self, me: str, isupport: Isupport) -> None:
+    def recover_nick(self) -> None:
         """Let the server watch our nick, if it supports that."""
-        if isupport.monitors:
-            for raw in self._nick.recovery_lines(me, isupport):
-                self._send(raw)
+        if self._session.isupport.monitors:
+            for raw in self._nick.recovery_lines(self._session.nick, self._session.isupport):
+                self._session.outgoing.queue_line(raw)
 
     def close(self) -> None:
         """Fail all pending joins: the connection is lost."""

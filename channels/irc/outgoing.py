@@ -14,15 +14,13 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
 from channels.base import BeforeSend, RecipientAway, SendError, Uncertain, Unreachable, no_before_send
-from channels.irc.identity import IdentityState, absence_text
-from channels.irc.people import message_target
+from channels.irc.identity import absence_text
 from channels.irc.render import strip_formatting
 from channels.irc.wire import (
     IrcLine,
-    Isupport,
     LabelClosed,
     ReceivedLine,
     add_tags,
@@ -33,9 +31,12 @@ from channels.irc.wire import (
     refusal_error,
     refusal_reason,
 )
-from gateway.core.clock import Clock
 from gateway.core.events import MessageId, Receipt, RoomId
 from gateway.core.ratelimit import TokenBuckets
+
+if TYPE_CHECKING:
+    from channels.irc.session import IrcSession
+
 
 LineFate = Literal["taken", "refused", "unknown"]
 LineOwner = TypeVar("LineOwner", bound=Hashable)
@@ -321,9 +322,9 @@ _MAX_RESENDS = 2
 class IrcOutgoing:
     """Send queue of one connection. `run` it, `close` it when the connection is gone."""
 
-    def __init__(self, clock: Clock, bucket: TokenBuckets, write: Callable[[str], bool]) -> None:
-        """Write with `write`, which takes one line; False: the connection is dead and the line surely was not sent."""
-        self._clock, self._bucket, self._write = clock, bucket, write
+    def __init__(self, session: "IrcSession", bucket: TokenBuckets) -> None:
+        """Write with the session. `bucket`: rate of the lines."""
+        self._session, self._clock, self._bucket = session, session.clock, bucket
         self._waiting: deque[SendItem] = deque()
         self._unconfirmed: list[SendItem] = []
         """Parts that are completely written, without a barrier behind them yet."""
@@ -338,14 +339,6 @@ class IrcOutgoing:
         """
         self._labels_ignored = False
         """The server agreed to labels but does not answer by them."""
-        self.resolve_target: Callable[[RoomId], tuple[str, IdentityState]] = lambda chat: (
-            message_target(chat),
-            "known",
-        )
-        """See `NickIdentities.resolve_target`."""
-        self.whois_lines: Callable[[str], list[str]] = lambda _: []
-        """See `NickIdentities.whois_lines`."""
-        self.fold: Callable[[str], str] = str.lower
         self._awaiting_whois: dict[str, tuple[float, list[SendItem]]] = {}
         """Folded nick -> time of the WHOIS request, and the items that wait for the answer."""
         self._blocked: list[SendItem] = []
@@ -370,7 +363,7 @@ class IrcOutgoing:
     def write_if_idle(self, raw: str) -> bool:
         """Write an optional line, if the rate limit leaves room for it and one more; False: not written."""
         free = not self._waiting and self._bucket.wait_s(_LINES, self._clock.monotonic(), tokens=2) == 0
-        if free and not self._close_reason and self._write(raw):
+        if free and not self._close_reason and self._session.write(raw):
             self._bucket.use(_LINES, self._clock.monotonic())
             return True
         return False
@@ -443,8 +436,8 @@ class IrcOutgoing:
         """Return whether the item may be written now, to its resolved nick. Else it is set aside, or failed."""
         if item.direct is None or not item.lines:
             return True
-        nick, state = self.resolve_target(item.direct.chat)
-        folded = self.fold(nick)
+        nick, state = self._session.resolve_target(item.direct.chat)
+        folded = self._session.isupport.fold(nick)
         if state == "known" or (state == "confirmed" and item.is_whois_checked):
             if not self._is_pending_elsewhere(item.direct.chat, folded):
                 item.nick, item.target = nick, folded
@@ -463,9 +456,9 @@ class IrcOutgoing:
             self._write_ping()
         else:
             self._awaiting_whois[folded] = self._clock.monotonic(), [self._waiting.popleft()]
-            for raw in self.whois_lines(nick):
+            for raw in self._session.identities.whois_lines(nick, self._session.isupport):
                 self._bucket.use(_LINES, self._clock.monotonic())
-                if not self._write(raw):
+                if not self._session.write(raw):
                     self.close("the connection is lost")
                     break
         return False
@@ -535,7 +528,7 @@ class IrcOutgoing:
 
     def _write_ping(self) -> None:
         token = f"reverie-{next(self._tokens)}"
-        if self._write(format_line("PING", token)):
+        if self._session.write(format_line("PING", token)):
             self._pings.append(PingBarrier(token, self._unconfirmed, self._window, self._clock.monotonic()))
             self._unconfirmed, self._window = [], SendWindow()
         else:
@@ -546,7 +539,7 @@ class IrcOutgoing:
         if not item.lines:
             self._waiting.popleft()
             self._write_ping()
-        elif not self._write(self._next_wire_line(item)):
+        elif not self._session.write(self._next_wire_line(item)):
             self.close("the connection is lost")
         else:
             item.lines.popleft()
@@ -591,7 +584,7 @@ class IrcOutgoing:
             item.direct is None
             or not refused
             or item.resend_count >= _MAX_RESENDS
-            or self.resolve_target(item.direct.chat)[1] == "other"
+            or self._session.resolve_target(item.direct.chat)[1] == "other"
         ):
             resolve_item(item, verdict)
         else:
@@ -616,8 +609,9 @@ class IrcOutgoing:
             self._labels_ignored = True
             resolve_item(item, LineVerdict("unknown", reason="the server did not answer"))
 
-    def feed(self, received: ReceivedLine | LabelClosed, me: str, isupport: Isupport) -> None:
-        """Process a line from the server: PONG, a refusal, or an echo of ours (`me` is our nick)."""
+    def feed(self, received: ReceivedLine | LabelClosed) -> None:
+        """Process a line from the server: PONG, a refusal, or an echo of ours."""
+        me, isupport = self._session.nick, self._session.isupport
         if received.label:
             if isinstance(received, ReceivedLine):
                 self._labels.feed(received.label, received.line)

@@ -11,14 +11,15 @@ import itertools
 import logging
 import math
 import secrets
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from channels.aio import BackpressureBuffer, with_timeout
 from channels.base import Denied, Emit, Rejected, Uncertain, Unreachable
-from channels.irc.compose import LOCAL_ID_PREFIX, HostmaskTracker, MultilineLimits, TypingState
+from channels.irc.compose import HostmaskTracker, MultilineLimits, TypingState
 from channels.irc.config import IrcConfig
-from channels.irc.history import PING_PREFIX, IrcEmitter, PutNotification
+from channels.irc.history import PING_PREFIX, IrcEmitter
 from channels.irc.identity import IdentityState, NickIdentities
 from channels.irc.inbound import CtcpResponder, IrcLineContext
 from channels.irc.membership import IrcMembership, RoomModes
@@ -37,9 +38,12 @@ from channels.irc.wire import (
     format_line,
     parse_line,
 )
-from gateway.core.clock import Clock, new_id
+from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, ConnectionChanged, Message, Notification, RoomId
 from gateway.core.ratelimit import Rate, TokenBuckets
+
+if TYPE_CHECKING:
+    from channels.irc.connection import IrcConnection
 
 logger = logging.getLogger("reverie.irc")
 BATCH_SIZE = 256
@@ -58,9 +62,16 @@ class IrcNotificationQueue(BackpressureBuffer[_QueueItem]):
     `MAX_HELD` the oldest items are dropped: room messages first, then messages addressed to us.
     """
 
-    def __init__(self, pause: Callable[[bool], None] = lambda _: None) -> None:
-        super().__init__(pause)
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection: IrcConnection | None = None
+        """The connection that is read. None: there is none."""
         self.dropped_count = 0
+
+    def set_paused(self, paused: bool) -> None:
+        transport = self.connection.transport if self.connection else None
+        if transport is not None and not transport.is_closing():
+            (transport.pause_reading if paused else transport.resume_reading)()
 
     def put_notification(self, notification: Notification | None, cursor: str | None = None) -> None:
         """Append a notification. Without one, the cursor becomes durable by itself."""
@@ -119,8 +130,7 @@ class IrcSession:
         name: ChannelName,
         config: IrcConfig,
         clock: Clock,
-        write: Callable[[str], bool],
-        put: PutNotification,
+        inbox: IrcNotificationQueue,
         *,
         state: IrcState,
         logins: LoginHistory,
@@ -130,11 +140,11 @@ class IrcSession:
 
         `state` and `logins` outlive the connection; `secure_port` is its TLS port, None without TLS.
         """
-        self.name, self._config, self._clock, self._write = name, config, clock, write
+        self.name, self._config, self.clock, self.inbox = name, config, clock, inbox
         self.registration = IrcRegistration(config, secrets.token_urlsafe(18), logins, secure=secure_port is not None)
         self._secure_port = secure_port
         self.state = state
-        self._emitter = IrcEmitter(put, state, lambda: LOCAL_ID_PREFIX + new_id(clock.now()), config.history_age)
+        self._emitter = IrcEmitter(self, config.history_age)
         self._batches, self.users, self._netsplits, self.identities = (
             BatchCollector(),
             IrcUsers(),
@@ -147,12 +157,9 @@ class IrcSession:
         self._ctcp = CtcpResponder(config.contact, config.source)
         self.isupport = Isupport()
         self.nick = config.nick
-        self.outgoing = IrcOutgoing(clock, TokenBuckets(Rate(config.flood.burst, 60 * config.flood.per_s)), write)
-        self.outgoing.resolve_target = self.resolve_target
-        self.outgoing.fold = lambda name: self.isupport.fold(name)  # noqa: PLW0108 - `isupport` changes
-        self.outgoing.whois_lines = lambda nick: self.identities.whois_lines(nick, self.isupport)
+        self.outgoing = IrcOutgoing(self, TokenBuckets(Rate(config.flood.burst, 60 * config.flood.per_s)))
         self._waiters: list[tuple[RoomId, asyncio.Future[None]]] = []
-        self.membership = IrcMembership(name, config, state, self.outgoing.queue_line, self.last_heard_s)
+        self.membership = IrcMembership(self, config)
         self.ready = asyncio.Event()
         """Welcomed, and the server has sent everything it sends unasked (end of MOTD)."""
         self.welcomed = asyncio.Event()
@@ -163,15 +170,23 @@ class IrcSession:
         self.upgrade_port: int | None = None
         """Set if the connection ended because the server wants TLS on this port."""
 
+    def write(self, raw: str) -> bool:
+        """Write one line at once. False: the connection is dead, and the line surely was not sent."""
+        connection = self.inbox.connection
+        if connection is None or not connection.is_alive:
+            return False
+        connection.send_raw(raw)
+        return True
+
     def start(self) -> None:
         """Send the first lines."""
         for raw in self.registration.start():
-            self._write(raw)
+            self.write(raw)
 
     def resolve_target(self, chat: RoomId) -> tuple[str, IdentityState]:
         """Return the nick of a direct chat and how certain it is, see `NickIdentities.resolve_target`."""
         self.identities.has_account_updates = "account-notify" in self.registration.caps
-        return self.identities.resolve_target(chat, self.users, self.isupport, self._clock.monotonic())
+        return self.identities.resolve_target(chat, self.users, self.isupport, self.clock.monotonic())
 
     async def wait_for_person(self, chat: RoomId) -> None:
         """Return once a line shows that person, or the connection has ended."""
@@ -201,7 +216,7 @@ class IrcSession:
 
     def flush(self) -> None:
         """Release everything that waits for lines: no more will arrive."""
-        self._emitter.flush(self._clock.now())
+        self._emitter.flush()
         self.membership.close()
         for _, waiter in self._waiters:
             if not waiter.done():
@@ -209,12 +224,12 @@ class IrcSession:
 
     def on_line(self, raw: str) -> None:
         """Handle one line. May raise for unexpected input: the connection logs that and goes on."""
-        self.last_heard_s = self._clock.monotonic()
+        self.last_heard_s = self.clock.monotonic()
         line = parse_line(raw)
         if line is None or self.lost.done() or not self._feed_registration(line):
             return
         if line.command == "PING":
-            self._write(format_line("PONG", trailing=line.param(-1)))
+            self.write(format_line("PONG", trailing=line.param(-1)))
         elif line.command == "ERROR":
             # https://modern.ircdocs.horse/#error-message: the server is about to close. Not all do so at once.
             self._error_text = strip_formatting(line.param(-1))[:300]
@@ -224,7 +239,7 @@ class IrcSession:
             self.nick = self.registration.nick
             self.welcomed.set()
         elif line.command == "PONG" and line.param(-1).startswith(PING_PREFIX):
-            self._queue_lines(self._emitter.handle_pong(line.param(-1), self._clock.now()))
+            self._queue_lines(self._emitter.handle_pong(line.param(-1)))
             return
         if self.welcomed.is_set():
             for event in self._batches.feed(line):
@@ -234,7 +249,7 @@ class IrcSession:
         had_account_tag = "account-tag" in self.registration.caps
         try:
             for raw in self.registration.feed(line):
-                self._write(raw)
+                self.write(raw)
         except Denied as denied:
             self.outgoing.close(denied.reason)
             self.lost.set_exception(denied)
@@ -260,9 +275,9 @@ class IrcSession:
         if self._secure_port is None or offered is None:
             return
         before = sts.serialized
-        sts.record_policy(self._config.host, self._secure_port, StsCapability.parse(offered), self._clock.now())
+        sts.record_policy(self._config.host, self._secure_port, StsCapability.parse(offered), self.clock.now())
         if sts.serialized != before:
-            self._emitter.put(None, self.state.cursor or NO_CURSOR)
+            self.inbox.put_notification(None, self.state.cursor or NO_CURSOR)
 
     def _handle_event(self, event: ReceivedLine | LabelClosed | HistoryBatch) -> None:
         if isinstance(event, HistoryBatch):
@@ -270,27 +285,25 @@ class IrcSession:
                 "%s: %d lines of %s are read again", self.name, len(event.lines), event.target[:100] or "people"
             )
             self._queue_lines(
-                self._emitter.emit_history(
-                    event, self._line_context(history_place=self.isupport.fold(event.target)), self._clock.now()
-                )
+                self._emitter.emit_history(event, self._line_context(history_place=self.isupport.fold(event.target)))
             )
             return
-        self.outgoing.feed(event, self.nick, self.isupport)
+        self.outgoing.feed(event)
         if isinstance(event, ReceivedLine):
             self._handle_line(event)
 
     def _handle_line(self, received: ReceivedLine) -> None:  # noqa: C901, PLR0912 - one case per command
         """Update the state and emit events for one line after the login."""
-        line, now, fold = received.line, self._clock.now(), self.isupport.fold
+        line, fold = received.line, self.isupport.fold
         mine = fold(line.source.nick) == fold(self.nick)
         if line.command.isdecimal() or line.command == "PONG" or (mine and line.command == "JOIN"):
-            self._emitter.sync_clock(line, now, self.last_heard_s)
+            self._emitter.sync_clock(line)
         is_netsplit = self._netsplits.is_netsplit(line, self.isupport, self.last_heard_s, batched=received.is_netsplit)
         if line.command == "JOIN":
             self.users.feed(line, self.nick, self.isupport)
         self.identities.feed(line, self.users, self.isupport)
         if not is_netsplit:
-            self._emitter.emit_line(line, self._line_context(), now, self.last_heard_s)
+            self._emitter.emit_line(line, self._line_context())
         if line.command != "JOIN":
             self.users.feed(line, self.nick, self.isupport)
         self._update_identities(line)
@@ -313,9 +326,9 @@ class IrcSession:
             case "421" | "FAIL" if "TAGMSG" in line.params:
                 self.typing_state.is_unsupported = True
             case "JOIN" if mine and "time" in line.tags:
-                self._emitter.record_time(line, now)
+                self._emitter.record_time(line)
         self.room_modes.feed(line, self.nick, self.isupport)
-        self.membership.feed(line, self.nick, self.isupport, self.last_heard_s)
+        self.membership.feed(line)
         if line.command in {"366", "MODE"}:
             self._query_modes()
 
@@ -361,7 +374,7 @@ class IrcSession:
     def handle_slow_login(self) -> None:
         """Continue a login that got no answer for long."""
         for raw in self.registration.handle_silence():
-            self._write(raw)
+            self.write(raw)
 
     def join_rooms(self) -> None:
         """Set the bot mode, if the server has one, and join the configured rooms.
@@ -370,9 +383,9 @@ class IrcSession:
         """
         if self.isupport.bot_mode:
             self.outgoing.queue_line(format_line("MODE", self.nick, f"+{self.isupport.bot_mode}"))
-        rooms = self.membership.join_configured(self.isupport, self._clock.monotonic())
+        rooms = self.membership.join_configured()
         self._emitter.hold_rooms(map(self.isupport.fold, rooms))
-        self.membership.recover_nick(self.nick, self.isupport)
+        self.membership.recover_nick()
 
     def request_history(self) -> None:
         """Request the messages sent while we were away."""
@@ -381,13 +394,13 @@ class IrcSession:
             for room in self.membership.configured_rooms
             if self.isupport.fold(room) in self.membership.entered_rooms
         ]
-        self._queue_lines(self._emitter.request_history(rooms, self._clock.now(), self.isupport))
+        self._queue_lines(self._emitter.request_history(rooms))
 
     def tick(self) -> None:
         """Do the periodic work; call it every few seconds."""
-        now_s = self._clock.monotonic()
-        self.membership.tick(self.nick, self.isupport, now_s)
-        self._emitter.check_timeout(self._clock.now())
+        now_s = self.clock.monotonic()
+        self.membership.tick()
+        self._emitter.check_timeout()
         self._query_modes()
         if self.outgoing.release_unanswered(now_s - _WHOIS_TIMEOUT_S):
             self.identities.is_whois_unsupported = not self.identities.has_whois_answer
@@ -420,16 +433,14 @@ _MOTD_WAIT_S = 5.0
 _TICK_S = 10.0
 
 
-async def bring_up(session: IrcSession, config: IrcConfig, clock: Clock, on_up: Callable[[], None]) -> None:
-    """Wait for the welcome, join rooms and call `on_up`; then do the periodic work.
-
-    Ends by cancellation or with the session.
-    """
+async def bring_up(session: IrcSession, config: IrcConfig) -> bool:
+    """Wait for the welcome and join rooms. Return whether the session is up; False: it is lost."""
+    clock = session.clock
     try:
-        await with_timeout(clock, config.connect_timeout, _wait_for_welcome(session, clock))
+        await with_timeout(clock, config.connect_timeout, _wait_for_welcome(session))
     except TimeoutError:
         session.mark_lost("the server did not welcome us in time")
-        return
+        return False
     with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
         await with_timeout(clock, _MOTD_WAIT_S, session.ready.wait())
     session.join_rooms()
@@ -437,53 +448,57 @@ async def bring_up(session: IrcSession, config: IrcConfig, clock: Clock, on_up: 
         await with_timeout(clock, _JOIN_WAIT_S, session.membership.initial_joins_done.wait())
     except TimeoutError:
         logger.warning("%s: some rooms did not answer our JOIN", session.name)
-    on_up()
+    return True
+
+
+async def work_periodically(session: IrcSession) -> None:
+    """Request the missed messages, then do the periodic work. Ends only by cancellation."""
     session.request_history()
     while True:
-        await clock.sleep(_TICK_S)
+        await session.clock.sleep(_TICK_S)
         session.tick()
 
 
-async def _wait_for_welcome(session: IrcSession, clock: Clock) -> None:
+async def _wait_for_welcome(session: IrcSession) -> None:
     while not session.welcomed.is_set():
         with contextlib.suppress(TimeoutError):
-            await with_timeout(clock, _CAP_TIMEOUT_S, session.welcomed.wait())
+            await with_timeout(session.clock, _CAP_TIMEOUT_S, session.welcomed.wait())
             return
         session.handle_slow_login()
 
 
-async def watch_silence(session: IrcSession, config: IrcConfig, clock: Clock, is_full: Callable[[], bool]) -> None:
+async def watch_silence(session: IrcSession, config: IrcConfig) -> None:
     """End the session when the server is silent, or answers everything but our PINGs.
 
-    While `is_full`, nothing is read, so the server's state is unknown.
+    While the inbox is full, nothing is read, so the server's state is unknown.
     """
-    timeout_s = config.ping_interval + config.ping_timeout
+    clock, inbox, timeout_s = session.clock, session.inbox, config.ping_interval + config.ping_timeout
     while True:
         silence_s = clock.monotonic() - session.last_heard_s
-        if is_full() or silence_s < config.ping_interval:
-            await clock.sleep(config.ping_interval - (0 if is_full() else silence_s))
-            if not is_full() and session.outgoing.oldest_ping_age_s() > timeout_s:
+        if inbox.is_full or silence_s < config.ping_interval:
+            await clock.sleep(config.ping_interval - (0 if inbox.is_full else silence_s))
+            if not inbox.is_full and session.outgoing.oldest_ping_age_s() > timeout_s:
                 session.mark_lost("the server does not answer PING")
-            if not is_full():
+            if not inbox.is_full:
                 session.outgoing.expire_labels(timeout_s)
             continue
         heard_s = session.last_heard_s
         session.outgoing.queue_ping()
         await clock.sleep(config.ping_timeout)
-        if session.last_heard_s == heard_s and not is_full():
+        if session.last_heard_s == heard_s and not inbox.is_full:
             session.mark_lost(f"nothing heard for {timeout_s:.0f} s")
 
 
-async def join_room(session: IrcSession, clock: Clock, room: str) -> None:
+async def join_room(session: IrcSession, room: str) -> None:
     """Join a room on request. Raises SendError: `Rejected` with the server's reason."""
     if not session.isupport.is_room(room) or "," in room:
         raise Rejected(f"{room!r} is not a room")
     try:
-        entering = session.membership.join(room, session.isupport, clock.monotonic())
+        entering = session.membership.join(room)
     except ValueError as error:
         raise Rejected(f"{room!r} is not a room") from error
     try:
-        await with_timeout(clock, _JOIN_ANSWER_S, asyncio.wait_for(entering, None))
+        await with_timeout(session.clock, _JOIN_ANSWER_S, asyncio.wait_for(entering, None))
     except TimeoutError:
         raise Uncertain("the server did not answer our JOIN") from None
 

@@ -9,15 +9,18 @@ Rooms are checked by their modes, which most servers send to everybody
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from channels.base import Denied, SendError
 from channels.irc.config import IrcConfig, TlsConfig
 from channels.irc.registration import IrcRegistration, LoginHistory, StsUpgrade
 from channels.irc.wire import IrcLine, format_line, parse_line
 from gateway.cli.probes.base import PROBE_TIMEOUT_S, Finding, FindingCollector, explain_connection_error, probe_net
+
+if TYPE_CHECKING:
+    from channels.irc.connection import IrcConnection
 
 MAX_ROOMS: Final = 10
 """Most rooms that are queried."""
@@ -123,10 +126,9 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> IrcProbeResult:
 
 async def _run_session(config: IrcConfig, session: "_IrcProbeSession", tls: object) -> None:
     """Run the session until everything is known or it failed. Raises OSError."""
-    from channels.irc.connection import create_connection  # noqa: PLC0415 - takes a fifth of a second
+    from channels.irc.connection import IrcConnection  # noqa: PLC0415 - takes a fifth of a second
 
-    connection = create_connection(session.on_line, session.on_lost)
-    session.write = connection.send_raw
+    session.connection = connection = IrcConnection(session)
     try:
         await connection.open(config.host, config.port, tls)  # type: ignore[arg-type] # `context`'s own
         session.start()
@@ -149,7 +151,12 @@ class _IrcProbeSession:
         """Numeric and text of the first refusal of our nick."""
         self.has_spoken = False
         """True once the server has sent a line of IRC."""
-        self.write: Callable[[str], None] = lambda _: None
+        self.connection: IrcConnection | None = None
+
+    def write(self, raw: str) -> None:
+        """Write a line."""
+        if self.connection is not None:
+            self.connection.send_raw(raw)
 
     def start(self) -> None:
         """Send the first lines."""
@@ -204,7 +211,7 @@ class _IrcProbeSession:
             case _ if self._room_probe.feed(line):
                 self._done.set()
 
-    def on_lost(self, reason: str) -> None:
+    def mark_lost(self, reason: str) -> None:
         """Process the end of the connection."""
         if self._done.is_set():
             return

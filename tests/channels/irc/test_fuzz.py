@@ -121,7 +121,7 @@ async def _survive(seed: int) -> str:
             if number % 20 == 19:
                 bot.send(f":zz!z@z PRIVMSG #room :after {number}")
                 await sink.until_last(f"after {number}")
-        connection = channel._connection
+        connection = channel._inbox.connection
         assert connection is not None
         for chunk in chunks(LINES - SOCKET_LINES, chance):
             while channel._inbox.is_full:

@@ -199,7 +199,7 @@ async def test_a_blocked_emit_loses_nothing_and_stops_the_reading(blocked: int) 
         if blocked > 1:
             while not channel._inbox.is_full:
                 await asyncio.sleep(0)  # let the socket be read
-            transport: Any = channel._connection.transport if channel._connection else None
+            transport: Any = channel._inbox.connection.transport if channel._inbox.connection else None
             assert not transport.is_reading()
         run.open.set()
         await run.message(blocked)

@@ -95,7 +95,7 @@ async def test_what_was_heard_before_is_still_told_when_there_is_nobody_to_say_g
         await ircd.say("#room", "the last thing")
         await settled(ircd.clients[0], "read")
         ircd.clients[0].drop()
-        while run.channel._connection is not None:
+        while run.channel._inbox.connection is not None:
             await asyncio.sleep(0)
         run.task.cancel()
         for _ in range(5):
@@ -135,7 +135,7 @@ async def test_cancelled_at_any_step_of_connecting_leaves_no_socket(tls: bool) -
             for _ in range(steps):
                 await asyncio.sleep(0)
             assert await _cancel(run) < 1
-            assert channel._connection is None
+            assert channel._inbox.connection is None
         await ircd.until(lambda: all(client.closed for client in ircd.clients))
         for _ in range(200):
             if _sockets() <= before and asyncio.all_tasks() <= tasks:
