@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any, cast
 
 from agent.models.base import Model
@@ -13,6 +14,8 @@ from channels.base import CanCompleteCommands, Channel, CountsDropped, Emit
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.channel_lookup import ChannelLookup
 from gateway.access.pairing_admin import PairingAdmin
+from gateway.commands.context import CommandContext, make_page_counter
+from gateway.commands.dispatcher import CommandDispatcher, make_nick_lookup
 from gateway.commands.help import CommandSuggester
 from gateway.commands.registry import CommandRegistry, CommandServices
 from gateway.config.models import Settings
@@ -53,7 +56,7 @@ from gateway.core.logging import set_title_lookup
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ingest.factory import ChannelUnavailable, check_adapters, make_channel
-from gateway.ingest.intake import ChannelIntakes, IntakeServices
+from gateway.ingest.intake import EventJudge, Intake
 from gateway.ops.actions import OperatorActions
 from gateway.ops.api import ApiRouter
 from gateway.ops.api_views import ApiBackend
@@ -79,7 +82,7 @@ from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.place_names import PlaceTitles
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.routing import Bindings, CommandPrefixes
+from gateway.stream.routing import Bindings, CommandPrefixes, make_private_address_lookup
 from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
@@ -295,7 +298,7 @@ class _Gateway:
             tasks=tasks,
             tell=self._report_trouble,
         )
-        self.intakes = self._build_intakes(access_policy, bindings)
+        self.intake = self._build_intake(access_policy, bindings)
         if make is not None:
             live.add_listener(self._build_channel_reconciler(settings, make))
 
@@ -400,7 +403,7 @@ class _Gateway:
 
         def on_removed(name: ChannelName) -> None:
             self.stats.remove_channel(name)
-            self.intakes.drop(name)
+            self.intake.forget_channel(name)
 
         def on_failed(name: ChannelName, why: str) -> None:
             self.stats.add_channel(name, self.model_services.live.settings.channels[name].platform, self.clock.now())
@@ -500,36 +503,66 @@ class _Gateway:
             router=ApiRouter(backend, self.event_stream, self._handle_order) if has_api else None,
         )
 
-    def _build_intakes(self, access_policy: AccessPolicy, bindings: Bindings) -> ChannelIntakes:
+    def _build_intake(self, access_policy: AccessPolicy, bindings: Bindings) -> Intake:
         command_registry = CommandRegistry(self._build_command_services(bindings))
         self.suggestions = CommandSuggester(access_policy, command_registry.suggestion_sources)
         for channel in self.channels.values():
             if isinstance(channel, CanCompleteCommands):
                 channel.set_completer(self.suggestions)
-        intake_services = IntakeServices(
-            live=self.model_services.live,
-            store=self.store,
-            clock=self.clock,
-            channels=self.channels,
-            access_policy=access_policy,
-            bindings=bindings,
-            stats=self.stats,
-            model=lambda: self.agents.model_labels,
-            mode=lambda: self.agents.mode_label,
-            rewinds=self.rewinder,
-            titles=self.titles,
-            greet=self.people.greeter.greet,
-            limits=self.people.limits,
-            notify_owners=self.people.owner_notifier.notify,
-            level=lambda: self.background_services.presence.level,
-            places=self.background_services.places,
-            attention_policy=self.attention_policy,
+        live, services = self.model_services.live, self.background_services
+        dispatcher = CommandDispatcher(
+            self._build_command_context(),
+            access_policy,
+            lambda: self.model_services.live.settings.commands,
             handlers=command_registry.handlers,
+            own_names=make_nick_lookup(self.channels),
             redactor=self.redactor,
-            approvals=self.approvals,
-            tools=self.agents.tool_list,
+            with_titles=self.titles.add_titles,
         )
-        return ChannelIntakes(intake_services)
+        judge = EventJudge(
+            self.store,
+            self.clock,
+            live=live,
+            access_policy=access_policy,
+            attention_policy=self.attention_policy,
+            bindings=bindings,
+            presence=services.presence,
+        )
+        return Intake(
+            self.store,
+            self.clock,
+            stats=self.stats,
+            titles=self.titles,
+            places=services.places,
+            judge=judge,
+            dispatcher=dispatcher,
+            people=self.people,
+        )
+
+    def _build_command_context(self) -> CommandContext:
+        live, private_address = self.model_services.live, make_private_address_lookup(self.channels)
+
+        def find_contact(name: ChannelName) -> str | None:
+            return getattr(live.settings.channels.get(name), "contact", None) or live.settings.commands.contact
+
+        return CommandContext(
+            reader=self.store,
+            clock=self.clock,
+            stats=self.stats,
+            version=version("reverie-gateway"),
+            model_name=lambda: self.agents.model_labels,
+            agent_mode=lambda: self.agents.mode_label,
+            operator_contact=find_contact,
+            prefixes=CommandPrefixes(live, self.channels),
+            rewinds=self.rewinder,
+            count_pages=make_page_counter(self.channels),
+            approvals=self.approvals,
+            tools_at=self.agents.tool_list,
+            awaiting_channels=ChannelLookup(
+                self.channels, lambda channel: channel.capabilities.defers_commands or None
+            ),
+            private_address=lambda command: private_address(command.at, command.sender),
+        )
 
     def _build_command_services(self, bindings: Bindings) -> CommandServices:
         return CommandServices(
@@ -555,7 +588,7 @@ class _Gateway:
 
     def _build_emit(self, name: ChannelName) -> Emit:
         async def emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-            await self.intakes[name](batch, cursor=cursor)
+            await self.intake.accept(name, batch, cursor=cursor)
 
         return emit
 

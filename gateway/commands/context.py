@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol
 
+from channels.base import CanPage, Channel
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
+from gateway.access.channel_lookup import ChannelLookup
 from gateway.commands.table import COMMANDS, CommandDefinition
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, Command, ConversationId, MessageId, Post, PostKey, RoomId
@@ -231,3 +233,14 @@ class CommandFollowUp:
 def follow_up_key(command: Command, what: str) -> PostKey:
     """Return the key of a post that a command makes besides its answer: always the same, as long as a ULID."""
     return PostKey(hashlib.sha256(f"{what}:{dedup_key(command)}".encode()).hexdigest()[:26])
+
+
+def make_page_counter(channels: Mapping[ChannelName, Channel]) -> Callable[[Post], int]:
+    """Return a function that counts the pages of a post on its channel."""
+    paged = ChannelLookup[CanPage](channels, lambda one: one if isinstance(one, CanPage) else None)
+
+    def count_pages(post: Post) -> int:
+        channel = paged.get(post.to.channel)
+        return 1 if channel is None else channel.page_count(post)
+
+    return count_pages

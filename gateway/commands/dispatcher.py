@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from channels.base import Channel, HasNick
+from gateway.access.channel_lookup import ChannelLookup
 from gateway.access.policy import AccessDecision, decide
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
@@ -57,6 +59,17 @@ class CommandResult:
     """None: no answer."""
     effect: CommandEffect | None = None
     """Facts to append with it, settled then. None: none."""
+
+
+def make_nick_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[ChannelName], Collection[str] | None]:
+    """Return a function that finds the bot's own names on a channel, where commands may follow a name."""
+    named = ChannelLookup[HasNick](channels, lambda one: one if isinstance(one, HasNick) else None)
+
+    def own_names(name: ChannelName) -> Collection[str] | None:
+        channel = named.get(name)
+        return None if channel is None else {channel.nick.casefold()}
+
+    return own_names
 
 
 class CommandDispatcher:

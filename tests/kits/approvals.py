@@ -17,13 +17,11 @@ from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
 from gateway.core.facts import ApprovalEnded, ApprovalRequested, Fact, TurnId, inner_conversation
-from gateway.core.metrics import GatewayStats
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, ToolPermit
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust, build_tool
 from gateway.core.tool_spec import ToolCall
-from gateway.ingest.intake import ChannelIntakes, IntakeServices
 from gateway.store import Store
 from gateway.stream import policies
 from gateway.stream.outbox import Outbox
@@ -31,6 +29,7 @@ from gateway.stream.routing import CommandPrefixes, PrivacyCache
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import PermissionGate
 from gateway.tools.mcp.review import ToolDefinitionReview
+from tests.kits.intake import emits
 from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
 from tests.kits.tools import dispatcher
@@ -106,21 +105,16 @@ class House:
         )
         self.who: identity.AccessPolicy = who
         self._gate = PermissionGate(live, store, clock, self.approvals, who)
-        parts = IntakeServices(
-            live=LiveSettings(settings),
-            store=store,
-            clock=clock,
-            channels=self.consoles,
+        self.intakes = emits(
+            store,
+            clock,
+            live,
+            self.consoles,
             access_policy=who,
             bindings=bindings,
-            stats=GatewayStats({HERE: "console", THERE: "console"}, clock.now()),
-            model=lambda: "",
-            mode=lambda: "",
             rewinds=rewinds(store, clock, Views()),
             approvals=self.approvals,
-            redactor=Redactor(),
         )
-        self.intakes = ChannelIntakes(parts)
 
     async def __aenter__(self) -> Self:
         await self.outbox.recover()

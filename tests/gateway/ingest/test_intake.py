@@ -26,7 +26,6 @@ from gateway.core.events import (
     Notification,
     Post,
     PostKey,
-    PresenceLevel,
     ReactionChanged,
     RoomId,
     Sender,
@@ -35,9 +34,6 @@ from gateway.core.events import (
 )
 from gateway.core.facts import Fact, Judgement, PartSendEnded, PostQueued, TurnRecord, inner_conversation
 from gateway.core.identity import AccessPolicy
-from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redactor
-from gateway.ingest.intake import ChannelIntakes, Intake, IntakeServices
 from gateway.store import LogEntry, NewEntry, Store, rebuild
 from gateway.stream import policies
 from gateway.stream.inbox import ReadyConversation, ready_conversations
@@ -45,6 +41,7 @@ from gateway.stream.internal import InternalIntake
 from gateway.stream.presence import PresencePolicy, PresenceTracker
 from gateway.tools.platform import ConversationLocks
 from tests.kits.gateway import CONSOLE, settings
+from tests.kits.intake import FixedPresence, emits
 from tests.kits.rewind import Views, rewinds
 from tests.kits.store import posts_of, turn
 
@@ -86,33 +83,29 @@ class House:
         self.heard: list[tuple[MessageId, identity.Role]] = []
         self.links: list[bool] = []
         self.posts = posts_of(store)
-        self.level: PresenceLevel = "present"
         self.rooms, self.views = ConversationLocks(), Views()
         made, clock = settings(tmp, **more), ManualClock(NOW)
         bindings = policies.build_bindings(made)
-        parts = IntakeServices(
-            live=LiveSettings(made),
-            store=store,
-            clock=clock,
-            channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
-            access_policy=policies.build_access_policy(made),
-            bindings=bindings,
-            stats=GatewayStats({CONSOLE: "console"}, NOW),
-            model=lambda: "",
-            mode=lambda: "",
-            rewinds=rewinds(store, clock, self.views, doors=self.rooms),
-            level=lambda: self.level,
-            redactor=Redactor(),
-        )
+        who = policies.build_access_policy(made)
+        self.presence = FixedPresence(clock, who)
         store.subscribe(self._on_appended)
-        store.subscribe(Heard(self.heard, clock, parts.access_policy).on_judged)
-        self.intake: Intake = ChannelIntakes(parts)[CONSOLE]
+        store.subscribe(Heard(self.heard, clock, who).on_judged)
+        self.intake = emits(
+            store,
+            clock,
+            LiveSettings(made),
+            {CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
+            access_policy=who,
+            bindings=bindings,
+            rewinds=rewinds(store, clock, self.views, doors=self.rooms),
+            presence=self.presence,
+        )[CONSOLE]
         self.inward = InternalIntake(
             store,
             clock,
             policies.build_attention_policy(made),
             bindings,
-            level=lambda: self.level,
+            level=lambda: self.presence.level,
         )
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
@@ -305,9 +298,9 @@ def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path) -> N
         link = replace(LINK, up=False)
         assert (await house.judged(link)).fate == "noted"
         await house.posted("m")
-        house.level = "idle"
+        house.presence.fixed = "idle"
         assert (await house.judged(replace(REACTED, id=EventId("r1")))).fate == "due"
-        house.level = "focused"
+        house.presence.fixed = "focused"
         judged = await house.judged(said(1, "mention"))
         assert (judged.fate, judged.rule) == ("context", "attention.thresholds.console is 2, and people are focused")
         assert not house.arrived

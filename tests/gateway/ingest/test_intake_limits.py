@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from channels.console import ConsoleChannel
-from gateway.access.limits import UsageLimiter
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Message, MessageId, RoomId, Sender, SenderId
-from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redactor
-from gateway.ingest.intake import ChannelIntakes, Intake, IntakeServices
 from gateway.store import Store, rebuild
 from gateway.stream import policies
+from gateway.stream.access_service import AccessService
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from tests.gateway.access.limits_kit import NOON, Kind
 from tests.kits.gateway import CONSOLE, settings
+from tests.kits.intake import emits
 from tests.kits.rewind import Views, rewinds
 from tests.kits.store import posts_of
+from tests.kits.tasks import LooseTasks
 
 LOBBY = Address(channel=CONSOLE, room=RoomId("lobby"))
 BATCH = 100
@@ -40,25 +39,19 @@ class House:
         self.arrived: list[ReadyConversation] = []
         self.posted = posts_of(store)
         made = settings(tmp, **more)
-        who = policies.build_access_policy(made)
-        self.limits = UsageLimiter(LiveSettings(made), clock, who)
-        store.subscribe(self.limits.on_appended)
-        parts = IntakeServices(
-            live=LiveSettings(made),
-            store=store,
-            clock=clock,
-            channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
-            access_policy=who,
-            bindings=policies.build_bindings(made),
-            stats=GatewayStats({CONSOLE: "console"}, NOON),
-            model=lambda: "",
-            mode=lambda: "",
-            rewinds=rewinds(store, clock, Views()),
-            limits=self.limits,
-            redactor=Redactor(),
-        )
+        live, channels = LiveSettings(made), {CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)}
+        self.people = AccessService(live, store, clock, channels, tasks=LooseTasks())
         store.subscribe(lambda entries: self.arrived.extend(ready_conversations(entries)))
-        self.intake: Intake = ChannelIntakes(parts)[CONSOLE]
+        self.intake = emits(
+            store,
+            clock,
+            live,
+            channels,
+            access_policy=self.people.policy,
+            bindings=policies.build_bindings(made),
+            rewinds=rewinds(store, clock, Views()),
+            people=self.people,
+        )[CONSOLE]
 
 
 def lives(tmp: Path, *stories: Callable[[House], Awaitable[None]], **more: Any) -> None:
@@ -67,7 +60,7 @@ def lives(tmp: Path, *stories: Callable[[House], Awaitable[None]], **more: Any) 
     async def live(story: Callable[[House], Awaitable[None]]) -> None:
         async with await Store.open(tmp / "reverie.db", clock) as store, asyncio.timeout(60):
             house = House(store, tmp, clock, **more)
-            await house.limits.load(store)
+            await house.people.load()
             await story(house)
 
     for story in stories:

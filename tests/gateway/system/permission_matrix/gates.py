@@ -214,7 +214,7 @@ GATES: Final[tuple[Gate, ...]] = (
         ("messages have limits", "or self._check_limit(event, judged)", "or CommandResult(judgement=judged)"),
         (
             "bots are not answered for ever",
-            "return break_loop(judged, now, rules.max_bot_exchanges())",
+            "return break_loop(judged, now, self._live.settings.access.max_bot_exchanges)",
             "return judged",
         ),
     ),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from channels.base import Emit
 from gateway.commands.info import BASE_HANDLERS, LogCommands
 from gateway.commands.people import PeopleCommands, PeopleContext
 from gateway.config.loader import parse_config
@@ -31,10 +32,8 @@ from gateway.core.facts import (
     RoomAccessChanged,
     address_of,
 )
-from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ingest.factory import make_channel
-from gateway.ingest.intake import ChannelIntakes, IntakeServices
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream import policies
 from gateway.stream.access_service import AccessService
@@ -57,6 +56,7 @@ from tests.gateway.system.permission_matrix.platform_payloads import (
     reached,
     ways,
 )
+from tests.kits.intake import emits
 from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
 
@@ -253,7 +253,7 @@ class House:
         store.subscribe(self._wrote)
         self.intakes = self._intakes(made)
 
-    def _intakes(self, made: Settings) -> ChannelIntakes:
+    def _intakes(self, made: Settings) -> dict[ChannelName, Emit]:
         people_, bindings = self.people, policies.build_bindings(made)
         persons = PeopleContext(
             roster=people_.roster,
@@ -264,25 +264,17 @@ class House:
         )
         answers = BASE_HANDLERS | dict(PeopleCommands(persons).handlers)
         answers |= dict(LogCommands(self.store, Redactor(), PrivacyCache(self.store, bindings)).handlers)
-        parts = IntakeServices(
-            live=LiveSettings(made),
-            store=self.store,
-            clock=self.clock,
-            channels=self.channels,
+        return emits(
+            self.store,
+            self.clock,
+            LiveSettings(made),
+            self.channels,
             access_policy=people_.policy,
             bindings=bindings,
-            stats=GatewayStats(
-                {name: one.capabilities.platform for name, one in self.channels.items()}, self.clock.now()
-            ),
-            model=lambda: "",
-            mode=lambda: "",
             rewinds=rewinds(self.store, self.clock, Views()),
-            greet=people_.greeter.greet,
-            limits=people_.limits,
+            people=people_,
             handlers=answers,
-            redactor=Redactor(),
         )
-        return ChannelIntakes(parts)
 
     def _wrote(self, entries: Sequence[LogEntry]) -> None:
         # What owners are told of it has no cause, and comes at some time.
