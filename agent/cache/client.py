@@ -5,9 +5,10 @@ request at a time write a cold prefix: others wait until it can be read, for a l
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -196,44 +197,53 @@ class CachingModel:
         long = self._policy(request.shared_key).allows_hour
         return self.dialect.max_cost_usd(estimate.tokens, request.max_output_tokens, long=long)
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         # A request without an answer does not come from a message, so it says nothing about gaps.
-        answer = self._stream_planned if request.max_output_tokens else self._model.stream
-        self.pending_requests += 1
-        try:
-            async with aclosing(answer(request)) as chunks:
+        return self._stream_planned(request) if request.max_output_tokens else self._stream_unplanned(request)
+
+    async def _stream_unplanned(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        with self._count_pending(request):
+            async with aclosing(self._model.stream(request)) as chunks:
                 async for chunk in chunks:
                     yield chunk
+
+    async def _stream_planned(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        with self._count_pending(request):
+            key, at_s = (request.shared_key, request.conversation_id), self._now_s()
+            if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is a retry
+                self._cadence_of(request).observe_request(request.conversation_id, at_s)
+            planned, until_s = self._plan_request(request), self._clock.monotonic() + _MAX_WAIT_S[self.dialect.caching]
+            while await self._single_flight.wait_for_writer(planned.written_prefix, until_s):
+                planned = self._plan_request(request)
+            written, billed = self._single_flight.start(planned.written_prefix), None
+            try:
+                async with aclosing(self._model.stream(planned.request)) as chunks:
+                    async for chunk in chunks:
+                        if not written.is_set():
+                            self._record_sent(planned)
+                            self._single_flight.finish(planned.written_prefix, written)
+                        if isinstance(chunk, StreamStart):
+                            billed = chunk.usage
+                            yield replace(chunk, billed_accounts=partial(self._account_partial, planned, billed))
+                        else:
+                            yield self._finish(planned, chunk) if isinstance(chunk, StreamEnd) else chunk
+            except ModelError as error:
+                self._failed_s[key] = self._now_s()
+                error.accounts = self._account_partial(planned, billed)
+                raise
+            finally:
+                self._single_flight.finish(planned.written_prefix, written)
+
+    @contextlib.contextmanager
+    def _count_pending(self, request: ModelRequest) -> Iterator[None]:
+        """Count a request whose answer is wanted, and report when there is none any more."""
+        self.pending_requests += 1
+        try:
+            yield
         finally:
             self.pending_requests -= 1
             if self._on_idle is not None:
                 self._on_idle(self, request.shared_key, request.conversation_id)
-
-    async def _stream_planned(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-        key, at_s = (request.shared_key, request.conversation_id), self._now_s()
-        if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is a retry
-            self._cadence_of(request).observe_request(request.conversation_id, at_s)
-        planned, until_s = self._plan_request(request), self._clock.monotonic() + _MAX_WAIT_S[self.dialect.caching]
-        while await self._single_flight.wait_for_writer(planned.written_prefix, until_s):
-            planned = self._plan_request(request)
-        written, billed = self._single_flight.start(planned.written_prefix), None
-        try:
-            async with aclosing(self._model.stream(planned.request)) as chunks:
-                async for chunk in chunks:
-                    if not written.is_set():
-                        self._record_sent(planned)
-                        self._single_flight.finish(planned.written_prefix, written)
-                    if isinstance(chunk, StreamStart):
-                        billed = chunk.usage
-                        yield replace(chunk, billed_accounts=partial(self._account_partial, planned, billed))
-                    else:
-                        yield self._finish(planned, chunk) if isinstance(chunk, StreamEnd) else chunk
-        except ModelError as error:
-            self._failed_s[key] = self._now_s()
-            error.accounts = self._account_partial(planned, billed)
-            raise
-        finally:
-            self._single_flight.finish(planned.written_prefix, written)
 
     def _plan_request(self, request: ModelRequest) -> PlannedRequest:
         at_s, cadence = self._now_s(), self._cadence_of(request)

@@ -13,7 +13,6 @@ from agent.models.base import (
     ModelRequest,
     ModelUnusable,
     PartialText,
-    PromptTooLong,
     RequestRefused,
     StreamChunk,
     StreamEnd,
@@ -93,53 +92,78 @@ class FailoverModel:
         self.takes_tools = first.takes_tools
         self.takes_images = first.takes_images
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-        source = self._stream_first(request) if request.max_output_tokens else self._models[0].stream(request)
-        async with aclosing(source) as chunks:
-            async for chunk in chunks:
-                yield chunk
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        return self._stream_first(request) if request.max_output_tokens else self._models[0].stream(request)
 
     async def _stream_first(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         """Yield the answer of the first model that gives one."""
         failed: ModelError | None = None
         lost: list[RequestUsage] = []
         for index in self._candidate_order():
-            model, answer = self._models[index], list[StreamChunk]()
+            model, answer, adapted = (
+                self._models[index],
+                list[StreamChunk](),
+                adapt_request(request, self._models[index]),
+            )
             self._breakers[index] = self._breakers[index].record_attempt(self._clock.monotonic())
-            try:
-                attempts = 1 if self._breakers[index].is_open and len(self._models) > 1 else self._attempts
-                async with aclosing(
-                    self._answer_with_retries(model, adapt_request(request, model), answer, attempts, lost)
-                ) as progress:
-                    async for update in progress:
-                        yield update
-            except ModelUnusable as error:
-                self._warn_once(index, error)
-                failed = failed if isinstance(failed, ModelBusy) else error
-                continue
-            except ModelBusy as error:
-                self._record_failure(index, error)
-                failed = error
-                continue
-            except (RequestRefused, PromptTooLong) as error:
+            left = 1 if self._breakers[index].is_open and len(self._models) > 1 else self._attempts
+            while not answer:
+                text, left = "", left - 1
+                try:
+                    async with aclosing(model.stream(adapted)) as chunks:
+                        async for chunk in chunks:
+                            update = _keep_chunk(chunk, answer, text, lost)
+                            text = update.text if isinstance(update, PartialText) else text
+                            if update is not None:
+                                yield update
+                    _require_end(model, answer)
+                except ModelError as error:
+                    answer.clear()
+                    lost.extend(error.accounts)
+                    if lost:
+                        yield StreamStart(billed_accounts=partial(tuple, lost))
+                    if not await self._wait_for_retry(model, error, left):
+                        failed = self._give_up(index, error, failed, lost)
+                        break
+            else:
                 self._record_success(index)
-                if error.caused_by_prompt if isinstance(error, RequestRefused) else index == 0:
-                    error.accounts = tuple(lost)
-                    raise
-                self._warn_once(
-                    index, error
-                )  # the conversation is compacted for the first model's window, not for a fallback's
-                if isinstance(error, RequestRefused):
-                    failed = failed if isinstance(failed, ModelBusy) else error
-                continue
-            self._record_success(index)
-            self._warned.discard(index)
-            for chunk in answer:
-                yield replace(chunk, lost_accounts=tuple(lost)) if isinstance(chunk, StreamEnd) else chunk
-            return
+                self._warned.discard(index)
+                for chunk in answer:
+                    yield replace(chunk, lost_accounts=tuple(lost)) if isinstance(chunk, StreamEnd) else chunk
+                return
         assert failed is not None
         failed.accounts = tuple(lost)
         raise failed
+
+    async def _wait_for_retry(self, model: Model, error: ModelError, left: int) -> bool:
+        """Wait until the same model is worth asking again. False: it is not. `left`: attempts that are left."""
+        if not isinstance(error, ModelBusy):
+            return False
+        hint_s = error.retry_after_s
+        if left <= 0 or (hint_s is not None and hint_s > self._max_retry_after_s):
+            return False
+        wait_s = retry_delay_s(self._attempts - left - 1, hint_s, self._random())
+        logger.info("%s is busy (%s), asking again in %.1f s", model.label, error.reason, wait_s)
+        await self._clock.sleep(wait_s)
+        return True
+
+    def _give_up(
+        self, index: int, error: ModelError, failed: ModelError | None, lost: Sequence[RequestUsage]
+    ) -> ModelError | None:
+        """Return the error to raise if no other model answers. Raises it where none could."""
+        if isinstance(error, ModelBusy):
+            self._record_failure(index, error)
+            return error
+        if isinstance(error, ModelUnusable):
+            self._warn_once(index, error)
+            return failed if isinstance(failed, ModelBusy) else error
+        self._record_success(index)
+        if error.caused_by_prompt if isinstance(error, RequestRefused) else index == 0:
+            error.accounts = tuple(lost)
+            raise error
+        # The conversation is compacted for the first model's window, not for a fallback's.
+        self._warn_once(index, error)
+        return error if isinstance(error, RequestRefused) and not isinstance(failed, ModelBusy) else failed
 
     async def start(self) -> None:
         """Start the first model that can be started. Raises its error if none can; fallbacks load when needed."""
@@ -175,35 +199,6 @@ class FailoverModel:
             logger.warning("%s answers again", self._models[index].label)
         self._breakers[index] = self._breakers[index].record_success()
 
-    async def _answer_with_retries(
-        self, model: Model, request: ModelRequest, answer: list[StreamChunk], attempts: int, lost: list[RequestUsage]
-    ) -> AsyncGenerator[PartialText | ThinkingDelta | StreamStart]:
-        """Fill `answer` with one complete answer, and `lost` with the accounts of failed attempts.
-
-        Raises the last `ModelBusy`, or any other `ModelError` at once.
-        """
-        attempt = 0
-        while True:
-            answer.clear()
-            try:
-                async with aclosing(_collect_answer(model, request, answer, lost)) as progress:
-                    async for chunk in progress:
-                        yield chunk
-                return
-            except ModelError as error:
-                lost.extend(error.accounts)
-                if lost:
-                    yield StreamStart(billed_accounts=partial(tuple, lost))
-                if not isinstance(error, ModelBusy):
-                    raise
-                hint_s = error.retry_after_s
-                attempt += 1
-                if attempt >= attempts or (hint_s is not None and hint_s > self._max_retry_after_s):
-                    raise
-                wait_s = retry_delay_s(attempt - 1, hint_s, self._random())
-                logger.info("%s is busy (%s), asking again in %.1f s", model.label, error.reason, wait_s)
-                await self._clock.sleep(wait_s)
-
     def _warn_once(self, index: int, error: ModelError) -> None:
         """Log a warning, once until the model has answered again."""
         if index not in self._warned:
@@ -211,25 +206,21 @@ class FailoverModel:
             logger.warning("%s cannot be used: %s", self._models[index].label, error.reason)
 
 
-async def _collect_answer(
-    model: Model, request: ModelRequest, answer: list[StreamChunk], lost: Sequence[RequestUsage]
-) -> AsyncGenerator[PartialText | ThinkingDelta | StreamStart]:
-    text = ""
-    async with aclosing(model.stream(request)) as stream:
-        async for chunk in stream:
-            if isinstance(
-                chunk, StreamStart
-            ):  # another attempt may be the one that counts, but this one is billed by now
-                if chunk.billed_accounts is not None:
-                    yield StreamStart(billed_accounts=partial(_all_accounts, tuple(lost), chunk.billed_accounts))
-                continue
-            if isinstance(chunk, ThinkingDelta):
-                yield chunk
-                continue
-            answer.append(chunk)
-            if isinstance(chunk, TextPart):
-                text += chunk.text
-                yield PartialText(text=text)
+def _keep_chunk(
+    chunk: StreamChunk, answer: list[StreamChunk], text: str, lost: Sequence[RequestUsage]
+) -> PartialText | ThinkingDelta | StreamStart | None:
+    """Add a chunk to the answer. Return what is shown at once. `text`: text of the answer before it."""
+    if isinstance(chunk, StreamStart):  # another attempt may be the one that counts, but this one is billed by now
+        billed = chunk.billed_accounts
+        return StreamStart(billed_accounts=partial(_all_accounts, tuple(lost), billed)) if billed is not None else None
+    if isinstance(chunk, ThinkingDelta):
+        return chunk
+    answer.append(chunk)
+    return PartialText(text=text + chunk.text) if isinstance(chunk, TextPart) else None
+
+
+def _require_end(model: Model, answer: Sequence[StreamChunk]) -> None:
+    """Raise ModelBusy for an answer that broke off."""
     if not answer or not isinstance(answer[-1], StreamEnd):
         raise ModelBusy(f"{model.label} ended without an end")
 
