@@ -62,7 +62,7 @@ from gateway.ops.api import ApiRouter
 from gateway.ops.api_views import ApiBackend
 from gateway.ops.health import OutageMonitor
 from gateway.ops.live_events import EventBroadcaster
-from gateway.ops.metrics import AgentStats, LlmStats
+from gateway.ops.metrics import AgentStats
 from gateway.ops.server import OpsService
 from gateway.runtime.agents import Agents, load_chosen_models
 from gateway.runtime.dmn_admin import load_dmn_states
@@ -245,8 +245,12 @@ class _Gateway:
         bindings = policies.build_bindings(settings)
         live.add_change_listener(lambda new: self._apply_settings(new, bindings))
         self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor)
-        self.llm_stats = LlmStats([agent.id for agent in settings.agents], model_services.workspaces.counts.by_path)
-        store.subscribe(self.llm_stats.on_appended, TurnRecord)
+        self.agent_stats = AgentStats(
+            [agent.id for agent in settings.agents],
+            model_services.workspaces.counts.by_path,
+            lambda: self.agents.dmn_status,
+        )
+        store.subscribe(self.agent_stats.on_appended, Judgement, TurnRecord, *NOTIFICATION_CLASSES)
         self.media = MediaStore(live, store.path.parent / "media", self.channels, clock)
         self.inbox = ConversationInbox(clock, live)
         store.subscribe(self.inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
@@ -478,8 +482,6 @@ class _Gateway:
         )
 
     def _build_ops_service(self, settings: Settings) -> OpsService:
-        agent_stats = AgentStats(lambda: self.agents.dmn_status)
-        self.store.subscribe(agent_stats.on_appended, Judgement, TurnRecord, *NOTIFICATION_CLASSES)
         backend = ApiBackend(
             self.store,
             self.clock,
@@ -498,7 +500,7 @@ class _Gateway:
             self.clock,
             self.stats,
             self.redactor,
-            sources=(self.llm_stats, agent_stats, self.tool_stats, self.people.limits.stats),
+            sources=(self.agent_stats, self.tool_stats, self.people.limits.stats),
             outages=self.outages,
             router=ApiRouter(backend, self.event_stream, self._handle_order) if has_api else None,
         )
@@ -619,7 +621,7 @@ class _Gateway:
             limits=self.people.limits,
             states=states,
             chosen=chosen,
-            on_compacted=self.llm_stats.count_compaction,
+            on_compacted=self.agent_stats.count_compaction,
         )
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -654,7 +656,7 @@ class _Gateway:
         background.append(self.tasks.create_task(self.model_services.restore_cadences(self.store)))
         background.append(self.tasks.create_task(self.media.sweep()))
         background.append(self.tasks.create_task(ConfigWatcher(self.model_services.live, self.clock).run()))
-        background.append(self.tasks.create_task(self.model_services.keep_warm.run(self.llm_stats.count_request)))
+        background.append(self.tasks.create_task(self.model_services.keep_warm.run(self.agent_stats.count_request)))
         await self.previews.recover()
         await self.outbox.recover()
         await self.background_services.start()

@@ -73,11 +73,22 @@ def _prompt_tokens(usage: Usage) -> int:
     return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
 
 
-class LlmStats:
-    """Counters of model requests and compactions. Used on the event loop only, so a scrape is consistent."""
+class AgentStats:
+    """Counters of notifications, turns, model requests and compactions, and gauges of the DMN.
 
-    def __init__(self, agents: Iterable[str], workspace: Callable[[], WorkspaceCounts] = dict) -> None:
-        """`agents`: all agent ids. `workspace` is called at each scrape."""
+    Used on the event loop only, so a scrape is consistent.
+    """
+
+    def __init__(
+        self,
+        agents: Iterable[str] = (),
+        workspace: Callable[[], WorkspaceCounts] = dict,
+        minds: Callable[[], Sequence[DmnStatus]] = tuple,
+    ) -> None:
+        """`agents`: all agent ids. `workspace`, and `minds` for the DMN status of each, are called at each scrape."""
+        self._list_minds = minds
+        self._turns = Counter[tuple[str, str, str]]()
+        self._notifications = Counter[tuple[str, str, str]]()
         self._workspace = workspace
         self._requests: dict[RequestLabels, _RequestCounters] = {}
         self._compactions = Counter({(agent, outcome): 0 for agent in agents for outcome in COMPACTION_OUTCOMES})
@@ -86,11 +97,25 @@ class LlmStats:
         }
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Count the requests of the turns among the new entries."""
+        """Count the turns, their requests, and the judgements among the new entries."""
+        facts = {entry.seq: entry.fact for entry in entries}
         for entry in entries:
-            if isinstance(entry.fact, TurnRecord):
+            if isinstance(entry.fact, Judgement) and entry.cause in facts:
+                event = facts[entry.cause]
+                self.count_notification(_find_channel(event), event.kind, entry.fact.fate)
+            elif isinstance(entry.fact, TurnRecord):
+                if entry.fact.within is None:  # a turn within another one is counted with it
+                    self.count_turn(entry.fact.agent, entry.fact.cause, entry.fact.outcome)
                 for account in entry.fact.accounts:
                     self.count_request(entry.fact.agent, account)
+
+    def count_turn(self, agent: str, cause: str, outcome: str) -> None:
+        """Count a turn that ended, by the fields of its `TurnRecord`."""
+        self._turns[agent, cause, outcome] += 1
+
+    def count_notification(self, channel: str, kind: str, fate: str) -> None:
+        """Count a new notification by the decision about it (`Judgement.fate`)."""
+        self._notifications[channel, kind, fate] += 1
 
     def count_request(self, agent: str, account: RequestUsage) -> None:
         """Count a model request that was answered, with its usage and cost."""
@@ -121,6 +146,8 @@ class LlmStats:
             *self._estimate_families(),
             *self._compaction_families(),
             *self._workspace_families(),
+            *self._build_dmn_families(list(self._list_minds())),
+            *self._build_counter_families(),
         ]
 
     def _cache_families(self) -> Iterable[MetricFamily]:
@@ -222,39 +249,6 @@ class LlmStats:
         return [
             MetricSample({"agent": agent}, one.cache_read_tokens / _prompt_tokens(one)) for agent, one in billed.items()
         ]
-
-
-class AgentStats:
-    """Counters of turns and notifications, and gauges of the DMN. Used on the event loop only."""
-
-    def __init__(self, minds: Callable[[], Sequence[DmnStatus]] = tuple) -> None:
-        """`minds`: lists the DMN status of every agent; called at each scrape."""
-        self._list_minds = minds
-        self._turns = Counter[tuple[str, str, str]]()
-        self._notifications = Counter[tuple[str, str, str]]()
-
-    def count_turn(self, agent: str, cause: str, outcome: str) -> None:
-        """Count a turn that ended, by the fields of its `TurnRecord`."""
-        self._turns[agent, cause, outcome] += 1
-
-    def count_notification(self, channel: str, kind: str, fate: str) -> None:
-        """Count a new notification by the decision about it (`Judgement.fate`)."""
-        self._notifications[channel, kind, fate] += 1
-
-    def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Count the turns and judgements among the appended entries."""
-        facts = {entry.seq: entry.fact for entry in entries}
-        for entry in entries:
-            if isinstance(entry.fact, Judgement) and entry.cause in facts:
-                event = facts[entry.cause]
-                self.count_notification(_find_channel(event), event.kind, entry.fact.fate)
-            # a turn within another one is counted with it
-            elif isinstance(entry.fact, TurnRecord) and entry.fact.within is None:
-                self.count_turn(entry.fact.agent, entry.fact.cause, entry.fact.outcome)
-
-    def families(self) -> list[MetricFamily]:
-        """Return all metric families."""
-        return [*self._build_dmn_families(list(self._list_minds())), *self._build_counter_families()]
 
     @staticmethod
     def _build_dmn_families(minds: Sequence[DmnStatus]) -> Iterable[MetricFamily]:

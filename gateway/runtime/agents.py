@@ -366,7 +366,7 @@ class Agents:
         """`states`: by agent, the state of its DMN from the last run; `chosen`: see `load_chosen_models`.
 
         `limits`: budgets of people; None: there are none. `on_compacted` is called as
-        `LlmStats.count_compaction`.
+        `AgentStats.count_compaction`.
         """
         self.store = store
         self.clock = clock

@@ -77,7 +77,7 @@ def test_networks_are_asked_at_each_scrape() -> None:
             for one in states
         ]
 
-    stats = AgentStats(now)
+    stats = AgentStats(minds=now)
     _, samples = scraped(stats)
     assert {name for name, value in samples.items() if value} == {
         'reverie_dmn_state{agent="ana",state="resting"}',
