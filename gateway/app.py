@@ -92,7 +92,7 @@ from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
 from gateway.tools.memory import MemoryTools, ReminderTools
 from gateway.tools.metrics import ToolStats
-from gateway.tools.platform import PlatformTools
+from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.registry import ToolRegistry
 from gateway.tools.shell import BackgroundJob, ShellTools
@@ -454,6 +454,14 @@ class _Gateway:
             channels=self.channels,
             redactor=self.redactor,
         )
+        self.messaging = MessagingTools(
+            store=store,
+            clock=clock,
+            bindings=bindings,
+            places=places,
+            access_policy=access_policy,
+            channels=self.channels.keys(),
+        )
         platform = PlatformTools(
             store=store,
             clock=clock,
@@ -462,6 +470,7 @@ class _Gateway:
             rooms=rooms,
             files=files,
             outfiles=outfiles,
+            messaging=self.messaging,
         )
         memory = MemoryTools(services.journal_store, services.recall_search, services.forgetter, services.evidence)
         return ToolRegistry(
@@ -471,9 +480,8 @@ class _Gateway:
             redactor=self.redactor,
             mcp=self.mcp,
             shell=self.shell,
-            platform=platform,
             families={
-                "itself": [memory, ReminderTools(services.reminders, clock), self.skills],
+                "itself": [self.messaging, memory, ReminderTools(services.reminders, clock), self.skills],
                 "rooms": [platform, rooms],
                 "files": [FileTools(files, self.media, AuthoredFiles(store, clock))],
                 "shell": [self.shell],
@@ -614,7 +622,7 @@ class _Gateway:
             media=self.media,
             bindings=bindings,
             cards=ChannelCards(self.store, self.clock, capabilities, access_policy, self.redactor, titles=self.titles),
-            channels=self.channels.keys(),
+            messaging=self.messaging,
             inbox=self.inbox,
             previews=self.previews,
             tracker=self.turn_tracker,

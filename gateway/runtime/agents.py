@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Final
@@ -32,7 +32,7 @@ from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
 from gateway.context.services import BackgroundServices
 from gateway.core.clock import Clock
 from gateway.core.control_messages import ControlResponse, DmnRequest, DmnStatus
-from gateway.core.events import Address, Alarm, ChannelName, ConversationId, PresenceLevel
+from gateway.core.events import Address, Alarm, ConversationId, PresenceLevel
 from gateway.core.facts import (
     LOW,
     URGENT,
@@ -58,7 +58,7 @@ from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import Bindings
 from gateway.tools.agent import RestTools, SkillTools
 from gateway.tools.dispatch import ToolDispatcher, ToolList
-from gateway.tools.platform import ConversationLocks, MessagingTools
+from gateway.tools.platform import MessagingTools
 from gateway.tools.registry import ToolRegistry
 
 logger = logging.getLogger("reverie.minds")
@@ -105,20 +105,9 @@ class Agent(AgentLoop):
             is_own=lambda conversation: agents.agent_for(conversation) is self,
             is_busy=agents.room_locks.is_busy,
         )
-        self._messaging = MessagingTools(
-            agent=config.id,
-            store=agents.store,
-            clock=agents.clock,
-            bindings=agents.bindings,
-            places=agents.services.places,
-            who=agents.reader.access_policy,
-            channels=agents.channels,
-            doors=agents.room_locks,
-            digests=self._digests,
-            forget=self.forget_view,
-        )
+        agents.messaging.digests[config.id] = self._digests
         self._rest_tools = RestTools(config.id, agents.store, agents.clock, agents.live, self.send)
-        self._guidance = TurnGuidance(self, agents.services, self._messaging, agents.registry, agents.skills)
+        self._guidance = TurnGuidance(self, agents.services, agents.messaging, agents.registry, agents.skills)
         self._turns = TurnRunner(
             previews=agents.previews,
             digests=self._digests,
@@ -155,7 +144,7 @@ class Agent(AgentLoop):
     def _build_context(self, agent_model: AgentModel) -> AgentContext:
         """Build what depends on the model, and on settings that hold for a whole turn."""
         agents, services, model = self._agents, self._services, agent_model.model
-        tools = agents.registry.build_dispatcher(self.id, model, self._messaging, self._rest_tools)
+        tools = agents.registry.build_dispatcher(self.id, model, self._rest_tools)
         history = HistoryStore(
             agents.store, agents.clock, agents.media, simple=not model.takes_tools or model.family == "local"
         )
@@ -354,7 +343,7 @@ class Agents:
         media: MediaStore,
         bindings: Bindings,
         cards: ChannelCards,
-        channels: Collection[ChannelName],
+        messaging: MessagingTools,
         inbox: ConversationInbox,
         previews: TurnPreviews,
         tracker: TurnTracker,
@@ -380,13 +369,13 @@ class Agents:
         self.media = media
         self.bindings = bindings
         self.cards = cards
-        self.channels = channels
+        self.messaging = messaging
         self.inbox = inbox
         self.previews = previews
         self.tracker = tracker
         self.limits = limits
         self.on_compacted = on_compacted
-        self.room_locks = ConversationLocks()
+        self.room_locks = messaging.locks
         self.by_id = {
             one.id: Agent(one, self, states.get(one.id, DmnState()), chosen.get(one.id, ""))
             for one in self.live.settings.agents
@@ -396,6 +385,7 @@ class Agents:
         inbox.listener = self
         services.presence.listener = self
         store.subscribe(self._on_alarms, Alarm)
+        store.subscribe(self._on_turns_from_elsewhere, TurnRecord)
 
     def prepare(self, new: Settings) -> Callable[[], None]:
         """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next DMN step on."""
@@ -418,6 +408,12 @@ class Agents:
         # A place that no binding matches any more may still hold older messages.
         name = place.room if is_inner(conversation) else self.bindings.find(place).agent
         return self.by_id.get(name, self._default_agent)
+
+    def _on_turns_from_elsewhere(self, entries: Sequence[LogEntry]) -> None:
+        """Drop the cached view of a place where a turn of another place has posted."""
+        for entry in entries:
+            if isinstance(entry.fact, TurnRecord) and entry.fact.within and entry.conversation is not None:
+                self.forget_view(entry.conversation)
 
     def forget_view(self, conversation: ConversationId) -> None:
         """Drop the cached view of a place, because the log differs from it."""

@@ -120,7 +120,7 @@ class TurnGuidance:
         """Return the places that an inner turn may write to; empty elsewhere. The text holds other people's words."""
         if not is_inner(conversation):
             return ""
-        places, titles = self._messaging.list_places(), self._services.places.titles
+        places, titles = self._messaging.list_places(self._agent.id), self._services.places.titles
         await titles.load([at.conversation for at in places])
         return format_reachable_places(places, titles)
 

@@ -66,33 +66,28 @@ class ConversationLocks:
 
 
 class MessagingTools:
-    """Tools of one agent for other places: `send_message` and `mark_handled`."""
+    """Tools for other places, for all agents: `send_message` and `mark_handled`."""
 
     def __init__(
         self,
         *,
-        agent: str,
         store: Store,
         clock: Clock,
         bindings: Bindings,
         places: PrivacyCache,
-        who: AccessPolicy,
+        access_policy: AccessPolicy,
         channels: Collection[ChannelName],
-        doors: ConversationLocks,
-        digests: DigestBuilder,
-        forget: Callable[[ConversationId], None],
     ) -> None:
-        """`forget` is called with a place whose view has grown."""
-        self._agent = agent
         self._store = store
         self._clock = clock
         self._bindings = bindings
         self._privacy = places
-        self._access_policy = who
+        self._access_policy = access_policy
         self._channels = channels
-        self._locks = doors
-        self._digests = digests
-        self._forget_view = forget
+        self.locks = ConversationLocks()
+        """Held by each turn."""
+        self.digests: dict[str, DigestBuilder] = {}
+        """Digest of each agent, by its id: what it was shown of other places."""
 
     async def _risk(self, context: ToolContext, *, address: str, **_: object) -> str:
         """Return the reason why an admin must approve a message there, for people. Empty: no approval is needed.
@@ -123,13 +118,14 @@ class MessagingTools:
             raise ToolCallRefused("A message needs text.")
         to = await self.resolve_reachable(address, context, approved=True)
         place = to.conversation
-        lock = self._locks.lock_for(place)
+        lock = self.locks.lock_for(place)
         if lock.locked():
             raise ToolCallRefused(
                 "A turn is under way there just now, which is told what is pending. Leave it to that."
             )
         async with lock:
-            digest = self._digests.room_digests.pop(place, None) if is_inner(context.at.conversation) else None
+            digests = self.digests[context.agent].room_digests
+            digest = digests.pop(place, None) if is_inner(context.at.conversation) else None
             await self._post_turn(to, text, digest, context)
         return "It is posted."
 
@@ -150,7 +146,7 @@ class MessagingTools:
                 usage=Usage(),
                 requests=0,
                 autonomous=True,
-                agent=self._agent,
+                agent=context.agent,
                 senders=rendered.senders,
                 cause="digest",
                 within=context.turn,
@@ -166,20 +162,19 @@ class MessagingTools:
             fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}", cause=record
         )
         await self._store.append([record, queued])
-        self._forget_view(to.conversation)
 
     @tool("Put away what is pending in a place: nothing is to be done about it.")
     async def mark_handled(self, context: ToolContext, *, address: _PendingPlace) -> str:
         """Dismiss the messages of a place that the newest digest showed. Raises ToolCallRefused."""
         if not is_inner(context.at.conversation):
             raise ToolCallRefused("Only what you are shown when you are by yourself can be put away.")
-        digests = self._digests.room_digests
+        digests = self.digests[context.agent].room_digests
         found = [at.conversation for at in self._privacy.titles.find_places(address) if at.conversation in digests]
         if len(found) != 1:
             named = ", ".join(map(self._privacy.titles.label, digests))
             raise ToolCallRefused(f"Nothing is pending there. You were shown: {named or 'no place'}.")
         place = found[0]
-        lock = self._locks.lock_for(place)
+        lock = self.locks.lock_for(place)
         if lock.locked():
             raise ToolCallRefused("A turn is under way there just now, which deals with it.")
         async with lock:
@@ -190,7 +185,7 @@ class MessagingTools:
     def _foreign_influence(self, place: ConversationId, context: ToolContext) -> str:
         label = context.trust.label
         trusted = not label.foreign and role_rank(label.role) >= role_rank("admin")
-        if trusted or (is_inner(context.at.conversation) and place in self._digests.room_ids):
+        if trusted or (is_inner(context.at.conversation) and place in self.digests[context.agent].room_ids):
             return ""
         others = f"text from outside, by {label.foreign}, is" if label.foreign else f"words of a {label.role} are"
         return f"it is done in another place, and {others} in view here, whose idea it may be"
@@ -204,27 +199,27 @@ class MessagingTools:
             raise ToolCallRefused(
                 "From here only an owner alone with you can have you speak elsewhere. Answer here instead."
             )
-        to = await self._resolve_place(address)
+        to = await self._resolve_place(address, context.agent)
         if not approved and (why := self._foreign_influence(to.conversation, context)):
             raise ToolCallRefused(f"Nothing is changed there from here: {why}. Say here what you would do.")
         if to == context.at:
             raise ToolCallRefused("You are there: what you write as your answer is posted.")
-        if not self._is_bound_here(to):
+        if not self._is_bound(to, context.agent):
             raise ToolCallRefused("You do not live there.")
         if not await self._may_speak(to):
             raise ToolCallRefused("You may not speak there unasked.")
         return to
 
-    def _is_bound_here(self, at: Address) -> bool:
+    def _is_bound(self, at: Address, agent: str) -> bool:
         bound = self._bindings.find(at)
-        return at.channel in self._channels and bound.agent == self._agent and bound.listen != "off"
+        return at.channel in self._channels and bound.agent == agent and bound.listen != "off"
 
-    async def _resolve_place(self, written: str) -> Address:
+    async def _resolve_place(self, written: str, agent: str) -> Address:
         """Return the one place with this address or displayed title. Raises ToolCallRefused."""
         titles = self._privacy.titles
-        found = titles.find_places(written, self.list_places())
+        found = titles.find_places(written, self.list_places(agent))
         if len(found) != 1:
-            found = [at for at in found if self._is_bound_here(at) and await self._may_speak(at)]
+            found = [at for at in found if self._is_bound(at, agent) and await self._may_speak(at)]
         if not found:
             raise ToolCallRefused("That is no address: write it as it stands above what is pending there.")
         if len(found) > 1:
@@ -243,16 +238,14 @@ class MessagingTools:
         role = role_of(self._access_policy, message.at, message.sender)
         return role in ("owner", "admin") and decide(self._access_policy, message).allowed
 
-    def list_places(self) -> list[Address]:
+    def list_places(self, agent: str) -> list[Address]:
         """Return the rooms that are listed by name, where the agent may speak unasked."""
         named = [
             Address(channel=channel, room=room)
             for channel, rooms in self._access_policy.open_rooms.items()
             for room in sorted(rooms - {ANY_ROOM})
-            if channel in self._channels
         ]
-        mine = [at for at in named if self._bindings.find(at).agent == self._agent]
-        return [at for at in mine if self._bindings.find(at).listen != "off"][:MAX_PLACES]
+        return [at for at in named if self._is_bound(at, agent)][:MAX_PLACES]
 
 
 MAX_FILE_NAME_CHARS: Final = 100
@@ -300,7 +293,9 @@ class PlatformTools:
         rooms: RoomReader,
         files: AgentFiles,
         outfiles: OutgoingFiles,
+        messaging: MessagingTools,
     ) -> None:
+        """`messaging` decides where an agent may act from elsewhere."""
         self._store = store
         self._clock = clock
         self._channels = channels
@@ -308,8 +303,7 @@ class PlatformTools:
         self._rooms = rooms
         self._files = files
         self._outfiles = outfiles
-        self.messaging: dict[str, MessagingTools] = {}
-        """Tools for other places, by agent: where it may act from here."""
+        self._messaging = messaging
 
     @tool("Put a reaction on a message of this conversation.")
     async def react(
@@ -465,7 +459,7 @@ class PlatformTools:
     async def _find_reachable(self, message: str, context: ToolContext) -> MessageTarget:
         found = await self._rooms.find_message(message, context)
         if found.at != context.at:
-            await self.messaging[context.agent].resolve_reachable(found.at.conversation, context)
+            await self._messaging.resolve_reachable(found.at.conversation, context)
         return found
 
     async def _find_own(self, message: str, context: ToolContext) -> MessageTarget:

@@ -47,7 +47,6 @@ class ToolRegistry:
         redactor: Redactor,
         mcp: McpServers,
         shell: ShellTools,
-        platform: PlatformTools,
         families: Mapping[str, Sequence[object]],
     ) -> None:
         """`families`: all objects with tools that each agent has, by family, in the order of their importance."""
@@ -57,7 +56,6 @@ class ToolRegistry:
         self._redactor = redactor
         self._mcp = mcp
         self._shell = shell
-        self._platform = platform
         self._families = {family: tools_of(*owners) for family, owners in families.items()}
         self._family_by_tool: dict[str, str] = {}
         """Family of each tool, by name. Tools of MCP servers have none."""
@@ -67,15 +65,14 @@ class ToolRegistry:
         """True if tools may come and go."""
         return bool(self._live.settings.tools.mcp)
 
-    def build_dispatcher(self, agent: str, model: Model, messaging: MessagingTools, rest: RestTools) -> ToolDispatcher:
-        """Build the dispatcher of an agent, with its own tools for other places and for rest.
+    def build_dispatcher(self, agent: str, model: Model, rest: RestTools) -> ToolDispatcher:
+        """Build the dispatcher of an agent, with its own tools for rest.
 
         `model`: the agent's model; a small window has no room for all tools.
         """
-        self._platform.messaging[agent] = messaging
         config = self._live.settings.tools
         families = dict(self._families)
-        families["itself"] = [*tools_of(messaging, rest), *families["itself"]]
+        families["itself"] = [*tools_of(rest), *families["itself"]]
         if model.takes_tools:
             families = fit_families(agent, families, model.context_tokens, config.off)
         self._family_by_tool |= {tool.spec.name: family for family, some in families.items() for tool in some}

@@ -23,14 +23,13 @@ from gateway.store import NewEntry, Store
 from gateway.stream import policies
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.media import MediaStore
-from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.preview import TurnPreviews
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import PermissionGate
 from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
-from gateway.tools.platform import PlatformTools
+from gateway.tools.platform import MessagingTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.registry import ToolRegistry
 from gateway.tools.shell import ShellTools
@@ -85,6 +84,9 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
         rooms = RoomReader(
             reader=store, places=life.places, bindings=bindings, access_policy=who, channels={}, redactor=Redactor()
         )
+        messaging = MessagingTools(
+            store=store, clock=clock, bindings=bindings, places=life.places, access_policy=who, channels=(CONSOLE,)
+        )
         tooling = ToolRegistry(
             live=live,
             gate=PermissionGate(live, store, clock, approvals, who),
@@ -92,16 +94,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             redactor=Redactor(),
             mcp=McpServers({}, clock, tasks),
             shell=ShellTools(live, clock, files, skills, life.internal_intake),
-            platform=PlatformTools(
-                store=store,
-                clock=clock,
-                channels={},
-                places=life.places,
-                rooms=rooms,
-                files=files,
-                outfiles=OutgoingFiles(store),
-            ),
-            families={"itself": [skills], "rooms": [rooms]},
+            families={"itself": [messaging, skills], "rooms": [rooms]},
         )
         yield (
             Agents(
@@ -116,7 +109,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 media=media,
                 bindings=bindings,
                 cards=ChannelCards(store, clock, {}, who, redactor=Redactor()),
-                channels=frozenset({CONSOLE}),
+                messaging=messaging,
                 inbox=ConversationInbox(clock, live),
                 previews=TurnPreviews(store, clock, {}, tasks, redactor=Redactor()),
                 tracker=TurnTracker(),

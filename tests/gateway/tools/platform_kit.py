@@ -43,7 +43,7 @@ from gateway.store import NewEntry, Store
 from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from gateway.tools.dispatch import ToolDispatcher
-from gateway.tools.platform import ConversationLocks, MessagingTools, PlatformTools
+from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import AttachmentDescriber, RoomReader
 from tests.gateway.tools.files_kit import agent_files
 from tests.kits.store import NOW, Fate, turn
@@ -276,17 +276,9 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             is_busy=lambda _: False,
         )
         acting = MessagingTools(
-            agent="reverie",
-            store=store,
-            clock=clock,
-            bindings=bindings,
-            places=places,
-            who=WHO,
-            channels=channels,
-            doors=ConversationLocks(),
-            digests=digests,
-            forget=lambda _: None,
+            store=store, clock=clock, bindings=bindings, places=places, access_policy=WHO, channels=channels
         )
+        acting.digests["reverie"] = digests
         room_reader = RoomReader(
             reader=store, places=places, bindings=bindings, access_policy=WHO, channels=channels, redactor=Redactor()
         )
@@ -299,8 +291,8 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             rooms=room_reader,
             files=own_files,
             outfiles=files,
+            messaging=acting,
         )
-        rooms.messaging["reverie"] = acting
         tools = tools_of(rooms, room_reader)
         await outbox.recover()
         outbox.set_link_up(NAME, up=True)
