@@ -8,7 +8,6 @@ and gaps, `DiscordBackfill` reads the histories, `DiscordEventPipeline` processe
 import asyncio
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from channels.discord.rest import DiscordRestClient, fetch_channel, parse_messag
 from channels.text import Json, get_bool, get_int, get_object, get_objects
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Message, Notification
+from gateway.core.lru import LruDict
 
 logger = logging.getLogger("reverie.discord")
 ANY_ROOM = "*"
@@ -343,7 +343,7 @@ class DiscordEventPipeline:
             drop_seen=self._drop_seen,
             put_delayed=self._put_delayed,
         )
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._seen = LruDict[str, None](_MAX_SEEN)
         """Recently emitted messages: history and gateway send some of them twice."""
         self._unresolved: set[str] = set()
         """Channels that Discord could not describe at the first attempt."""
@@ -441,9 +441,7 @@ class DiscordEventPipeline:
             if isinstance(event, Message):
                 if event.id in self._seen:
                     continue
-                self._seen[event.id] = None
-                if len(self._seen) > _MAX_SEEN:
-                    self._seen.popitem(last=False)
+                self._seen.put(event.id, None)
             if event.kind == "deleted" and event.message in self.deleted_ids:
                 self.deleted_ids.discard(event.message)
                 continue

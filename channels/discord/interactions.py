@@ -7,7 +7,6 @@ once and answered later, exactly once. Other interactions (buttons, forms) are a
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from channels.discord.wire import INTERACTION_PREFIX, build_receipt, find_focuse
 from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str, single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Receipt
+from gateway.core.lru import LruDict
 
 logger = logging.getLogger("reverie.discord")
 _CHAT_INPUT, _SUB, _STRING = 1, 1, 3
@@ -120,7 +120,7 @@ class AutocompleteResponder:
 
     def __init__(self, api: DiscordRestClient, clock: Clock, directory: DiscordDirectory) -> None:
         self._api, self._clock, self._directory = api, clock, directory
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._seen = LruDict[str, None](_MAX_SEEN)
         self._running: set[asyncio.Task[None]] = set()
         self.completer: CommandCompleter | None = None
         """Source of suggestions. None: none are given."""
@@ -131,9 +131,7 @@ class AutocompleteResponder:
         interaction, token, kind = get_snowflake(payload, "id"), get_str(payload, "token"), get_int(payload, "type")
         if kind not in {_COMPONENT, _TYPING, _FORM} or not (interaction and token) or interaction in self._seen:
             return
-        self._seen[interaction] = None
-        while len(self._seen) > _MAX_SEEN:
-            self._seen.popitem(last=False)
+        self._seen.put(interaction, None)
         if len(self._running) < _MAX_CONCURRENT:
             task = asyncio.create_task(self._answer(interaction, token, payload, kind))
             self._running.add(task)

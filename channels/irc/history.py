@@ -6,7 +6,7 @@ each request detects a server without an answer: it answers in order. `HistoryRe
 """
 
 import hashlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -25,6 +25,7 @@ from gateway.core.events import (
     Notification,
     ReactionChanged,
 )
+from gateway.core.lru import LruDict
 
 if TYPE_CHECKING:
     from channels.irc.session import IrcSession
@@ -194,7 +195,7 @@ class IrcEmitter:
         """Time by which the server's clock is ahead of ours."""
         self._server_clock: tuple[datetime, float] | None = None
         """A time of the server's clock, and the monotonic time when it was received."""
-        self._id_counts: OrderedDict[str, int] = OrderedDict()
+        self._id_counts = LruDict[str, int](_MAX_ID_COUNTS)
         """Number of equal messages without an id on this connection, by generated name."""
         # Without a cursor it is unknown what is missing; a gap that is not filled yet stays one.
         self.state.has_gap = self.state.complete_until is not None
@@ -237,9 +238,7 @@ class IrcEmitter:
         words = "\0".join((line.tags["time"], line.source.mask, *line.params))
         name = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:26]
         count = 1 if old else self._id_counts.get(name, 0) + 1
-        self._id_counts[name] = count
-        if len(self._id_counts) > _MAX_ID_COUNTS:
-            self._id_counts.popitem(last=False)
+        self._id_counts.put(name, count)
         return f"{LOCAL_ID_PREFIX}{name}" + (f"-{count}" if count > 1 else "")
 
     def _hold(self, notification: Notification, isupport: Isupport) -> bool:

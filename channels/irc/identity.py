@@ -12,11 +12,12 @@ counts as that person only
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from channels.irc.people import IrcUsers, message_target
 from channels.irc.wire import IrcLine, Isupport, format_line
 from gateway.core.events import RoomId
+from gateway.core.lru import LruDict
 
 _MAX_REMEMBERED: Final = 1_000
 _MAX_MONITORED: Final = 30
@@ -26,7 +27,6 @@ _WHOIS_FRESH_MONITORED_S: Final = 10.0
 """Validity of an answer to WHOIS; longer if the server reports at once that the nick is gone."""
 _ACCOUNT_PREFIX: Final = "account:"
 IdentityState = Literal["known", "confirmed", "unknown", "other"]
-ValueT = TypeVar("ValueT")
 
 
 @dataclass(slots=True)
@@ -52,13 +52,13 @@ class NickIdentities:
     """Nick owners of one connection, fed with every line."""
 
     def __init__(self) -> None:
-        self._nicks: OrderedDict[str, str] = OrderedDict()
+        self._nicks = LruDict[str, str](_MAX_REMEMBERED)
         """Direct chat -> the person's current nick, if it changed; the latest last."""
-        self._hosts: OrderedDict[str, str] = OrderedDict()
+        self._hosts = LruDict[str, str](_MAX_REMEMBERED)
         """Direct chat -> the person's current `user@host`, if it changed."""
-        self._account_nicks: OrderedDict[str, str] = OrderedDict()
+        self._account_nicks = LruDict[str, str](_MAX_REMEMBERED)
         """Account -> nick of its last message."""
-        self._last_speakers: OrderedDict[str, _NickOwner] = OrderedDict()
+        self._last_speakers = LruDict[str, _NickOwner](_MAX_REMEMBERED)
         """Folded nick -> owner at its last message. Used only without WHOIS."""
         self._partial_whois: dict[str, _NickOwner] = {}
         """Folded nick -> answer so far."""
@@ -84,21 +84,22 @@ class NickIdentities:
         match line.command:
             case "QUIT":
                 self._forget_nick(nick)
-                self._nicks = OrderedDict((chat, now) for chat, now in self._nicks.items() if fold(now) != nick)
+                for chat in [chat for chat, now in self._nicks.items() if fold(now) == nick]:
+                    del self._nicks[chat]
             case "PRIVMSG":  # the sender is the person that this name means
                 for chat in chats:
                     self._nicks.pop(chat, None)
                     self._hosts.pop(chat, None)
                 self._forget_nick(nick)  # the owner may have changed
-                _remember(self._last_speakers, nick, _NickOwner(userhost, account))
+                self._last_speakers.put(nick, _NickOwner(userhost, account))
                 if account:
-                    _remember(self._account_nicks, account, line.source.nick)
+                    self._account_nicks.put(account, line.source.nick)
             case "NICK" if line.param(0) and line.source.user:
                 self._forget_nick(nick)
                 self._forget_nick(fold(line.param(0)))
                 self._rename_nick(nick, line.param(0), chats, isupport)
                 if before.userhost:
-                    _remember(self._last_speakers, fold(line.param(0)), before)
+                    self._last_speakers.put(fold(line.param(0)), before)
             case "CHGHOST" if line.param(1):
                 self._forget_nick(nick)
                 if people.shared_rooms(line.source.nick, isupport):
@@ -106,8 +107,8 @@ class NickIdentities:
                     for chat in [
                         c for c, host in self._hosts.items() if host == userhost and fold(message_target(c)) == nick
                     ]:
-                        _remember(self._hosts, chat, new)
-                    _remember(self._hosts, line.source.mask, new)
+                        self._hosts.put(chat, new)
+                    self._hosts.put(line.source.mask, new)
             case "ACCOUNT" | "JOIN":
                 self._whois_answers.pop(nick, None)
                 self._last_speakers.pop(nick, None)
@@ -152,7 +153,7 @@ class NickIdentities:
             if isupport.fold(now) == nick:
                 self._nicks[chat] = new
         for chat in chats:
-            _remember(self._nicks, chat, new)
+            self._nicks.put(chat, new)
 
     def current_nick(self, chat: str) -> str:
         """Return the last known nick of the person; a room's name is itself."""
@@ -247,10 +248,3 @@ def _is_same_host(first: str, second: str) -> bool:
     user, _, host = first.partition("@")
     other_user, _, other_host = second.partition("@")
     return bool(host) and (user, host.lower()) == (other_user, other_host.lower())
-
-
-def _remember(entries: OrderedDict[str, ValueT], key: str, value: ValueT) -> None:
-    entries[key] = value
-    entries.move_to_end(key)
-    if len(entries) > _MAX_REMEMBERED:
-        entries.popitem(last=False)

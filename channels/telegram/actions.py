@@ -6,7 +6,6 @@ Telegram demands a pause, they are refused at once instead of waiting.
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Literal, TypeVar
 
@@ -33,6 +32,7 @@ from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, render
 from channels.text import Json, get_int, get_object, get_objects, single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, MessageId, Sender
+from gateway.core.lru import LruDict
 
 logger = logging.getLogger("reverie.telegram")
 _DESCRIPTION_CHARS, _TOPIC_CHARS = 255, 128
@@ -54,7 +54,7 @@ class TelegramActions:
 
     def __init__(self, api: TelegramApi, clock: Clock, outgoing: TelegramOutgoing, own_id: int) -> None:
         self._api, self._clock, self._outgoing, self._own_id = api, clock, outgoing, own_id
-        self._reactions: OrderedDict[tuple[int, int], str] = OrderedDict()
+        self._reactions = LruDict[tuple[int, int], str](_MAX_REACTIONS)
         """Our recent reactions by message: a bot has one on each, and a new one replaces it."""
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
@@ -69,9 +69,7 @@ class TelegramActions:
             if not add and self._reactions.get((chat, number), emoji) != emoji:
                 return
             await self._api.bot.set_message_reaction(chat, number, [kind(emoji)] if add else [])
-            self._reactions[chat, number] = emoji if add else ""
-            while len(self._reactions) > _MAX_REACTIONS:
-                self._reactions.popitem(last=False)
+            self._reactions.put((chat, number), emoji if add else "")
 
         try:
             await self._run(at, put)

@@ -5,7 +5,6 @@ its sender: that is stable, but the person is unknown, so it is never verified. 
 its owner's name is the bot's.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from channels.text import (
     single_line,
 )
 from gateway.core.events import Address, Attachment, ChannelName, MessageId, RoomId, Sender, SenderId, ThreadId
+from gateway.core.lru import LruDict
 
 _Form = Literal["image", "audio", "video", "file", "sticker", "location"]
 _FILE_KINDS: dict[str, tuple[_Form, str | None]] = {
@@ -156,7 +156,7 @@ class TelegramRanks:
     def __init__(self, rooms: AbstractSet[str]) -> None:
         """Track the chats in `rooms`; `*`: all. Empty: none, so nothing is ever requested."""
         self._rooms = rooms
-        self._groups: OrderedDict[str, _GroupRanks] = OrderedDict()
+        self._groups = LruDict[str, _GroupRanks](_MAX_GROUPS)
 
     @property
     def is_enabled(self) -> bool:
@@ -177,10 +177,7 @@ class TelegramRanks:
             user, status = get_int(get_object(member, "user"), "id"), get_raw_str(member, "status")
             if user is not None and status in RANKS:
                 found.ranks[user] = status
-        self._groups[chat] = found
-        self._groups.move_to_end(chat)
-        if len(self._groups) > _MAX_GROUPS:
-            self._groups.popitem(last=False)
+        self._groups.put(chat, found)
 
     def apply_update(self, update: Json) -> None:
         """Apply one update: a member became an administrator, or is none any more."""

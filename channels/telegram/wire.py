@@ -6,7 +6,7 @@ and the functions around it read one update.
 """
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -52,6 +52,7 @@ from gateway.core.events import (
     ReactionChanged,
     Sender,
 )
+from gateway.core.lru import LruDict
 
 logger = logging.getLogger("reverie.telegram")
 _PRESENT_STATUSES = frozenset({"member", "administrator", "creator", "restricted"})
@@ -112,7 +113,7 @@ class ChatTitles:
     """Names of chats and forum topics, from the updates that contain them."""
 
     def __init__(self) -> None:
-        self._names: OrderedDict[Address, PlaceNames] = OrderedDict()
+        self._names = LruDict[Address, PlaceNames](_MAX_NAMES)
 
     def apply_update(self, update: Json, context: TelegramUpdateContext) -> None:
         """Learn the names of an update's place."""
@@ -136,10 +137,7 @@ class ChatTitles:
         if at.thread is not None and before is not None and names.thread is None:
             first = names.thread_created_as or before.thread_created_as
             names = replace(before, thread_created_as=first)
-        self._names[at] = names
-        self._names.move_to_end(at)
-        if len(self._names) > _MAX_NAMES:
-            self._names.popitem(last=False)
+        self._names.put(at, names)
 
 
 def _chat_names(chat: Json) -> PlaceNames:
@@ -551,7 +549,7 @@ class UpdateReader:
         """Cursor that is certainly durable; set by the code that emits."""
         self.numbers = MessageNumbers()
         self._titles = ChatTitles()
-        self._audiences: OrderedDict[str, tuple[int, bool]] = OrderedDict()
+        self._audiences = LruDict[str, tuple[int, bool]](_MAX_CHATS)
         """Current chat id -> its newest update, and whether that update shows it as public."""
         self._held_album_sizes: Counter[str] = Counter()
         """Pictures in each held album, when it was held back."""
@@ -593,10 +591,7 @@ class UpdateReader:
                     last, before = self._audiences.get(str(number), (0, False))
                     # A webhook's updates arrive in any order: an older one may make a chat private, but not public.
                     public = bool(get_raw_str(chat, "username")) and (before or _update_id(update) > last)
-                    self._audiences[str(number)] = max(last, _update_id(update)), public
-                    self._audiences.move_to_end(str(number))
-        while len(self._audiences) > _MAX_CHATS:
-            self._audiences.popitem(last=False)
+                    self._audiences.put(str(number), (max(last, _update_id(update)), public))
 
     def read_batch(self, updates: Sequence[Json], now: datetime) -> UpdateBatch:
         """Read `updates` (from `valid_updates`) up to the first album that may still grow."""

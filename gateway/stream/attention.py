@@ -17,7 +17,6 @@ and the newest fact about a type or a rule holds.
 
 import math
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -53,6 +52,7 @@ from gateway.core.facts import (
 )
 from gateway.core.fields import GuardedRegex, RegexOutcome
 from gateway.core.identity import ROLE_ORDER, Role
+from gateway.core.lru import LruDict
 from gateway.store import LogEntry, StoreReader
 
 REGEX_TIMED_OUT: Final = "; too slow: the regex of "
@@ -346,7 +346,7 @@ class SalienceDetector:
     def __init__(self, policy: Callable[[], SaliencePolicy]) -> None:
         """`policy`: returns the present settings."""
         self._policy = policy
-        self._rooms: OrderedDict[ConversationId, _RoomActivity] = OrderedDict()
+        self._rooms = LruDict[ConversationId, _RoomActivity](MAX_SALIENCE_ROOMS)
 
     def find_reason(self, message: Message, at: datetime) -> str | None:
         """Return the configuration key by which this line of a room is salient; None: it is not.
@@ -357,10 +357,8 @@ class SalienceDetector:
         if not (salience.people or salience.keywords or salience.questions or salience.activity):
             return None
         place = message.at.conversation
-        room = self._rooms.setdefault(place, _RoomActivity(watched_since=at, last_line_at=at))
-        self._rooms.move_to_end(place)
-        if len(self._rooms) > MAX_SALIENCE_ROOMS:
-            self._rooms.popitem(last=False)
+        room = self._rooms.get(place) or _RoomActivity(watched_since=at, last_line_at=at)
+        self._rooms.put(place, room)
         why = _find_salience_key(salience, message, room.count(at))
         resting = room.lifted_at is not None and (at - room.lifted_at).total_seconds() < salience.rest_s
         if why is None or resting:
@@ -417,7 +415,7 @@ class BotExchangeCounter:
     """Counts of exchanges with bots, by conversation."""
 
     def __init__(self) -> None:
-        self._counts: OrderedDict[ConversationId, int] = OrderedDict()
+        self._counts = LruDict[ConversationId, int](MAX_LOOP_CONVERSATIONS)
 
     def get(self, conversation: ConversationId) -> int | None:
         """Return the count; None: not remembered."""
@@ -425,10 +423,7 @@ class BotExchangeCounter:
 
     def put(self, conversation: ConversationId, exchanges: int) -> None:
         """Remember a count."""
-        self._counts[conversation] = exchanges
-        self._counts.move_to_end(conversation)
-        if len(self._counts) > MAX_LOOP_CONVERSATIONS:
-            self._counts.popitem(last=False)
+        self._counts.put(conversation, exchanges)
 
 
 LOOP_SCORE: Final = 120
@@ -493,18 +488,16 @@ class BotLoopGuard:
     """Recognises senders that answer each of our lines as no person does: by rhythm, and by the texts of both sides."""
 
     def __init__(self) -> None:
-        self._own_posts: OrderedDict[ConversationId, tuple[float, str]] = OrderedDict()
+        self._own_posts = LruDict[ConversationId, tuple[float, str]](MAX_LOOP_CONVERSATIONS)
         """Time and text of our last post."""
-        self._talks: OrderedDict[tuple[ConversationId, str], _SenderTalk] = OrderedDict()
-        self._notified: OrderedDict[ConversationId, float] = OrderedDict()
+        self._talks = LruDict[tuple[ConversationId, str], _SenderTalk](MAX_LOOP_CONVERSATIONS)
+        self._notified = LruDict[ConversationId, float](MAX_LOOP_CONVERSATIONS)
         """Time of the first notice there: a crowd gets one."""
 
     def record_post(self, conversation: ConversationId, text: str) -> None:
         """Record the text of a post before it is sent."""
         at_s, _ = self._own_posts.pop(conversation, (-inf, ""))
-        self._own_posts[conversation] = at_s, text[:COMPARED_CHARS]
-        if len(self._own_posts) > MAX_LOOP_CONVERSATIONS:
-            self._own_posts.popitem(last=False)
+        self._own_posts.put(conversation, (at_s, text[:COMPARED_CHARS]))
 
     def record_sending(self, conversation: ConversationId, now_s: float) -> None:
         """Record that the first part of the post is handed to the platform."""
@@ -516,9 +509,7 @@ class BotLoopGuard:
         A round is our line followed by theirs. Further lines of theirs without one of ours belong to the same round.
         """
         talk = self._talks.pop((conversation, sender), None) or _SenderTalk()
-        self._talks[conversation, sender] = talk
-        if len(self._talks) > MAX_LOOP_CONVERSATIONS:
-            self._talks.popitem(last=False)
+        self._talks.put((conversation, sender), talk)
         if now_s < talk.paused_until_s:
             return LoopPause(talk.paused_until_s - now_s, is_new=False, is_first=False)
         if now_s - max(talk.last_said_s, talk.paused_until_s) > CALM_S:
@@ -534,10 +525,7 @@ class BotLoopGuard:
         talk.score, talk.pause_count, talk.paused_until_s = 0, talk.pause_count + 1, now_s + pause_s
         is_first = talk.pause_count == 1 and now_s - self._notified.get(conversation, -inf) > CALM_S
         if is_first:
-            self._notified.pop(conversation, None)
-            self._notified[conversation] = now_s
-            if len(self._notified) > MAX_LOOP_CONVERSATIONS:
-                self._notified.popitem(last=False)
+            self._notified.put(conversation, now_s)
         return LoopPause(pause_s, is_new=True, is_first=is_first)
 
 

@@ -31,7 +31,7 @@ _MAX_ROOMS: Final = 10
 """Most rooms that are checked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class DiscordProbeResult:
     """Findings, and what is known about the bot."""
 
@@ -67,7 +67,8 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordP
 
     from channels.discord.rest import DiscordClient  # noqa: PLC0415 - as above
 
-    found, state = FindingCollector(where, [config.token.get_secret_value().strip()]), _DiscordProbeState()
+    found = FindingCollector(where, [config.token.get_secret_value().strip()])
+    state = DiscordProbeResult(findings=found.findings)
     client = DiscordClient(config, lambda *_: None)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -89,29 +90,11 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordP
         found.bad("discord.answer", "the answer is not Discord's", "look at api_url")
     finally:
         await client.http.close()
-    return state.to_result(found)
-
-
-class _DiscordProbeState:
-    id = application = name = ""
-    reads_messages: bool | None = None
-    guilds: tuple[tuple[str, str], ...] = ()
-    owner: tuple[str, str] = ("", "")
-
-    def to_result(self, found: FindingCollector) -> DiscordProbeResult:
-        return DiscordProbeResult(
-            findings=found.findings,
-            id=self.id,
-            application=self.application,
-            name=self.name,
-            reads_messages=self.reads_messages,
-            guilds=self.guilds,
-            owner=self.owner,
-        )
+    return state
 
 
 async def _probe_account(
-    client: "DiscordClient", found: FindingCollector, state: _DiscordProbeState, config: "DiscordConfig", me: str
+    client: "DiscordClient", found: FindingCollector, state: DiscordProbeResult, config: "DiscordConfig", me: str
 ) -> None:
     """Add the findings on a bot whose token is valid."""
     from channels.discord.rest import DiscordRestClient  # noqa: PLC0415 - the library takes half a second
@@ -141,7 +124,7 @@ async def _read_name(api: "DiscordRestClient") -> str:
     return get_str(user, "global_name") or get_str(user, "username")
 
 
-async def _probe_intents(api: "DiscordRestClient", found: FindingCollector, state: _DiscordProbeState) -> None:
+async def _probe_intents(api: "DiscordRestClient", found: FindingCollector, state: DiscordProbeResult) -> None:
     application = await api.call("GET", "/applications/@me", again=False)
     flags, state.application = get_int(application, "flags") or 0, get_str(application, "id")
     state.owner = _find_owner(application, state.id)
@@ -165,7 +148,7 @@ def _find_owner(application: object, me: str) -> tuple[str, str]:
     return get_str(person, "id"), get_str(person, "global_name") or get_str(person, "username")
 
 
-async def _probe_sessions(api: "DiscordRestClient", found: FindingCollector, state: _DiscordProbeState) -> None:
+async def _probe_sessions(api: "DiscordRestClient", found: FindingCollector, state: DiscordProbeResult) -> None:
     del state
     gateway = await api.call("GET", "/gateway/bot", again=False)
     limit, shards = get_object(gateway, "session_start_limit"), get_int(gateway, "shards") or 1
@@ -184,7 +167,7 @@ async def _probe_sessions(api: "DiscordRestClient", found: FindingCollector, sta
         found.warn("discord.sessions", what, "write `shards: auto` at the channel")
 
 
-async def _probe_guilds(api: "DiscordRestClient", found: FindingCollector, state: _DiscordProbeState) -> None:
+async def _probe_guilds(api: "DiscordRestClient", found: FindingCollector, state: DiscordProbeResult) -> None:
     answer = await api.call("GET", "/users/@me/guilds", again=False)
     listed = [get_object({"g": one}, "g") for one in answer] if isinstance(answer, list) else []
     state.guilds = tuple((get_str(one, "id"), get_str(one, "name")) for one in listed if get_str(one, "id"))
@@ -199,7 +182,7 @@ async def _probe_guilds(api: "DiscordRestClient", found: FindingCollector, state
 
 
 async def _probe_rooms(
-    api: "DiscordRestClient", found: FindingCollector, state: _DiscordProbeState, config: "DiscordConfig"
+    api: "DiscordRestClient", found: FindingCollector, state: DiscordProbeResult, config: "DiscordConfig"
 ) -> None:
     """Add findings on whether the bot sees the configured channels and guilds."""
     known = {number for number, _ in state.guilds}

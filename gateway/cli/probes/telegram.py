@@ -57,7 +57,7 @@ _MAX_ROOMS: Final = 10
 """Most groups that are checked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TelegramProbeResult:
     """Findings, and what is known about the bot."""
 
@@ -82,12 +82,13 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: b
 
     hook = config.webhook
     secrets = [config.token.get_secret_value(), *([hook.secret.get_secret_value()] if hook else [])]
-    found, state = FindingCollector(where, secrets), _TelegramProbeState()
+    found = FindingCollector(where, secrets)
+    state = TelegramProbeResult(findings=found.findings)
     try:
         api = TelegramApi(config)
     except (RuntimeError, ValueError, OSError) as error:
         found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", "look at the proxies in the environment")
-        return state.to_result(found)
+        return state
     try:
         with api.redact_logs():
             async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -97,21 +98,7 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: b
         found.bad("telegram.answer", "the Bot API did not answer in time", "try again; look at the network")
     finally:
         await api.close()
-    return state.to_result(found)
-
-
-class _TelegramProbeState:
-    id = username = name = ""
-    reads_whole_groups: bool | None = None
-
-    def to_result(self, found: FindingCollector) -> TelegramProbeResult:
-        return TelegramProbeResult(
-            findings=found.findings,
-            id=self.id,
-            username=self.username,
-            name=self.name,
-            reads_whole_groups=self.reads_whole_groups,
-        )
+    return state
 
 
 async def _call_method(api: "TelegramApi", method: str, **parameters: str | int) -> object:
@@ -124,7 +111,7 @@ async def _call_method(api: "TelegramApi", method: str, **parameters: str | int)
 
 
 async def _probe_token(
-    api: "TelegramApi", found: FindingCollector, state: _TelegramProbeState, base_url: str, where: str
+    api: "TelegramApi", found: FindingCollector, state: TelegramProbeResult, base_url: str, where: str
 ) -> bool:
     """Find out whose token it is. Return whether the probe can go on."""
     from telegram.error import InvalidToken, NetworkError, TelegramError  # noqa: PLC0415 - as above
