@@ -287,8 +287,8 @@ class _Gateway:
             self.channels,
             self.stats,
             clock,
-            tell=self.people.owner_notifier.notify,
-            title=lambda at: self.titles.label(at.conversation),
+            owners=self.people.owner_notifier,
+            titles=self.titles,
         )
         store.subscribe(self.outages.on_appended, TurnRecord)
         self.ops_service = self._build_ops_service(settings)
@@ -430,7 +430,7 @@ class _Gateway:
     ) -> ToolRegistry:
         live, store, clock, services = self.model_services.live, self.store, self.clock, self.background_services
         places, files = services.places, AgentFiles(live, store.path)
-        self.tool_definitions = ToolDefinitionReview(store, clock, self.tasks, self.people.owner_notifier.notify)
+        self.tool_definitions = ToolDefinitionReview(store, clock, self.tasks, self.people.owner_notifier)
         self.approvals = Approvals(
             store=store,
             clock=clock,

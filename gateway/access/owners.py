@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 from channels.base import CanSetCommandMenus, Channel
 from gateway.access.channel_lookup import ChannelLookup
 from gateway.access.limits import format_limit_report, limit_report_key
+from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,
@@ -60,7 +61,7 @@ class _OwnerChat(NamedTuple):
 
 
 class OwnerNotifier:
-    """Posts notices to the gateway's owners. Its `on_appended` subscribes to messages and commands."""
+    """Posts notices to the gateway's owners: to `access.tell`, or the direct chat that a verified owner used last."""
 
     def __init__(
         self,
@@ -68,19 +69,16 @@ class OwnerNotifier:
         clock: Clock,
         policy: AccessPolicy,
         *,
-        to: Callable[[], Address | None],
+        live: LiveSettings,
         tasks: asyncio.TaskGroup,
         with_titles: Callable[[str], str] = str,
     ) -> None:
-        """`to`: returns the configured place for notices. None: the direct chat that a verified owner used last.
-
-        `with_titles` inserts the titles of places into a text.
-        """
+        """`with_titles` inserts the titles of places into a text."""
         self._with_titles = with_titles
         self._store = store
         self._clock = clock
         self._policy = policy
-        self._configured_address = to
+        self._live = live
         self._tasks = tasks
         self._owner_chat: _OwnerChat | None = None
         self._lock = asyncio.Lock()
@@ -90,13 +88,19 @@ class OwnerNotifier:
         """Posts of that day, by kind, so that many of one kind do not suppress another."""
         self._logged = LruDict[str, None]()
         """Keys of the texts that the process has logged, with their days."""
+        store.subscribe(self._on_owner_wrote, Message, Command)
+        store.subscribe(self._on_limits_reached, LimitReached)
+
+    def _configured_address(self) -> Address | None:
+        tell = self._live.settings.access.tell
+        return Address.parse(tell) if tell else None
 
     async def load(self) -> None:
         """Find the chat in which an owner wrote last. Call it once roles are loaded."""
         if self._configured_address() is None:
             self._owner_chat = await self._find_newest_chat()
 
-    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+    def _on_owner_wrote(self, entries: Sequence[LogEntry]) -> None:
         """Move notices to the direct chat in which an owner writes.
 
         To the operator's own channel only while no other chat is known: nobody may be looking there.
@@ -110,7 +114,7 @@ class OwnerNotifier:
             ):
                 self._owner_chat = chat
 
-    def on_limits_reached(self, entries: Sequence[LogEntry]) -> None:
+    def _on_limits_reached(self, entries: Sequence[LogEntry]) -> None:
         """Report limits that were reached, each once a day."""
         for entry in entries:
             if isinstance(entry.fact, LimitReached):

@@ -63,9 +63,7 @@ class BackgroundServices:
         store.subscribe(self.places.on_appended, AudienceReported)
         self.presence = PresenceTracker(policies.build_presence_policy(settings), clock, access_policy)
         store.subscribe(self.presence.on_judged, Judgement, Message)
-        self.internal_intake = InternalIntake(
-            store, clock, attention_policy, bindings, level=lambda: self.presence.level
-        )
+        self.internal_intake = InternalIntake(store, clock, attention_policy, bindings, self.presence)
         self.journal_store = JournalStore(store, clock, self.agent_directory)
         self.memory = MemoryStore(store, clock, self.agent_directory)
         self.dreamer = Dreamer(store, self.journal_store, self.memory, propose)

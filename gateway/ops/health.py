@@ -15,13 +15,14 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from channels.base import Channel, KnowsJoinRefusals
+from gateway.access.owners import OwnerNotifier
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, RoomId
@@ -37,6 +38,7 @@ from gateway.core.format import (
 )
 from gateway.core.metrics import SNAPSHOT, GatewaySnapshot, GatewayStats
 from gateway.store import ConnectionState, LogEntry, Store, StoreError
+from gateway.stream.place_names import PlaceTitles
 
 HEARTBEAT_INTERVAL_S = 5.0
 BLOCK_BYTES = 4096
@@ -261,16 +263,15 @@ class OutageMonitor:
         stats: GatewayStats,
         clock: Clock,
         *,
-        tell: Callable[[str, str], None],
-        title: Callable[[Address], str],
+        owners: OwnerNotifier,
+        titles: PlaceTitles,
     ) -> None:
-        """`tell`: `OwnerNotifier.notify`. `title`: returns the display name of a conversation."""
         self._live_settings = live
         self._channels = channels
         self._stats = stats
         self._clock = clock
-        self._notify_owners = tell
-        self._find_title = title
+        self._owners = owners
+        self._titles = titles
 
     def check_rooms(self) -> None:
         """Update the configured rooms that cannot be entered. Call it every few seconds."""
@@ -283,9 +284,9 @@ class OutageMonitor:
             if (why := channel.join_refusal(room))
         }
         for what, (at, why) in refused.items():
-            text = f"{self._find_title(at)} cannot be entered: {why}"
+            text = f"{self._titles.label(at.conversation)} cannot be entered: {why}"
             if self._stats.report_problem(what, text, self._clock.now(), partial=True):
-                self._notify_owners(what, f"{text}.")
+                self._owners.notify(what, f"{text}.")
         for what in self._stats.problem_names(_ROOM_PREFIX):
             if what not in refused:
                 self._stats.clear_problem(what)
@@ -301,11 +302,11 @@ class OutageMonitor:
         if turn.outcome == "failed" and turn.failure in MODEL_FAILURES:
             text = f"No model answers {turn.agent}: {turn.reason}"
             if self._stats.report_problem(what, text, now):
-                self._notify_owners(
+                self._owners.notify(
                     f"{what}:{now.isoformat()}", f"{text}. Who asks is told so; I say when one answers again."
                 )
         elif turn.requests and turn.outcome != "failed" and self._stats.clear_problem(what):
-            self._notify_owners(f"{what}:over:{now.isoformat()}", f"A model answers {turn.agent} again.")
+            self._owners.notify(f"{what}:over:{now.isoformat()}", f"A model answers {turn.agent} again.")
 
     def _configured_rooms(self, name: ChannelName) -> Sequence[RoomId]:
         config = self._live_settings.settings.channels.get(name)

@@ -18,7 +18,7 @@ from gateway.access.texts import render_request_for_owners
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName, Command, Message
+from gateway.core.events import Address, ChannelName, Message
 from gateway.core.facts import (
     CodeIssued,
     IdentityLinked,
@@ -73,7 +73,7 @@ class AccessService:
             store,
             clock,
             self.policy,
-            to=lambda: _owner_address(live),
+            live=live,
             tasks=tasks,
             with_titles=with_titles,
         )
@@ -81,8 +81,6 @@ class AccessService:
         self.command_menus = CommandMenuPublisher(self.policy, channels)
         store.subscribe(self.roster.on_appended, *ROSTER_FACTS)
         store.subscribe(self.command_menus.on_appended, RoleAssigned, IdentityLinked)
-        store.subscribe(self.owner_notifier.on_appended, Message, Command)
-        store.subscribe(self.owner_notifier.on_limits_reached, LimitReached)
         store.subscribe(self.limits.on_appended, TurnRecord, LimitReached, PostQueued, Message)
         store.subscribe(self._on_code_issued, CodeIssued)
         live.add_change_listener(self._apply_settings)
@@ -110,9 +108,3 @@ class AccessService:
             )
 
         self.owner_notifier.notify(f"code:{request.salt}", text)
-
-
-def _owner_address(live: LiveSettings) -> Address | None:
-    """Return the configured address for notices to owners."""
-    tell = live.settings.access.tell
-    return Address.parse(tell) if tell else None

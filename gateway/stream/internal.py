@@ -1,13 +1,12 @@
 """Intake of events from inside the gateway: they are judged and appended."""
 
-from collections.abc import Callable
-
 from gateway.access.policy import AccessDecision
 from gateway.core.clock import Clock
-from gateway.core.events import Alarm, DeliveryReport, PresenceLevel, TaskFinished
+from gateway.core.events import Alarm, DeliveryReport, TaskFinished
 from gateway.core.facts import Judgement, dedup_key, inner_conversation
 from gateway.store import NewEntry, Store
 from gateway.stream import attention
+from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import Bindings
 
 INTERNAL_DECISION = AccessDecision(allowed=True, role="guest", rule="from inside")
@@ -22,15 +21,13 @@ class InternalIntake:
         clock: Clock,
         attention_policy: attention.AttentionPolicy,
         bindings: Bindings,
-        *,
-        level: Callable[[], PresenceLevel] = lambda: "present",
+        presence: PresenceTracker,
     ) -> None:
-        """`level`: current presence."""
         self._store = store
         self._clock = clock
         self._attention = attention_policy
         self._bindings = bindings
-        self._level = level
+        self._presence = presence
 
     async def submit(self, event: Alarm | TaskFinished) -> None:
         """Append and judge an event. Returns once it is durable; a repeated event is ignored.
@@ -48,4 +45,4 @@ class InternalIntake:
     def judge(self, event: Alarm | TaskFinished | DeliveryReport) -> Judgement:
         """Return the judgement of an event. The outbox appends that of a delivery together with it."""
         listen = self._bindings.find(event.at).listen if event.at is not None else "all"
-        return attention.judge(self._attention, event, INTERNAL_DECISION, listen, level=self._level())
+        return attention.judge(self._attention, event, INTERNAL_DECISION, listen, level=self._presence.level)

@@ -30,6 +30,7 @@ from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import PermissionGate
 from gateway.tools.mcp.review import ToolDefinitionReview
 from tests.kits.intake import emits
+from tests.kits.owners import NotedNotices
 from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
 from tests.kits.tools import dispatcher
@@ -93,7 +94,7 @@ class House:
         who, bindings = policies.build_access_policy(settings), policies.build_bindings(settings)
         self.outbox = Outbox(store, self.consoles, clock, self._tasks, redactor=Redactor())
         live = self.live = LiveSettings(settings)
-        definitions = ToolDefinitionReview(store, clock, self._tasks, lambda _key, _text: None)
+        definitions = ToolDefinitionReview(store, clock, self._tasks, NotedNotices(store, clock))
         self.approvals = Approvals(
             store=store,
             clock=clock,

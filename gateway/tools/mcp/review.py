@@ -10,11 +10,12 @@ import difflib
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gateway.access.approval_texts import Approver, escape_invisible
+from gateway.access.owners import OwnerNotifier
 from gateway.core.clock import Clock
 from gateway.core.facts import McpToolApproved
 from gateway.core.identity import ADMIN_ROLES
@@ -76,13 +77,12 @@ class ToolDefinitionReview:
         store: Store,
         clock: Clock,
         tasks: asyncio.TaskGroup,
-        notify_owners: Callable[[str, str], None],
+        owners: OwnerNotifier,
     ) -> None:
-        """`notify_owners`: sends a notice to the owners, given its key and text."""
         self.store = store
         self._clock = clock
         self._tasks = tasks
-        self._notify_owners = notify_owners
+        self._owners = owners
         self._approved_definitions: dict[str, dict[str, str]] = {}
         """Approved definitions by server and tool."""
         self._pending: dict[tuple[str, str], PendingDefinition] = {}
@@ -150,7 +150,7 @@ class ToolDefinitionReview:
         logger.warning(
             "MCP server %s: %s is off, its definition is not approved (%s)", pending.server, pending.tool, pending.code
         )
-        self._notify_owners(
+        self._owners.notify(
             f"mcp:{pending.code}", f"{pending.describe()}\n\nThe command `approve {pending.code}` turns it on."
         )
 

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from gateway.access.owners import MAX_POSTS_PER_KIND, MORE_TEXT, OwnerNotifier
+from gateway.config.models import AccessConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Command, EventId, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL, Fact, LimitReached, PostQueued, dedup_key
 from gateway.core.identity import AccessPolicy, RoleGrant, RosterState
 from gateway.store import NewEntry, Store, rebuild
 from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
+from tests.kits.settings import live_settings
 from tests.kits.store import posts_of, run
 
 ROOT = Address(channel=CHANNEL, room=RoomId("root"))
@@ -46,8 +48,8 @@ class Told:
             agent_of=lambda _: "reverie",
             operator_channel=OPERATOR_CHANNEL,
         )
-        self.owners = OwnerNotifier(store, clock, who, to=lambda: to, tasks=tasks)
-        store.subscribe(self.owners.on_appended)
+        live = live_settings(access=AccessConfig(tell=to.conversation if to is not None else None))
+        self.owners = OwnerNotifier(store, clock, who, live=live, tasks=tasks)
 
     async def hears(self, fact: Any) -> None:
         await self.store.append(
@@ -112,7 +114,6 @@ def test_owners_are_told_where_the_operator_wants_it(tmp_path: Path) -> None:
 
 def test_a_limit_that_is_reached_is_told_once_a_day_over_a_restart(tmp_path: Path) -> None:
     async def story(told: Told) -> None:
-        told.store.subscribe(told.owners.on_limits_reached, LimitReached)
         fact = LimitReached(limit="rate", whose="room", subject="irc.test:#a", rule="access.rates.room")
         for _ in range(2):
             await told.store.append([NewEntry(fact=fact, at=told.clock.now(), conversation=HERE.conversation)])

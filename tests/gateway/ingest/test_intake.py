@@ -105,7 +105,7 @@ class House:
             clock,
             policies.build_attention_policy(made),
             bindings,
-            level=lambda: self.presence.level,
+            self.presence,
         )
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:

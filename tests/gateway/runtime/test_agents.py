@@ -35,6 +35,7 @@ from gateway.tools.registry import ToolRegistry
 from gateway.tools.shell import ShellTools
 from gateway.tools.workspace_fs import AgentFiles
 from tests.kits.gateway import CONSOLE, settings
+from tests.kits.owners import NotedNotices
 from tests.kits.tools import running_calls
 
 AGENTS = [
@@ -79,7 +80,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             places=life.places,
             access_policy=who,
             command_prefixes={},
-            definitions=ToolDefinitionReview(store, clock, tasks, lambda *_: None),
+            definitions=ToolDefinitionReview(store, clock, tasks, NotedNotices(store, clock)),
         )
         rooms = RoomReader(
             reader=store, places=life.places, bindings=bindings, access_policy=who, channels={}, redactor=Redactor()

@@ -18,6 +18,7 @@ from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import Outbox
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
+from tests.kits.intake import present
 from tests.kits.tasks import LooseTasks
 
 NAME = ChannelName("x")
@@ -97,7 +98,7 @@ class Office:
         if told is None:
             self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor())
         else:
-            inward = InternalIntake(store, clock, AttentionPolicy(thresholds={}), EVERYWHERE)
+            inward = InternalIntake(store, clock, AttentionPolicy(thresholds={}), EVERYWHERE, present(clock))
             store.subscribe(lambda entries: told.extend(ready_conversations(entries)))
             self.outbox = Outbox(
                 store,

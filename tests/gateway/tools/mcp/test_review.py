@@ -13,6 +13,7 @@ from gateway.store import AppendResult, NewEntry, Store
 from gateway.tools.mcp.review import ToolDefinitionReview
 from tests.kits.channels import story
 from tests.kits.mcp import Town, raw, town
+from tests.kits.owners import NotedNotices
 from tests.kits.store import place
 
 ADMIN = Approver(at=place("#a"), sender=SenderId("1"), role="admin", is_direct=False, global_role="admin")
@@ -53,9 +54,9 @@ async def running(path: Path, *tools: object) -> AsyncIterator[Run]:
         run = Run(store)
 
         async def definitions(group: asyncio.TaskGroup) -> ToolDefinitionReview:
-            run.definitions = ToolDefinitionReview(
-                store, SystemClock(), group, lambda key, text: run.told.append((key, text))
-            )
+            owners = NotedNotices(store, SystemClock())
+            run.told = owners.told
+            run.definitions = ToolDefinitionReview(store, SystemClock(), group, owners)
             await run.definitions.load()
             return run.definitions
 
