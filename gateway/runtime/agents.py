@@ -113,7 +113,7 @@ class Agent(AgentLoop):
             digests=self._digests,
             tracker=agents.tracker,
         )
-        agent_model = agents.models.agent_model(config.id, model or config.model)
+        agent_model = agents.models.pool.get(config.id, model or config.model)
         agents.models.pool.hold(agent_model)
         self.context = self._build_context(agent_model)
         """For the next turn. Turns that have begun keep theirs."""

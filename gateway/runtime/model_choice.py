@@ -128,7 +128,7 @@ class ModelSelector:
         name = self.wanted_model(agent.id)
         if self._in_progress[agent.id] and agent.agent_model.name in self._live.settings.llm.models:
             name = agent.agent_model.name
-        agent_model = self._models.agent_model(agent.id, name)
+        agent_model = self._models.pool.get(agent.id, name)
         other = agent_model is not agent.agent_model
         if other or rebuild:
             agent.use_model(agent_model)
@@ -141,7 +141,7 @@ class ModelSelector:
         llm, found = self._live.settings.llm, list[ConfiguredModel]()
         for name, model in llm.models.items():
             provider = llm.providers[model.provider]
-            price = self._models.prices.find(model.name or provider.kind, provider=provider.kind)
+            price = self._live.prices.find(model.name or provider.kind, provider=provider.kind)
             found.append(
                 ConfiguredModel(
                     name=name,
@@ -218,7 +218,7 @@ class ModelSelector:
             return None
         if choice.model_name not in self._live.settings.llm.models:
             return await self._take_back(choice, NOT_CONFIGURED)
-        choice.agent.use_model(self._models.agent_model(choice.agent.id, choice.model_name))
+        choice.agent.use_model(self._models.pool.get(choice.agent.id, choice.model_name))
         if self._clock.monotonic() - began_s > NOTIFY_AFTER_S:
             await self._post_reply(
                 choice, f"`{choice.model_name}` is ready: `{choice.agent.id}` thinks with it from its next turn on."
@@ -231,7 +231,7 @@ class ModelSelector:
         while True:
             if choice.model_name not in self._live.settings.llm.models:
                 raise ModelUnusable(NOT_CONFIGURED)
-            if agent_model is (agent_model := self._models.agent_model(choice.agent.id, choice.model_name)):
+            if agent_model is (agent_model := self._models.pool.get(choice.agent.id, choice.model_name)):
                 return
             with self._models.pool.holding(agent_model):
                 await agent_model.primary.start()

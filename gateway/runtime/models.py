@@ -18,7 +18,6 @@ from typing import Literal, NamedTuple
 from agent.cache.client import CachingModel
 from agent.cache.keep_warm import CacheWarmer
 from agent.cache.plan import UNKNOWN_FORECAST, CacheForecast, CachePolicy, CacheProfile
-from agent.cache.prices import PriceTable
 from agent.cache.state import LIFETIME_S, Cadence
 from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import Model, ModelRequest
@@ -97,49 +96,6 @@ class _ModelKey(NamedTuple):
     """Value for `build_model`, for providers that support it."""
 
 
-class _ModelSettings(NamedTuple):
-    """Part of the settings that concerns models."""
-
-    models: Mapping[str, ModelConfig]
-    providers: Mapping[str, ProviderConfig]
-    clear_keeping: int | None
-    summarizer: str
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> "_ModelSettings":
-        llm, folds = settings.llm, settings.llm.context_optimization.folds
-        keeping = folds.keep_recent_tool_results if folds.provider_side == "clear" else None
-        return cls(llm.models, llm.providers, keeping, llm.context_optimization.compaction.summarizer_model)
-
-
-class _SummarizerModels(NamedTuple):
-    model: Model | None = None
-    models: Sequence[Model] = ()
-
-
-class ClosingTasks:
-    """Models and clients that are being closed in the background."""
-
-    def __init__(self) -> None:
-        self._tasks = set[asyncio.Task[None]]()
-
-    def start(self, closing: Coroutine[None, None, None]) -> None:
-        """Start closing in the background. Returns at once."""
-        self._tasks.add(task := asyncio.create_task(self._close(closing)))
-        task.add_done_callback(self._tasks.discard)
-
-    async def aclose(self) -> None:
-        """Return once everything is closed."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def _close(self, closing: Coroutine[None, None, None]) -> None:
-        try:
-            await closing
-        except Exception:  # a bug in an adapter that nobody uses any more
-            logger.exception("closing what is not used any more broke")
-
-
 class ModelPool:
     """All models of a gateway. Everything happens on the event loop."""
 
@@ -148,12 +104,11 @@ class ModelPool:
         settings: Settings,
         clock: Clock,
         wrap: ModelWrapper,
+        warmer: CacheWarmer,
         *,
         override: Model | None = None,
-        on_unused: Callable[[Model], None] = lambda _: None,
-        closing_tasks: ClosingTasks,
     ) -> None:
-        """`wrap`: see `build_model`. `on_unused` is called with each model that nothing uses any more.
+        """`wrap`: see `build_model`. `warmer` keeps the caches of models warm as long as these are used.
 
         `override`: model of every agent, in place of the configured one.
         """
@@ -162,13 +117,15 @@ class ModelPool:
         self._overrides = (
             {agent.id: (agent.model, override) for agent in settings.agents} if override is not None else {}
         )
-        self._on_unused = on_unused
-        self._closing = closing_tasks
+        self._warmer = warmer
+        self._closing = set[asyncio.Task[None]]()
         self._pool: dict[_ModelKey, Model] = {}
         self._holds: dict[AgentModel, int] = {}
-        self._settings = _ModelSettings.from_settings(settings)
+        self._settings = settings
         self._agent_models: dict[tuple[str, str], AgentModel] = {}
-        self._summarizer, self._agent_models = self._build_all(self._settings, settings)
+        self._summarizer: tuple[Model | None, Sequence[Model]]
+        """Model for summaries, and all models that may answer in its place. None: each agent's own."""
+        self._summarizer, self._agent_models = self._build_all(settings)
 
     @property
     def caching_models(self) -> list[CachingModel]:
@@ -186,11 +143,10 @@ class ModelPool:
 
         From then on `get` returns new models where the configuration differs.
         """
-        model_settings = _ModelSettings.from_settings(new)
-        summarizer, agent_models = self._build_all(model_settings, new)
+        summarizer, agent_models = self._build_all(new)
 
         def apply() -> None:
-            self._settings, self._summarizer, self._agent_models = model_settings, summarizer, agent_models
+            self._settings, self._summarizer, self._agent_models = new, summarizer, agent_models
             self.close_unused()
 
         return apply
@@ -217,49 +173,53 @@ class ModelPool:
 
     def close_unused(self) -> None:
         """Close what nothing uses any more."""
-        used = {id(one) for one in self._summarizer.models}
+        used = {id(one) for one in self._summarizer[1]}
         used |= {id(one) for agent_model in (*self._agent_models.values(), *self._holds) for one in agent_model.models}
         for key, model in list(self._pool.items()):
             if id(model) not in used:
                 del self._pool[key]
-                self._on_unused(model)
-                self._closing.start(model.aclose())
+                if isinstance(model, CachingModel):
+                    self._warmer.forget_model(model)
+                self.close_later(model.aclose())
+
+    def close_later(self, closing: Coroutine[None, None, None]) -> None:
+        """Close in the background what nothing uses any more. Returns at once."""
+        self._closing.add(task := asyncio.create_task(_close_quietly(closing)))
+        task.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
-        """Close all models."""
+        """Close all models, and return once everything is closed."""
         override = {id(model): model for _, model in self._overrides.values()}
         for model in (*self._pool.values(), *override.values()):
             await model.aclose()
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     def _build_all(
-        self, model_settings: _ModelSettings, settings: Settings
-    ) -> tuple[_SummarizerModels, dict[tuple[str, str], AgentModel]]:
-        """Return each agent's configured model; others are built on demand."""
-        names = [(agent.id, agent.model) for agent in settings.agents]
+        self, settings: Settings
+    ) -> tuple[tuple[Model | None, Sequence[Model]], dict[tuple[str, str], AgentModel]]:
+        """Return the summarizer and each agent's configured model; others are built on demand."""
+        names, keeping = [(agent.id, agent.model) for agent in settings.agents], _clear_keeping(settings)
         for agent, name in names:  # before the summarizer, which shares models of the agents
             if name not in self._overrides.get(agent, ()):
-                self._build_chain(model_settings, name, model_settings.clear_keeping)
-        summarizer = _SummarizerModels()
-        if model_settings.summarizer:
-            keeping = (
-                model_settings.clear_keeping
-                if any(model_settings.summarizer in fallback_chain(name, model_settings.models) for _, name in names)
-                else None
-            )
-            summarizer = _SummarizerModels(*self._build_chain(model_settings, model_settings.summarizer, keeping))
+                self._build_chain(settings, name, keeping)
+        summarizer: tuple[Model | None, Sequence[Model]] = None, ()
+        if wanted := settings.llm.context_optimization.compaction.summarizer_model:
+            is_shared = any(wanted in fallback_chain(name, settings.llm.models) for _, name in names)
+            summarizer = self._build_chain(settings, wanted, keeping if is_shared else None)
         return summarizer, {
-            (agent, name): self._build_agent_model(model_settings, summarizer, agent, name) for agent, name in names
+            (agent, name): self._build_agent_model(settings, summarizer, agent, name) for agent, name in names
         }
 
     def _build_agent_model(
-        self, model_settings: _ModelSettings, summarizer: _SummarizerModels, agent: str, name: str
+        self, settings: Settings, summarizer: tuple[Model | None, Sequence[Model]], agent: str, name: str
     ) -> AgentModel:
         known, override = self._overrides.get(agent, ("", None))
         if override is None or known != name:
-            model, chain = self._build_chain(model_settings, name, model_settings.clear_keeping)
+            model, chain = self._build_chain(settings, name, _clear_keeping(settings))
         else:
             model, chain = override, [override]
-        all_models, before = (*chain, *summarizer.models), self._agent_models.get((agent, name))
+        all_models, before = (*chain, *summarizer[1]), self._agent_models.get((agent, name))
         if before is not None and [*map(id, all_models)] == [*map(id, before.models)]:
             return before
         return AgentModel(
@@ -268,20 +228,19 @@ class ModelPool:
             primary=chain[0],
             caching_models=frozenset(one for one in all_models if isinstance(one, CachingModel)),
             models=all_models,
-            summarizer=summarizer.model,
+            summarizer=summarizer[0],
         )
 
-    def _build_chain(
-        self, model_settings: _ModelSettings, name: str, keeping: int | None
-    ) -> tuple[Model, Sequence[Model]]:
+    def _build_chain(self, settings: Settings, name: str, keeping: int | None) -> tuple[Model, Sequence[Model]]:
         """Return the model with its fallbacks, and the list of these models."""
-        names = fallback_chain(name, model_settings.models)
-        keys = {key: _model_key(model_settings, key, keeping) for key in names}
+        llm = settings.llm
+        names = fallback_chain(name, llm.models)
+        keys = {key: _model_key(settings, key, keeping) for key in names}
         built = {key: self._pool[model_key] for key, model_key in keys.items() if model_key in self._pool}
         model = build_model(
             name,
-            model_settings.models,
-            model_settings.providers,
+            llm.models,
+            llm.providers,
             self._clock,
             made=built,
             clear_keeping=keeping,
@@ -291,11 +250,24 @@ class ModelPool:
         return model, [built[key] for key in names]
 
 
-def _model_key(model_settings: _ModelSettings, name: str, keeping: int | None) -> _ModelKey:
-    config = model_settings.models[name]
-    provider = model_settings.providers[config.provider]
+def _model_key(settings: Settings, name: str, keeping: int | None) -> _ModelKey:
+    config = settings.llm.models[name]
+    provider = settings.llm.providers[config.provider]
     clears = keeping if isinstance(provider, AnthropicConfig) else None
     return _ModelKey(name, config.model_copy(update={"fallbacks": ()}), provider, clears)
+
+
+def _clear_keeping(settings: Settings) -> int | None:
+    """Return the number of tool results that providers keep. None: they clear none."""
+    folds = settings.llm.context_optimization.folds
+    return folds.keep_recent_tool_results if folds.provider_side == "clear" else None
+
+
+async def _close_quietly(closing: Coroutine[None, None, None]) -> None:
+    try:
+        await closing
+    except Exception:  # a bug in an adapter that nobody uses any more
+        logger.exception("closing what is not used any more broke")
 
 
 class TokenCounters:
@@ -310,7 +282,8 @@ class TokenCounters:
             TokenMeter(self._tokenizer, look=identify_image),
             TokenMeter(self._bytes, look=identify_image),
         )
-        self._endpoints: dict[_EndpointKey, EndpointCounter] = {}
+        self._endpoints: dict[tuple[str, AnthropicConfig, int], EndpointCounter] = {}
+        """By key of the provider, its configuration, and the size of the cache."""
 
     @property
     def live(self) -> LiveSettings:
@@ -329,7 +302,7 @@ class TokenCounters:
         settings = self._live.optimization.token_counter
         if not settings.enabled or settings.backend == "tiktoken" or not isinstance(provider, AnthropicConfig):
             return None
-        endpoint_key = _EndpointKey(key, provider, settings.cache_capacity)
+        endpoint_key = key, provider, settings.cache_capacity
         if endpoint_key not in self._endpoints:
             counter = build_counter(
                 settings.backend, provider, self._tokenizer, capacity=settings.cache_capacity, clock=self._clock
@@ -341,7 +314,7 @@ class TokenCounters:
     def take_unused(self, providers: Mapping[str, ProviderConfig]) -> list[EndpointCounter]:
         """Remove and return the counters that these providers do not use; the caller closes them."""
         capacity = self._live.optimization.token_counter.cache_capacity
-        unused = [one for one in self._endpoints if one != (one.key, providers.get(one.key), capacity)]
+        unused = [one for one in self._endpoints if one != (one[0], providers.get(one[0]), capacity)]
         return [self._endpoints.pop(one) for one in unused]
 
     async def aclose(self) -> None:
@@ -349,14 +322,6 @@ class TokenCounters:
         for endpoint in self._endpoints.values():
             await endpoint.aclose()
         self._tokenizer.close()
-
-
-class _EndpointKey(NamedTuple):
-    """Key of a provider's counter, with the size of its cache."""
-
-    key: str
-    provider: AnthropicConfig
-    capacity: int
 
 
 class _ModelGauge:
@@ -405,28 +370,45 @@ class _ModelGauge:
         return build_anthropic_request(request, model=self._name).body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelServices:
     """Services that the models of all agents share."""
 
-    pool: ModelPool
-    workspaces: WorkspaceCache
-    live: LiveSettings
-    keep_warm: CacheWarmer
+    def __init__(
+        self,
+        live: LiveSettings,
+        pool: ModelPool,
+        workspaces: WorkspaceCache,
+        counters: TokenCounters,
+        keep_warm: CacheWarmer,
+    ) -> None:
+        self.live = live
+        self.pool = pool
+        self.workspaces = workspaces
+        self.keep_warm = keep_warm
+        self._counters = counters
 
-    def agent_model(self, agent: str, name: str) -> AgentModel:
-        """Return an agent's model by its key in `llm.models`, as configured now. Hold it to use it."""
-        return self.pool.get(agent, name)
+    def prepare(self, new: Settings) -> Callable[[], None]:
+        """Apply new settings to models, prices and workspaces, see `gateway.config.reload.SettingsListener`."""
+        apply_pool, workspace_config = self.pool.prepare(new), new.llm.context_optimization.workspace_cache
 
-    @property
-    def prices(self) -> PriceTable:
-        """The present prices."""
-        return self.live.prices
+        def apply() -> None:
+            apply_pool()
+            for model in self.pool.caching_models:
+                price = self.live.prices.find(model.dialect.model, provider=model.dialect.provider)
+                model.dialect = replace(model.dialect, price=price)
+            self.workspaces.reconfigure(
+                watch_debounce_ms=workspace_config.watch_debounce_ms, max_age_seconds=workspace_config.max_age_seconds
+            )
+            for endpoint in self._counters.take_unused(new.llm.providers):
+                self.pool.close_later(endpoint.aclose())
 
-    @property
-    def caching_models(self) -> Sequence[CachingModel]:
-        """Caching models among all models."""
-        return self.pool.caching_models
+        return apply
+
+    async def aclose(self) -> None:
+        """Close all of them."""
+        await self.pool.aclose()
+        await self.workspaces.aclose()
+        await self._counters.aclose()
 
     async def restore_cadences(self, reader: StoreReader) -> None:
         """Restore from the log how often each conversation makes requests, as it was known before a restart."""
@@ -434,7 +416,7 @@ class ModelServices:
         for one in await reader.newest_entries(CADENCE_TURNS, kinds=["turn_ended"]):
             if isinstance(one.fact, TurnRecord) and one.fact.requests and one.conversation is not None:
                 cadences.setdefault(one.fact.agent, Cadence()).observe_request(one.conversation, one.at.timestamp())
-        for model in self.caching_models:
+        for model in self.pool.caching_models:
             for agent, cadence in cadences.items():
                 model.restore_cadence(agent, Cadence.restore(cadence.dump()))
 
@@ -453,18 +435,13 @@ async def open_model_services(live: LiveSettings, clock: Clock, *, model: Model 
     warmer = CacheWarmer(clock, budget_usd=lambda: live.optimization.prompt_cache.keep_warm_usd)
     wrap = _CachingWrapper(clock, live, counters, warmer)
     live.prices  # noqa: B018 - read now, so that a broken table ends the start
-    closing_tasks = ClosingTasks()
-    pool = ModelPool(
-        live.settings, clock, wrap, override=model, on_unused=wrap.forget_model, closing_tasks=closing_tasks
-    )
-    live.add_listener(_ModelSettingsListener(live, pool, workspaces, counters, closing_tasks))
+    pool = ModelPool(live.settings, clock, wrap, warmer, override=model)
+    services = ModelServices(live, pool, workspaces, counters, warmer)
+    live.add_listener(services)
     try:
-        yield ModelServices(pool=pool, workspaces=workspaces, live=live, keep_warm=warmer)
+        yield services
     finally:
-        await pool.aclose()
-        await workspaces.aclose()
-        await counters.aclose()
-        await closing_tasks.aclose()
+        await services.aclose()
 
 
 class _CachingWrapper:
@@ -475,11 +452,6 @@ class _CachingWrapper:
         self._live = live
         self._counters = counters
         self._warmer = warmer
-
-    def forget_model(self, model: Model) -> None:
-        """Stop keeping the cache of an unused model warm."""
-        if isinstance(model, CachingModel):
-            self._warmer.forget_model(model)
 
     def __call__(self, model: Model, config: ModelConfig, provider: ProviderConfig) -> Model:
         if isinstance(provider, ScriptedConfig):
@@ -509,37 +481,3 @@ class _CachingWrapper:
             allows_hour=long,
             short_lifetime="1h" if cache_config.short_ttl >= LIFETIME_S["1h"] else "5m",
         )
-
-
-class _ModelSettingsListener:
-    """Applies new settings to models, prices and workspaces."""
-
-    def __init__(
-        self,
-        live: LiveSettings,
-        pool: ModelPool,
-        workspaces: WorkspaceCache,
-        counters: TokenCounters,
-        closing_tasks: ClosingTasks,
-    ) -> None:
-        self._live = live
-        self._pool = pool
-        self._workspaces = workspaces
-        self._counters = counters
-        self._closing = closing_tasks
-
-    def prepare(self, new: Settings) -> Callable[[], None]:
-        apply_pool, workspace_config = self._pool.prepare(new), new.llm.context_optimization.workspace_cache
-
-        def apply() -> None:
-            apply_pool()
-            for model in self._pool.caching_models:
-                price = self._live.prices.find(model.dialect.model, provider=model.dialect.provider)
-                model.dialect = replace(model.dialect, price=price)
-            self._workspaces.reconfigure(
-                watch_debounce_ms=workspace_config.watch_debounce_ms, max_age_seconds=workspace_config.max_age_seconds
-            )
-            for endpoint in self._counters.take_unused(new.llm.providers):
-                self._closing.start(endpoint.aclose())
-
-        return apply

@@ -179,7 +179,7 @@ class Home:
         equipment = await self._held.enter_async_context(
             open_model_services(LiveSettings(self.settings), self.clock, model=None)
         )
-        for keeper in equipment.caching_models:
+        for keeper in equipment.pool.caching_models:
             model = keeper._model
             assert isinstance(model, AnthropicModel)
             if self.provider is not None:

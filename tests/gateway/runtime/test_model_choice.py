@@ -147,7 +147,7 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_said(
     async with ModelApi() as api:
         made = configured(tmp_path, api)
         async with serving(made) as gate:
-            first = gate.equipment.agent_model("reverie", "other").primary
+            first = gate.equipment.pool.get("reverie", "other").primary
 
             async def fails() -> None:
                 raise ModelUnusable("no `weights`\nthere")
@@ -181,7 +181,7 @@ async def test_the_newest_word_counts_also_if_an_older_one_is_ready_later(
             async def waits() -> None:
                 await ready.wait()
 
-            monkeypatch.setattr(gate.equipment.agent_model("reverie", "other").primary, "start", waits)
+            monkeypatch.setattr(gate.equipment.pool.get("reverie", "other").primary, "start", waits)
             await gate.command("model switch", name="other")
             await gate.console.receive_message("one", sender="ann")  # nobody waits for it
             await gate.screen.until(1)

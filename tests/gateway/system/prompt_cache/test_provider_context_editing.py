@@ -37,7 +37,7 @@ def test_old_tool_results_are_left_out_where_the_operator_wants_it(tmp_path: Pat
             (tmp_path / "reverie.yaml").write_text(CONFIG % (api.url, said))
             loaded = load_config(tmp_path, {})
             async with open_model_services(LiveSettings(loaded), ManualClock(), model=None) as equipment:
-                await ask(equipment.agent_model("ana", "main").model)
+                await ask(equipment.pool.get("ana", "main").model)
             edits = api.seen[0].body.get("context_management", {"edits": []})["edits"]
             assert [edit["keep"]["value"] for edit in edits] == ([] if keep is None else [keep])
             assert not api.violations

@@ -57,7 +57,7 @@ class Town:
     @property
     def pool(self) -> dict[str, CachingModel]:
         """Models that are open, by name."""
-        return {one.name: one for one in self.gate.equipment.caching_models}
+        return {one.name: one for one in self.gate.equipment.pool.caching_models}
 
     async def hear(self, text: str) -> None:
         count = len(self.gate.screen.parts)
@@ -176,7 +176,7 @@ async def test_many_readings_leave_nothing_behind(tmp_path: Path) -> None:
         equipment, thinkers = it.gate.equipment, it.gate.equipment.pool
         await it.gate.calm()
         async with asyncio.timeout(120):
-            while thinkers._closing._tasks:
+            while thinkers._closing:
                 await asyncio.sleep(0.005)
         assert set(it.pool) == {"main", "spare"}
         assert (len(thinkers._pool), len(thinkers._agent_models), len(thinkers._holds)) == (2, 1, 1)
