@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
 
@@ -13,11 +14,9 @@ from agent.signals import DmnState
 from channels.base import CanCompleteCommands, Channel, CountsDropped, Emit
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.channel_lookup import ChannelLookup
-from gateway.access.pairing_admin import PairingAdmin
-from gateway.commands.context import CommandContext, make_page_counter
-from gateway.commands.dispatcher import CommandDispatcher, make_nick_lookup
-from gateway.commands.help import CommandSuggester
-from gateway.commands.registry import CommandRegistry, CommandServices
+from gateway.commands.context import CommandContext
+from gateway.commands.dispatcher import CommandDispatcher
+from gateway.commands.suggestions import suggest_values
 from gateway.config.models import Settings
 from gateway.config.reload import ConfigWatcher, LiveSettings, ReloadResult
 from gateway.config.secrets import collect_secrets
@@ -27,15 +26,7 @@ from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
 from gateway.context.services import BackgroundServices
 from gateway.core.clock import Clock, SystemClock
-from gateway.core.control_messages import (
-    ContextRequest,
-    ControlRequest,
-    ControlResponse,
-    KillToolRequest,
-    PairingRequest,
-    ReloadRequest,
-    StopTurnRequest,
-)
+from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import serve_control
 from gateway.core.events import Address, ChannelName, Notification, Sender
 from gateway.core.facts import (
@@ -57,7 +48,6 @@ from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ingest.factory import ChannelUnavailable, check_adapters, make_channel
 from gateway.ingest.intake import EventJudge, Intake
-from gateway.ops.actions import OperatorActions
 from gateway.ops.api import ApiRouter
 from gateway.ops.api_views import ApiBackend
 from gateway.ops.health import OutageMonitor
@@ -82,7 +72,7 @@ from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.place_names import PlaceTitles
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.routing import Bindings, CommandPrefixes, make_private_address_lookup
+from gateway.stream.routing import Bindings, CommandPrefixes
 from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
@@ -165,6 +155,46 @@ async def run(
             await gateway.serve(stop)
     except BaseExceptionGroup as group:
         raise _first_error(group) from group
+
+
+async def carry_out_stopped(settings: Settings, order: CommandRequest) -> ControlResponse:
+    """Carry out a command of the operator on the store of a stopped gateway: its services are built, and none starts.
+
+    Raises `StoreError` if the store cannot be opened or written, `GatewayNotRunning` for a command that needs a running
+    gateway, `ChannelUnavailable`, `PriceTableError`.
+    """
+    clock, live, answer = SystemClock(), LiveSettings(settings), ControlResponse(ok=False, lines=())
+    try:
+        async with (
+            open_model_services(live, clock, model=None) as model_services,
+            await Store.open(settings.store.path, clock) as store,
+            GatewayTasks(store) as tasks,
+        ):
+            names = [ChannelName(name) for name, one in settings.channels.items() if one.platform != "console"]
+            gateway = _Gateway(
+                settings=settings,
+                store=store,
+                clock=clock,
+                channels={name: make_channel(name, settings, clock, None) for name in names},
+                make=None,
+                model_services=model_services,
+                states=await load_dmn_states(store, [agent.id for agent in settings.agents], clock.now()),
+                chosen=await load_chosen_models(store, settings),
+                redactor=Redactor(collect_secrets(settings)),
+                tasks=tasks,
+            )
+            await gateway.load()
+            answer = await gateway.dispatcher.carry_out(order, stopped=True)
+            raise _CarriedOut
+    except BaseExceptionGroup as group:
+        error = _first_error(group)
+        if not isinstance(error, _CarriedOut):
+            raise error from group
+    return answer
+
+
+class _CarriedOut(Exception):
+    """The command is done."""
 
 
 class GatewayTasks(asyncio.TaskGroup):
@@ -269,15 +299,6 @@ class _Gateway:
         )
         self.model_selector = ModelSelector(self.agents, chosen or {})
         store.subscribe(self._on_roles_assigned, RoleAssigned)
-        self.pairing_admin = PairingAdmin(store, clock, redactor)
-        self.operator_actions = OperatorActions(
-            store,
-            clock,
-            self.agents,
-            kill=self.tool_registry.running.kill,
-            reload=live.reload,
-            redactor=redactor,
-        )
         platforms = {name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)}
         self.stats = GatewayStats(
             {name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now()
@@ -291,7 +312,6 @@ class _Gateway:
             titles=self.titles,
         )
         store.subscribe(self.outages.on_appended, TurnRecord)
-        self.ops_service = self._build_ops_service(settings)
         live.add_reload_listener(self._on_reloaded)
         self.channel_supervisor = ChannelSupervisor(
             platforms,
@@ -302,6 +322,9 @@ class _Gateway:
             tasks=tasks,
             tell=self._report_trouble,
         )
+        self.command_context = self._build_command_context(bindings)
+        self.dispatcher = CommandDispatcher(self.command_context)
+        self.ops_service = self._build_ops_service(settings)
         self.intake = self._build_intake(access_policy, bindings)
         if make is not None:
             live.add_listener(self._build_channel_reconciler(settings, make))
@@ -510,25 +533,15 @@ class _Gateway:
             self.redactor,
             sources=(self.agent_stats, self.tool_stats, self.people.limits.stats),
             outages=self.outages,
-            router=ApiRouter(backend, self.event_stream, self._handle_order) if has_api else None,
+            router=ApiRouter(backend, self.event_stream, self.dispatcher.carry_out) if has_api else None,
         )
 
     def _build_intake(self, access_policy: AccessPolicy, bindings: Bindings) -> Intake:
-        command_registry = CommandRegistry(self._build_command_services(bindings))
-        self.suggestions = CommandSuggester(access_policy, command_registry.suggestion_sources)
+        self.suggestions = partial(suggest_values, self.command_context)
         for channel in self.channels.values():
             if isinstance(channel, CanCompleteCommands):
                 channel.set_completer(self.suggestions)
         live, services = self.model_services.live, self.background_services
-        dispatcher = CommandDispatcher(
-            self._build_command_context(),
-            access_policy,
-            lambda: self.model_services.live.settings.commands,
-            handlers=command_registry.handlers,
-            own_names=make_nick_lookup(self.channels),
-            redactor=self.redactor,
-            with_titles=self.titles.add_titles,
-        )
         judge = EventJudge(
             self.store,
             self.clock,
@@ -545,54 +558,32 @@ class _Gateway:
             titles=self.titles,
             places=services.places,
             judge=judge,
-            dispatcher=dispatcher,
+            dispatcher=self.dispatcher,
             people=self.people,
         )
 
-    def _build_command_context(self) -> CommandContext:
-        live, private_address = self.model_services.live, make_private_address_lookup(self.channels)
-
-        def find_contact(name: ChannelName) -> str | None:
-            return getattr(live.settings.channels.get(name), "contact", None) or live.settings.commands.contact
-
+    def _build_command_context(self, bindings: Bindings) -> CommandContext:
         return CommandContext(
-            reader=self.store,
-            clock=self.clock,
-            stats=self.stats,
-            version=version("reverie-gateway"),
-            model_name=lambda: self.agents.model_labels,
-            agent_mode=lambda: self.agents.mode_label,
-            operator_contact=find_contact,
-            prefixes=CommandPrefixes(live, self.channels),
-            rewinds=self.rewinder,
-            count_pages=make_page_counter(self.channels),
-            approvals=self.approvals,
-            tools_at=self.agents.tool_list,
-            awaiting_channels=ChannelLookup(
-                self.channels, lambda channel: channel.capabilities.defers_commands or None
-            ),
-            private_address=lambda command: private_address(command.at, command.sender),
-        )
-
-    def _build_command_services(self, bindings: Bindings) -> CommandServices:
-        return CommandServices(
-            live=self.model_services.live,
             store=self.store,
             clock=self.clock,
+            live=self.model_services.live,
             channels=self.channels,
+            stats=self.stats,
+            version=version("reverie-gateway"),
+            redactor=self.redactor,
             people=self.people,
             bindings=bindings,
             attention_policy=self.attention_policy,
             overrides=self.overrides,
             services=self.background_services,
             agents=self.agents,
+            rewinder=self.rewinder,
             model_selector=self.model_selector,
-            room_access=self.agents.room_locks,
-            travels=self.room_membership,
-            runner=self.channel_supervisor,
-            stats=self.stats,
-            redactor=self.redactor,
             approvals=self.approvals,
+            running_tools=self.tool_registry.running,
+            room_locks=self.agents.room_locks,
+            membership=self.room_membership,
+            supervisor=self.channel_supervisor,
             tasks=self.tasks,
         )
 
@@ -652,13 +643,17 @@ class _Gateway:
         if not stop.is_set():
             raise NoChannelsLeft("every channel was refused by its platform; the reasons are logged above")
 
-    async def _start(self, background: list[asyncio.Task[None]]) -> None:
-        self.store.add_outage_listener(self._on_outage)
+    async def load(self) -> None:
+        """Load from the log what commands and decisions need. Raises StoreError."""
         await self.titles.load_recent()
         await self.people.load()
         await self.overrides.load()
+
+    async def _start(self, background: list[asyncio.Task[None]]) -> None:
+        self.store.add_outage_listener(self._on_outage)
+        await self.load()
         background += [self.tasks.create_task(self.agents.warm_up()), self.tasks.create_task(self.ops_service.run())]
-        background.append(self.tasks.create_task(serve_control(self.store.path, self._handle_order)))
+        background.append(self.tasks.create_task(serve_control(self.store.path, self.dispatcher.carry_out)))
         if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
             background.append(self.tasks.create_task(operator.run(self._build_emit(OPERATOR_CHANNEL))))
         background.append(self.tasks.create_task(self.model_services.restore_cadences(self.store)))
@@ -757,13 +752,3 @@ class _Gateway:
             if (lost := count - before.get(name, 0)) > 0:
                 text += f" {lost} lines that were said on {name} in that time could not be kept."
         self.people.owner_notifier.notify(f"store:{began.since.isoformat()}", text)
-
-    async def _handle_order(self, order: ControlRequest) -> ControlResponse:
-        """Carry out a request from outside."""
-        if isinstance(order, StopTurnRequest | KillToolRequest | ReloadRequest):
-            return await self.operator_actions.carry_out(order)
-        if isinstance(order, PairingRequest):
-            return await self.pairing_admin.execute(order)
-        if isinstance(order, ContextRequest):
-            return await self.rewinder.handle_order(order)
-        return await self.agents.handle_order(order)

@@ -1,6 +1,6 @@
 """The `reverie` command: its argument parser, and `run`, `check-config`, `health`, `channels` and `demo`.
 
-The other commands are in `agent`, `log` and `operate`.
+The other commands are in `log`, `operate` and `ctl`.
 """
 
 import argparse
@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.cli.ctl import HELP as CTL_HELP
+from gateway.cli.ctl import is_command, run_ctl
 from gateway.config.loader import ConfigError, check_config, referenced_values
 from gateway.config.models import Settings
 from gateway.config.secrets import collect_secrets
@@ -61,8 +63,14 @@ def main(argv: list[str] | None = None) -> int:
     demo.add_argument("--port", type=int, default=6667, help="port of the IRC server (default 6667, or any free one)")
     demo.add_argument("--data", type=Path, default=Path("data/demo"), help="where the demo keeps its store")
     demo.set_defaults(handler=_demo)
-    called = next((word for word in (sys.argv[1:] if argv is None else argv) if not word.startswith("-")), "")
+    commands.add_parser("ctl", help=CTL_HELP, add_help=False)
+    argv = sys.argv[1:] if argv is None else argv
+    called = next((word for word in argv if not word.startswith("-")), "")
+    if called == "ctl":
+        return run_ctl(argv[argv.index("ctl") + 1 :], _settings_or_exit)
     if called not in commands.choices:
+        if called and not any(called in names for names in _COMMAND_GROUPS.values()) and is_command(called):
+            return run_ctl(argv, _settings_or_exit)
         groups = [add for add, names in _COMMAND_GROUPS.items() if called in names] or _COMMAND_GROUPS
         for add_group in groups:
             add_group(commands)
@@ -81,23 +89,10 @@ def _add_log_commands(commands: Any) -> None:  # noqa: ANN401 - argparse's type 
     log.add_replay_parser(commands, _settings_or_exit)
 
 
-def _add_agent_commands(commands: Any) -> None:  # noqa: ANN401 - as above
-    from gateway.cli import agent  # noqa: PLC0415 - as above
-
-    agent.add_notifications_parser(commands, _settings_or_exit)
-    agent.add_reminders_parser(commands, _store_path)
-    agent.add_dmn_parser(commands, _settings_or_exit)
-    agent.add_context_parser(commands, _settings_or_exit)
-    agent.add_memory_parser(commands, _settings_or_exit)
-    agent.add_journal_parser(commands, _settings_or_exit)
-
-
 def _add_operate_commands(commands: Any) -> None:  # noqa: ANN401 - as above
     from gateway.cli import operate  # noqa: PLC0415 - as above
 
     operate.add_console_parser(commands, _settings_or_exit)
-    operate.add_pair_parser(commands, _settings_or_exit)
-    operate.add_reload_parser(commands, _settings_or_exit)
     operate.add_setup_parser(commands)
     operate.add_backup_parsers(commands, _settings_or_exit)
     operate.add_doctor_parser(commands)
@@ -106,8 +101,7 @@ def _add_operate_commands(commands: Any) -> None:  # noqa: ANN401 - as above
 
 _COMMAND_GROUPS: Final = {
     _add_log_commands: ("log", "cache", "why", "audit", "replay"),
-    _add_agent_commands: ("notifications", "reminders", "dmn", "context", "memory", "journal"),
-    _add_operate_commands: ("console", "pair", "reload", "setup", "backup", "restore", "doctor", "dashboard"),
+    _add_operate_commands: ("console", "setup", "backup", "restore", "doctor", "dashboard"),
 }
 """Commands of each group. Only the group of the called command is imported; all of them for `--help`."""
 

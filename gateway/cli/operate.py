@@ -1,4 +1,4 @@
-"""Commands that set up and operate a gateway: setup, doctor, backup, restore, pair, console, dashboard, reload.
+"""Commands that set up and operate a gateway: setup, doctor, backup, restore, console, dashboard.
 
 Each has an `add_*_parser` function and a handler that returns the exit code. Answers go to stdout, reasons for failures
 to stderr.
@@ -6,14 +6,11 @@ to stderr.
 Exit codes:
 - `backup`, `restore`: 0 done; 1 interrupted, or something is to be mended; 2 refused. A backup can be made beside a
   running gateway, a restore cannot.
-- `pair`: 0 done; 1 not carried out (the answer says why); 2 nothing could be done. The running gateway is asked;
-  without one the store is changed directly, effective from the next start.
 - `setup`: 0 done; 1 something does not work or was not confirmed; 2 bad usage. Nothing is written unless it is 0.
 - `doctor`: 0 nothing is bad; 1 something is; 2 bad usage or no configuration. It only reads, also beside a running
   gateway.
 - `dashboard`: 0 the page is there; 1 nobody answers, or another gateway does; 2 the configuration has no such page.
 - `console`: 0 it was left; 1 the gateway that it ran ended by itself; 2 it could not be opened.
-- `reload`: 0 the configuration is in effect; 1 it is not (the answer says why); 2 the gateway could not be asked.
 """
 
 import argparse
@@ -29,25 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 from urllib.parse import quote
 
-from gateway.access.pairing_admin import PairingAdmin, list_access
-from gateway.access.roster import explain_invalid_id
-from gateway.cli.options import ResolveSettings, current_user, print_answer, report_failure
+from gateway.cli.options import ResolveSettings, current_user, report_failure
 from gateway.config.models import OpsConfig, Settings
-from gateway.core.clock import SystemClock
-from gateway.core.control_messages import ControlResponse, PairingRequest, ReloadRequest
-from gateway.core.control_socket import (
-    ControlError,
-    GatewayNotRunning,
-    SocketPathTooLong,
-    send_control_request,
-    socket_path,
-)
-from gateway.core.events import ChannelName
 from gateway.core.logging import show_progress
-from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.ops.health import STALE_HEARTBEAT_S, heartbeat_file
-from gateway.store import Store, StoreError, StoreMissing
+from gateway.store import StoreError
 
 if TYPE_CHECKING:
     from gateway.cli.backup import BackupManifest, BackupReport
@@ -412,99 +396,6 @@ class _DoctorProgress:
         """Clear the line."""
         self._stream.write(f"\r{'':<{self._width}}\r")
         self._stream.flush()
-
-
-def add_pair_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `pair` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
-    parser = subparsers.add_parser("pair", help="who may speak to the agents")
-    commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
-
-    def command(what: str, text: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = commands.add_parser(what, help=text, description=text)
-        parser.add_argument("--json", action="store_true", help="for programs")
-        parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
-        parser.set_defaults(handler=pair_command, resolve_settings=resolve_settings)
-        return parser
-
-    command("list", "who asks to be let in, which rooms wait, and who was let in")
-    let_in = command("approve", "let in whoever asks, or open the room that somebody asks for")
-    let_in.add_argument("who", metavar="WHO", help="the code, or an id that `pair list` shows")
-    let_go = command("revoke", "let somebody in no more, or make a code good no more")
-    let_go.add_argument("who", metavar="WHO", help="channel:id, or the name of a request, as `pair list` shows them")
-    seed = command("seed", "let somebody in who never asked")
-    seed.add_argument("who", metavar="PERSON", help="channel:id, as `whoami` shows it, e.g. telegram.main:1001")
-    seed.add_argument("--role", choices=("owner", "admin", "member"), default="member", help="(default: member)")
-
-
-def pair_command(args: argparse.Namespace) -> int:
-    """Handle the subcommands of `pair`."""
-    settings: Settings = args.resolve_settings(args.config)
-    if args.what == "seed" and (wrong := _invalid_person_reason(settings, args.who)):
-        return report_failure("pair", ValueError(wrong))
-    try:
-        order = PairingRequest(
-            what=args.what,
-            by=f"{current_user()} at the command line",
-            who=getattr(args, "who", ""),
-            role=getattr(args, "role", "member"),
-        )
-        answer = asyncio.run(_send_pair_order(settings.store.path, order))
-    except (ControlError, StoreError, OSError, ValueError) as error:
-        return report_failure("pair", error)
-    return print_answer(answer, as_json=args.json)
-
-
-def _invalid_person_reason(settings: Settings, who: str) -> str:
-    """Return why this cannot be a person of the configuration; empty: it can."""
-    name = who.partition(":")[0]
-    channel = settings.channels.get(ChannelName(name))
-    if channel is not None:
-        return explain_invalid_id(who, channel.platform)
-    names = ", ".join(settings.channels) or "none"
-    return f"`{who}` is nobody: there is no channel `{name}`; in channels: {names}" if ":" in who else ""
-
-
-async def _send_pair_order(path: Path, order: PairingRequest) -> ControlResponse:
-    try:
-        return await send_control_request(socket_path(path), order)
-    except (GatewayNotRunning, SocketPathTooLong):
-        pass
-    if order.what == "list":
-        return await _list_from_store(path)
-    async with await Store.open(path, SystemClock()) as store:
-        answer = await PairingAdmin(store, SystemClock(), Redactor()).execute(order)
-    if not answer.ok:
-        return answer
-    return answer.model_copy(update={"lines": (*answer.lines, "no gateway is running: this holds from its next start")})
-
-
-async def _list_from_store(path: Path) -> ControlResponse:
-    """List from the store, read-only: works without write permission, and beside a gateway without a socket."""
-    try:
-        async with await Store.open_readonly(path) as reader:
-            lines = await list_access(reader, datetime.now(UTC))
-    except StoreMissing:
-        lines = []
-    return ControlResponse(ok=True, lines=tuple(lines) or ("nobody asks, and nobody was let in",))
-
-
-def add_reload_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `reload` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
-    text = "have the running gateway read its configuration again, as SIGHUP does"
-    parser: argparse.ArgumentParser = subparsers.add_parser("reload", help=text, description=text)
-    parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
-    parser.set_defaults(handler=reload_command, resolve_settings=resolve_settings)
-
-
-def reload_command(args: argparse.Namespace) -> int:
-    """Handle `reload`."""
-    settings: Settings = args.resolve_settings(args.config)
-    try:
-        order = ReloadRequest(by=f"{current_user()} at the command line")
-        answer = asyncio.run(send_control_request(socket_path(settings.store.path), order))
-    except (ControlError, OSError, ValueError) as error:
-        return report_failure("reload", error)
-    return print_answer(answer)
 
 
 _TEXT_FLAGS = {

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import contextlib
 import getpass
-import json
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config.models import Settings
-from gateway.core.control_messages import CONTROL_RESPONSE, ControlResponse
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import Store, StoreError, StoreReader
 
@@ -62,18 +60,6 @@ def report_failure(command: str, error: Exception) -> int:
     """Print why nothing could be done; return exit code 2."""
     sys.stderr.write(f"reverie {command}: {escape_unprintable(str(error))}\n")
     return 2
-
-
-def print_answer(answer: ControlResponse, *, as_json: bool = False) -> int:
-    """Print the answer to an order, on stderr if it was not carried out. Return exit code 0 or 1."""
-    if as_json:
-        sys.stdout.write(
-            json.dumps(CONTROL_RESPONSE.dump_python(answer, mode="json")) + "\n"
-        )  # ASCII: safe on every terminal
-    else:
-        out = sys.stdout if answer.ok else sys.stderr
-        out.writelines(f"{escape_unprintable(line)}\n" for line in answer.lines)
-    return 0 if answer.ok else 1
 
 
 def current_user() -> str:

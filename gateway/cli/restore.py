@@ -21,7 +21,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Final
 
-from gateway.access.pairing_admin import CLI_EVIDENCE, OPERATOR
 from gateway.cli.backup import (
     MANIFEST_NAME,
     STORE_NAME,
@@ -35,6 +34,7 @@ from gateway.cli.backup import (
 )
 from gateway.config.models import Settings
 from gateway.core.clock import Clock, SystemClock, new_id
+from gateway.core.control_messages import OPERATOR, OPERATOR_EVIDENCE
 from gateway.core.events import ChannelName, ConversationId, DeliveryReport, EventId, Usage
 from gateway.core.facts import (
     LOW,
@@ -284,7 +284,7 @@ def _audit_entry(now: datetime, by: str, why: str, *, exact: bool) -> NewEntry:
         what="restore",
         by=OPERATOR,
         name=by,
-        evidence=CLI_EVIDENCE,
+        evidence=OPERATOR_EVIDENCE,
         role=OPERATOR,
         rule="the command line",
         at=None,

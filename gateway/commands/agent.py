@@ -1,172 +1,134 @@
-"""Commands about agents and the running gateway: `dmn`, `pending`, `remind`, `restart`, `reload`, `model` and `stop`.
-
-`LimitedModelCommands` puts the usage limits before `retry` and `compact`, which ask a model.
-"""
+"""Commands about agents and the running gateway: `dmn`, `remind`, `model`, `stop`, `rewind`, `reload` and others."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final, Literal
+from typing import Final, get_args
 from zoneinfo import ZoneInfo
 
 from channels.base import CommandCompletion
 from channels.text import single_line
 from gateway.access.approval_texts import inline_code
 from gateway.commands.context import (
+    OPERATOR_PLACE,
     CommandCall,
     CommandContext,
-    CommandFollowUp,
-    CommandHandler,
     CommandReply,
-    ConversationPrivacy,
+    agent_of,
     find_hidden,
     format_place,
-    match_suggestions,
+    send_follow_up,
 )
-from gateway.commands.info import handle_compact, handle_retry
+from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
 from gateway.commands.parser import escape_code, find_nearest
-from gateway.config.reload import LiveSettings, ReloadResult
-from gateway.context.reminders import ReminderService, format_due, normalize_reminder_id
+from gateway.config.reload import ReloadResult
+from gateway.context.reminders import format_due, normalize_reminder_id
 from gateway.context.schedule import ScheduleError, describe_schedule_text
-from gateway.core.clock import Clock
-from gateway.core.control_messages import DmnRequest, DmnStatus, WantedTurn
-from gateway.core.events import Address, ChannelName, ConversationId, MessageId, Sender
-from gateway.core.facts import DmnDirective, DmnStateSaved, ReminderEnded, inner_conversation
+from gateway.core.control_messages import DmnStatus, WantedTurn
+from gateway.core.events import ChannelName, ConversationId, MessageId, PresenceLevel
+from gateway.core.facts import DmnDirective, ReminderEnded, inner_conversation
 from gateway.core.identity import ADMIN_ROLES
-from gateway.core.metrics import GatewayStats
-from gateway.runtime.agents import NOTHING_RUNNING, Agents
+from gateway.runtime.agents import NOTHING_RUNNING
 from gateway.runtime.dmn_admin import (
-    DmnCommand,
-    answer_order,
     build_directive_facts,
+    direct_agents,
     format_dmn_status,
+    format_next_turns,
     parse_until,
+    snapshot_dmn,
 )
-from gateway.runtime.loop import AgentLoop
-from gateway.runtime.model_choice import ConfiguredModel, ModelChoiceRequest, ModelSelector
-from gateway.store import AppendResult, PendingCounts, PendingReminder, StoreReader
+from gateway.runtime.model_choice import ConfiguredModel, ModelChoiceRequest
+from gateway.runtime.rewind import MOST_EXCHANGES, TURN_RUNNING, RewindAction, RewindRequest, parse_count
+from gateway.store import AppendResult, PendingCounts, PendingReminder
 from gateway.store.effects import CommandEffect, EffectFact
-from gateway.stream.supervisor import ChannelSupervisor, RestartResult
+from gateway.stream.supervisor import RestartResult
 
 MAX_CONVERSATIONS: Final = 20
 """Conversations in one answer."""
-_MAX_AUTHOR_CHARS: Final = 200
-"""Limit of `DmnRequest.by`."""
 _URGENCY_LEVELS: Final = ("urgent", "normal", "low", "ambient")
-_DMN_ORDERS: Final[tuple[Literal["pause", "wake", "sleep", "quiet", "off"], ...]] = (
-    "pause",
-    "wake",
-    "sleep",
-    "quiet",
-    "off",
-)
+_PRESENCE_CHOICES: Final[Mapping[str, PresenceLevel | None]] = {
+    **{level: level for level in get_args(PresenceLevel)},
+    "auto": None,
+}
 
 
-class DmnCommands:
-    """Handlers of `dmn`: orders are for the agent of that place; `status` shows all agents."""
+async def show_dmn(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Show the state of each agent, or (`debug`) what would start next.
 
-    def __init__(
-        self,
-        loops: Sequence[AgentLoop],
-        places: ConversationPrivacy,
-        clock: Clock,
-        *,
-        agent_of: Callable[[Address], str],
-        timezone: Callable[[], str],
-    ) -> None:
-        """`agent_of`: agent of a place. `timezone`: present time zone for times of day."""
-        self._loops = loops
-        self._places = places
-        self._clock = clock
-        self._agent_of = agent_of
-        self._timezone = timezone
+    Private conversations are only counted, except for an owner in a direct chat.
+    """
+    now = context.clock.now()
+    found = [snapshot_dmn(loop, now) for loop in context.agents.agents if call.agent in ("", loop.id)]
+    places = [place for one in found for place in _mentioned_places(one)]
+    private = await find_hidden(call, context, places)
+    await context.services.places.titles.load(places)
+    render = format_next_turns if call.sub == "debug" else partial(format_dmn_status, now=now)
+    label = context.services.places.titles.label
+    lines = [line for one in found for line in render(_hide_private_places(one, private, label))]
+    return CommandReply(text="\n".join(["```", *map(escape_code, lines), "```"]), data=found)
 
-    @property
-    def handlers(self) -> Mapping[str, CommandHandler]:
-        """Handlers by name and subcommand."""
-        return {"dmn status": self.status, **{f"dmn {what}": partial(self._order, what) for what in _DMN_ORDERS}}
 
-    async def status(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        """Show the state of each agent.
+async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Give the order that the subcommand names to the agent of that place; to all, if the operator names no place."""
+    now, (until_text, _, types) = context.clock.now(), f" {call.arguments.get('until', '')}".partition(" on ")
+    try:
+        until = parse_until(until_text, now, ZoneInfo(context.live.settings.dmn.timezone))
+    except ScheduleError as error:
+        return CommandReply(text=str(error), ok=False)
+    loops = {loop.id: loop for loop in context.agents.agents}
+    everyone = call.is_operator and not call.agent and call.command.at == OPERATOR_PLACE
+    wanted = list(loops.values()) if everyone else [loops[agent_of(call, context)]]
+    lines, statuses, todo = direct_agents(call.sub, wanted, now, by=call.author, until=until, on=tuple(types.split()))
+    words, ok = "\n".join(f"{line}." for line in lines), len(todo) == len(lines)
+    facts = [
+        EffectFact(fact, place=inner_conversation(one.agent))
+        for one in todo
+        for fact in build_directive_facts(loops[one.agent], one.directive, one.directed)
+    ]
 
-        Private conversations are only counted, except for an owner in a direct chat.
-        """
-        now = self._clock.now()
-        response, _ = answer_order(DmnRequest(what="status", by=_format_author(call)), self._loops, now)
-        places = [place for one in response.data for place in _mentioned_places(one)]
-        private = await find_hidden(call, self._places, places)
-        await self._places.titles.load(places)
-        label = self._places.titles.label
-        lines = [
-            line for one in response.data for line in format_dmn_status(_hide_private_places(one, private, label), now)
-        ]
-        return CommandReply(text="\n".join(["```", *map(escape_code, lines), "```"]))
-
-    async def _order(
-        self, what: Literal["pause", "wake", "sleep", "quiet", "off"], call: CommandCall, _context: CommandContext
-    ) -> CommandReply:
-        now = self._clock.now()
-        try:
-            until = parse_until(call.arguments.get("until", ""), now, ZoneInfo(self._timezone()))
-        except ScheduleError as error:
-            return CommandReply(text=str(error), ok=False)
-        order = DmnRequest(what=what, by=_format_author(call), agent=self._agent_of(call.command.at), until=until)
-        response, todo = answer_order(order, self._loops, now)
-        words = "\n".join(f"{line}." for line in response.lines)
-        if not todo:
-            return CommandReply(text=words, ok=response.ok)
-        facts = [fact for one in todo for fact in self._build_facts(one)]
-        return CommandReply(
-            text=words,
-            effect=CommandEffect(answer=words, facts=tuple(facts), settle=partial(self._send_directives, todo)),
-            ok=response.ok,
-        )
-
-    def _build_facts(self, order: DmnCommand) -> Sequence[EffectFact]:
-        both: tuple[DmnDirective, DmnStateSaved] = build_directive_facts(
-            self._find_loop(order.agent), order.directive, order.directed
-        )
-        return [EffectFact(fact, place=inner_conversation(order.agent)) for fact in both]
-
-    def _find_loop(self, agent: str) -> AgentLoop:
-        return next(loop for loop in self._loops if loop.id == agent)
-
-    def _send_directives(self, todo: Iterable[DmnCommand], appended: AppendResult | None) -> None:
+    def settle(appended: AppendResult | None) -> None:
         if appended is not None and appended.is_new:
             for one in todo:
-                self._find_loop(one.agent).send(one.directive)
+                loops[one.agent].send(one.directive)
+
+    effect = CommandEffect(answer=words, facts=tuple(facts), settle=settle) if todo else None
+    return CommandReply(text=words, effect=effect, ok=ok, data=statuses)
 
 
-class PendingCommands:
-    """Handler of `pending`."""
+async def set_presence(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Set the presence of people by hand, until `auto`, or the end of the process."""
+    level = _PRESENCE_CHOICES[call.arguments["level"]]
+    words = "Presence follows what people do." if level is None else f"People are {level}, until `auto` or a restart."
+    facts = tuple(
+        EffectFact(
+            DmnDirective(agent=loop.id, what=f"presence {level or 'auto'}", by=call.author),
+            place=inner_conversation(loop.id),
+        )
+        for loop in context.agents.agents
+    )
 
-    def __init__(self, reader: StoreReader, places: ConversationPrivacy) -> None:
-        self._reader = reader
-        self._places = places
+    def settle(appended: AppendResult | None) -> None:
+        if appended is not None:
+            context.services.presence.set_level(level)
 
-    @property
-    def handlers(self) -> Mapping[str, CommandHandler]:
-        """Handler by command name."""
-        return {"pending": self.pending}
-
-    async def pending(self, call: CommandCall, _context: CommandContext) -> str:
-        """List unread counts by conversation; private ones are only counted, except for an owner in a direct chat."""
-        found = await self._reader.pending_counts()
-        private = await find_hidden(call, self._places, (one.conversation for one in found))
-        shown = [one for one in found if one.conversation not in private]
-        lines = [
-            f"{format_place(one.conversation)}: {_format_unread([one])}, since {one.since:%Y-%m-%d %H:%M} UTC"
-            for one in shown
-        ]
-        if more := shown[MAX_CONVERSATIONS:]:
-            lines[MAX_CONVERSATIONS:] = [f"in {len(more)} more: {_format_unread(more)}"]
-        if private:
-            unnamed = [one for one in found if one.conversation in private]
-            lines.append(f"in {len(unnamed)} private conversation{'s'[: len(unnamed) > 1]}: {_format_unread(unnamed)}")
-        return "\n".join(f"- {line}" for line in lines) if lines else "Nothing is unread."
+    return CommandReply(text=words, effect=CommandEffect(answer=words, facts=facts, settle=settle))
 
 
-def _format_author(call: CommandCall) -> str:
-    return call.person[:_MAX_AUTHOR_CHARS]
+async def show_pending(call: CommandCall, context: CommandContext) -> CommandReply:
+    """List unread counts by conversation; private ones are only counted, except for an owner in a direct chat."""
+    found = await context.store.pending_counts()
+    private = await find_hidden(call, context, (one.conversation for one in found))
+    shown = [one for one in found if one.conversation not in private]
+    lines = [
+        f"{format_place(one.conversation)}: {_format_unread([one])}, since {one.since:%Y-%m-%d %H:%M} UTC"
+        for one in shown
+    ]
+    if more := shown[MAX_CONVERSATIONS:]:
+        lines[MAX_CONVERSATIONS:] = [f"in {len(more)} more: {_format_unread(more)}"]
+    if private:
+        unnamed = [one for one in found if one.conversation in private]
+        lines.append(f"in {len(unnamed)} private conversation{'s'[: len(unnamed) > 1]}: {_format_unread(unnamed)}")
+    return CommandReply(text="\n".join(f"- {line}" for line in lines) or "Nothing is unread.", data=found)
 
 
 def _mentioned_places(one: DmnStatus) -> Iterable[ConversationId]:
@@ -206,74 +168,68 @@ MAX_REMINDER_CHARS: Final = 160
 """Characters of a reminder's text."""
 
 
-class ReminderCommands:
-    """Handlers of `remind`: people see the reminders of their conversation; admins in a direct chat also others."""
-
-    def __init__(self, reminders: ReminderService, reader: StoreReader, places: ConversationPrivacy) -> None:
-        self._reminders = reminders
-        self._reader = reader
-        self._places = places
-
-    @property
-    def handlers(self) -> Mapping[str, CommandHandler]:
-        """Handlers by name and subcommand."""
-        return {"remind list": self.list_reminders, "remind cancel": self.cancel}
-
-    async def list_reminders(self, call: CommandCall, _context: CommandContext) -> str:
-        """List the pending reminders, the next first."""
-        here, elsewhere, private = await self._find_reminders(call)
-        lines = [*map(self._format_reminder, here[:MAX_REMINDERS]), *_format_remaining(here)] or [
-            "There are no reminders here."
+async def list_reminders(call: CommandCall, context: CommandContext) -> CommandReply:
+    """List the pending reminders, the next first."""
+    here, elsewhere, private = await _find_reminders(context, call)
+    lines = [*map(partial(_format_reminder, context), here[:MAX_REMINDERS]), *_format_remaining(here)] or [
+        "There are no reminders here."
+    ]
+    if elsewhere or private:
+        others = [
+            f"{_format_reminder(context, one)}, in {format_place(one.conversation or inner_conversation(one.agent))}"
+            for one in elsewhere[:MAX_REMINDERS]
         ]
-        if elsewhere or private:
-            others = [
-                f"{self._format_reminder(one)}, in {format_place(one.conversation or inner_conversation(one.agent))}"
-                for one in elsewhere[:MAX_REMINDERS]
-            ]
-            counted = [f"- {private} in private conversations"] if private else []
-            lines += ["", "Elsewhere:", *others, *_format_remaining(elsewhere), *counted]
-        return "\n".join(lines)
+        counted = [f"- {private} in private conversations"] if private else []
+        lines += ["", "Elsewhere:", *others, *_format_remaining(elsewhere), *counted]
+    return CommandReply(text="\n".join(lines), data=[*here, *elsewhere])
 
-    async def cancel(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        """End a reminder for good."""
-        wanted = normalize_reminder_id(call.arguments["id"].strip(" `"))
-        here, elsewhere, _ = await self._find_reminders(call)
-        row = next((one for one in (*here, *elsewhere) if one.id == wanted), None)
-        if row is None:
-            return CommandReply(text=f"There is no reminder {inline_code(call.arguments['id'])} here.", ok=False)
-        words = f"Reminder `{row.id}` is cancelled."
-        fact = ReminderEnded(reminder=row.id, reason=f"cancelled by {call.person}")
-        ended = EffectFact(fact, place=row.conversation or inner_conversation(row.agent))
-        return CommandReply(text=words, effect=CommandEffect(answer=words, facts=(ended,), settle=self._settle_cancel))
 
-    async def suggest_ids(self, typed: CommandCompletion) -> list[str]:
-        """Suggest reminders of that place, the next first."""
-        return match_suggestions(
-            [one.id for one in await self._reader.pending_reminders(typed.at.conversation)], typed.prefix
-        )
+async def cancel_reminder(call: CommandCall, context: CommandContext) -> CommandReply:
+    """End a reminder for good."""
+    wanted = normalize_reminder_id(call.arguments["id"].strip(" `"))
+    here, elsewhere, _ = await _find_reminders(context, call)
+    row = next((one for one in (*here, *elsewhere) if one.id == wanted), None)
+    if row is None:
+        return CommandReply(text=f"There is no reminder {inline_code(call.arguments['id'])} here.", ok=False)
+    words = f"Reminder `{row.id}` is cancelled."
+    fact = ReminderEnded(reminder=row.id, reason=f"cancelled by {call.person}")
+    ended = EffectFact(fact, place=row.conversation or inner_conversation(row.agent))
+    return CommandReply(
+        text=words, effect=CommandEffect(answer=words, facts=(ended,), settle=partial(_settle_cancel, context))
+    )
 
-    def _settle_cancel(self, appended: AppendResult | None) -> None:
-        if appended is not None and appended.is_new:
-            self._reminders.notify_changed()
 
-    async def _find_reminders(self, call: CommandCall) -> tuple[list[PendingReminder], list[PendingReminder], int]:
-        """Return the reminders of this place, those of others that may be shown here, and the number of the rest."""
-        at = call.command.at.conversation
-        if not (call.command.direct and call.global_role in ADMIN_ROLES):
-            return list(await self._reader.pending_reminders(at)), [], 0
-        rows = await self._reader.pending_reminders()
-        others = [one for one in rows if one.conversation != at]
-        private = await find_hidden(call, self._places, (one.conversation for one in others if one.conversation))
-        visible = [one for one in others if one.conversation not in private]
-        return [one for one in rows if one.conversation == at], visible, len(others) - len(visible)
+async def suggest_reminders(typed: CommandCompletion, context: CommandContext) -> list[str]:
+    """Suggest reminders of that place, the next first."""
+    return [one.id for one in await context.store.pending_reminders(typed.at.conversation)]
 
-    def _format_reminder(self, one: PendingReminder) -> str:
-        requester = f", asked for by {inline_code(one.asked_by)}" if one.asked_by else ""
-        text = inline_code(one.text, MAX_REMINDER_CHARS)
-        return (
-            f"- `{one.id}`: {format_due(one, self._reminders.timezone)}, "
-            f"{describe_schedule_text(one.schedule)}{requester}: {text}"
-        )
+
+def _settle_cancel(context: CommandContext, appended: AppendResult | None) -> None:
+    if appended is not None and appended.is_new:
+        context.services.reminders.notify_changed()
+
+
+async def _find_reminders(
+    context: CommandContext, call: CommandCall
+) -> tuple[list[PendingReminder], list[PendingReminder], int]:
+    """Return the reminders of this place, those of others that may be shown here, and the number of the rest."""
+    at = call.command.at.conversation
+    if not (call.command.direct and call.global_role in ADMIN_ROLES):
+        return list(await context.store.pending_reminders(at)), [], 0
+    rows = await context.store.pending_reminders()
+    others = [one for one in rows if one.conversation != at]
+    private = await find_hidden(call, context, (one.conversation for one in others if one.conversation))
+    visible = [one for one in others if one.conversation not in private]
+    return [one for one in rows if one.conversation == at], visible, len(others) - len(visible)
+
+
+def _format_reminder(context: CommandContext, one: PendingReminder) -> str:
+    requester = f", asked for by {inline_code(one.asked_by)}" if one.asked_by else ""
+    text = inline_code(one.text, MAX_REMINDER_CHARS)
+    return (
+        f"- `{one.id}`: {format_due(one, context.services.reminders.timezone)}, "
+        f"{describe_schedule_text(one.schedule)}{requester}: {text}"
+    )
 
 
 def _format_remaining(rows: Sequence[PendingReminder]) -> Sequence[str]:
@@ -285,50 +241,41 @@ MAX_KEYS = 40
 MAX_PROBLEMS = 20
 
 
-class OperationsCommands:
-    """Handlers of `restart` and `reload`."""
+async def restart_channel(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Reconnect a channel; the result is posted later, unless it is up."""
+    written = call.arguments["channel"].strip("`")
+    names = [one.channel for one in context.stats.snapshot().channels]
+    found = [name for name in names if name.casefold() == written.casefold()]
+    if not found:
+        meant = " or ".join(map(inline_code, find_nearest(written, names) or names))
+        return CommandReply(text=f"I have no channel {inline_code(written)}: there is {meant}.", ok=False)
+    (name,) = found
+    if context.supervisor.is_restarting(name):
+        return CommandReply(text=f"{inline_code(name)} is being restarted already.", ok=False)
+    words = f"I disconnect {inline_code(name)} and connect it again. If that does not work, I say so here."
+    return CommandReply(
+        text=words,
+        effect=CommandEffect(answer=words, settle=lambda appended: _begin_restart(context, call, name, appended)),
+    )
 
-    def __init__(
-        self, *, supervisor: ChannelSupervisor, stats: GatewayStats, live: LiveSettings, follow_up: CommandFollowUp
-    ) -> None:
-        self._supervisor, self._stats, self._live, self._follow_up = supervisor, stats, live, follow_up
 
-    @property
-    def handlers(self) -> Mapping[str, CommandHandler]:
-        """Handlers by command name."""
-        return {"restart": self.restart, "reload": self.reload}
+def _begin_restart(
+    context: CommandContext, call: CommandCall, name: ChannelName, appended: AppendResult | None
+) -> None:
+    if appended is None or not appended.is_new:
+        return
 
-    async def restart(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        """Reconnect a channel; the result is posted later, unless it is up."""
-        written = call.arguments["channel"].strip("`")
-        names = [one.channel for one in self._stats.snapshot().channels]
-        found = [name for name in names if name.casefold() == written.casefold()]
-        if not found:
-            meant = " or ".join(map(inline_code, find_nearest(written, names) or names))
-            return CommandReply(text=f"I have no channel {inline_code(written)}: there is {meant}.", ok=False)
-        (name,) = found
-        if self._supervisor.is_restarting(name):
-            return CommandReply(text=f"{inline_code(name)} is being restarted already.", ok=False)
-        words = f"I disconnect {inline_code(name)} and connect it again. If that does not work, I say so here."
-        return CommandReply(
-            text=words,
-            effect=CommandEffect(answer=words, settle=lambda appended: self._begin_restart(call, name, appended)),
-        )
+    async def on_result(result: RestartResult) -> None:
+        if words := _render_restart(name, result):
+            await send_follow_up(context, call, appended.seq, words, private=True)
 
-    def _begin_restart(self, call: CommandCall, name: ChannelName, appended: AppendResult | None) -> None:
-        if appended is None or not appended.is_new:
-            return
+    context.supervisor.start_restart(name, f"restarted by {call.person}", on_result)
 
-        async def on_result(result: RestartResult) -> None:
-            if words := _render_restart(name, result):
-                await self._follow_up.send(call.command, appended.seq, words, private=True)
 
-        self._supervisor.start_restart(name, f"restarted by {call.person}", on_result)
-
-    async def reload(self, _call: CommandCall, _context: CommandContext) -> CommandReply:
-        """Read the configuration again, and list what changed: keys and places, never values."""
-        result = await self._live.reload()
-        return CommandReply(text="\n".join(_render_reload(result)), ok=not (result.problems or result.read_error))
+async def reload_settings(_call: CommandCall, context: CommandContext) -> CommandReply:
+    """Read the configuration again, and list what changed: keys and places, never values."""
+    result = await context.live.reload()
+    return CommandReply(text="\n".join(_render_reload(result)), ok=not (result.problems or result.read_error))
 
 
 def _render_restart(name: ChannelName, result: RestartResult) -> str:
@@ -367,32 +314,59 @@ def _format_keys(keys: tuple[str, ...]) -> str:
     return f"{shown} and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else shown
 
 
-class LimitedModelCommands:
-    """Handlers that check the usage limits before `retry` and `compact`."""
+async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Start the conversation afresh: earlier messages are not in view any more."""
+    answer = await _change_view("new", call, context)
+    if answer.text != TURN_RUNNING:
+        context.approvals.reset_conversation(call.command.at.conversation)
+    return answer
 
-    def __init__(
-        self, take_or_explain: Callable[[Address, Sender, str, str], str], agent_of: Callable[[Address], str]
-    ) -> None:
-        """`take_or_explain`: as `gateway.access.limits.UsageLimiter.take_or_explain`. `agent_of`: agent of a place."""
-        self._take_or_explain, self._agent_of = take_or_explain, agent_of
 
-    @property
-    def handlers(self) -> Mapping[str, CommandHandler]:
-        """Handlers by command name."""
-        return {"retry": self.retry, "compact": self.compact}
+async def retry_answer(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Answer the last message again, within the usage limits."""
+    return _find_limit(call, context) or await _change_view("retry", call, context)
 
-    async def retry(self, call: CommandCall, context: CommandContext) -> CommandReply:
-        """Check the limits, then `info.handle_retry`."""
-        return self._find_refusal(call) or await handle_retry(call, context)
 
-    async def compact(self, call: CommandCall, context: CommandContext) -> CommandReply:
-        """Check the limits, then `info.handle_compact`."""
-        return self._find_refusal(call) or await handle_compact(call, context)
+async def rewind_exchanges(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Remove the newest exchanges from view."""
+    count = parse_count(call.arguments.get("n", ""))
+    if count is None:
+        return CommandReply(text=f"Write how many exchanges I am to take back: a number from 1 to {MOST_EXCHANGES}.")
+    return await _change_view("rewind", call, context, count)
 
-    def _find_refusal(self, call: CommandCall) -> CommandReply | None:
-        at = call.command.at
-        why = self._take_or_explain(at, call.command.sender, call.role, self._agent_of(at))
-        return CommandReply(text=why, ok=False) if why else None
+
+async def compact_view(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Compact the view, within the usage limits. The result is posted later; the operator waits for it."""
+    if call.is_operator:
+        return CommandReply(text=await context.rewinder.compact_now(call.command.at.conversation))
+    return _find_limit(call, context) or await _change_view("compact", call, context)
+
+
+async def _change_view(what: RewindAction, call: CommandCall, context: CommandContext, count: int = 1) -> CommandReply:
+    command = call.command
+    request = RewindRequest(
+        action=what,
+        at=command.at,
+        by=call.author,
+        count=count,
+        is_direct=command.direct,
+        is_trusted=call.role in ("owner", "admin"),
+        reply_to=MessageId(command.id) if command.origin == "text" else None,
+    )
+    change = await context.rewinder.plan(request)
+    return CommandReply(
+        text=change.answer,
+        effect=change,
+        ok=bool(change.facts) or (what == "compact" and change.answer != TURN_RUNNING),
+    )
+
+
+def _find_limit(call: CommandCall, context: CommandContext) -> CommandReply | None:
+    at = call.command.at
+    if call.is_operator:
+        return None
+    why = context.people.limits.take_or_explain(at, call.command.sender, call.role, context.agent_at(at))
+    return CommandReply(text=why, ok=False) if why else None
 
 
 MAX_NAME_CHARS = 60
@@ -401,66 +375,59 @@ MAX_SUGGESTED_NAMES = 3
 """Names that are suggested where none is near."""
 
 
-class ModelCommands:
-    """Handlers of `stop` and `model`."""
+async def stop_turn(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Stop the running turn of this conversation."""
+    change = await context.agents.plan_stop(call.command.at, call.author)
+    return CommandReply(text=change.answer, effect=change, ok=change.answer != NOTHING_RUNNING)
 
-    def __init__(self, agents: Agents, selector: ModelSelector) -> None:
-        self._agents = agents
-        self._selector = selector
 
-    @property
-    def handlers(self) -> Mapping[str, CommandHandler]:
-        """Handlers by name and subcommand."""
-        return {
-            "stop": self.stop,
-            "model list": self.list_models,
-            "model switch": self.switch,
-            "model reset": self.reset,
-        }
+async def list_models(_call: CommandCall, context: CommandContext) -> str:
+    """List every configured model."""
+    return "\n".join(f"- {_format_model(one)}" for one in context.model_selector.list_models())
 
-    async def stop(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        """Stop the running turn of this conversation."""
-        change = await self._agents.plan_stop(call.command.at, call.person)
-        return CommandReply(text=change.answer, effect=change, ok=change.answer != NOTHING_RUNNING)
 
-    async def list_models(self, _call: CommandCall, _context: CommandContext) -> str:
-        """List every configured model."""
-        return "\n".join(f"- {_format_model(one)}" for one in self._selector.list_models())
-
-    async def switch(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        """Choose another model."""
-        name, known = call.arguments["name"].strip(), {one.name: one for one in self._selector.list_models()}
-        if name not in known:
-            meant = find_nearest(name, list(known)) or list(known)[:MAX_SUGGESTED_NAMES]
-            there = " or ".join(f"`{_escape_line(one)}`" for one in meant)
-            text = (
-                f"There is no model `{_escape_line(name[:MAX_NAME_CHARS])}`. Did you mean {there}? `model "
-                "list` shows all."
-            )
-            return CommandReply(text=text, ok=False)
-        return self._choose(call, name)
-
-    async def reset(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        """Choose the configured model."""
-        return self._choose(call, "")
-
-    def _choose(self, call: CommandCall, name: str) -> CommandReply:
-        command, before = (
-            call.command,
-            self._selector.wanted_model(self._selector.agent_id_for(call.command.at.conversation)),
+async def switch_model(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Choose another model."""
+    name, known = call.arguments["name"].strip(), {one.name: one for one in context.model_selector.list_models()}
+    if name not in known:
+        meant = find_nearest(name, list(known)) or list(known)[:MAX_SUGGESTED_NAMES]
+        there = " or ".join(f"`{_escape_line(one)}`" for one in meant)
+        text = (
+            f"There is no model `{_escape_line(name[:MAX_NAME_CHARS])}`. Did you mean {there}? `model list` shows all."
         )
-        request = ModelChoiceRequest(
-            name=name,
-            at=command.at,
-            by=call.person,
-            reply_to=MessageId(command.id) if command.origin == "text" else None,
-        )
-        change = self._selector.choose(request)
-        known = {one.name: one for one in self._selector.list_models()}
-        more = ""
-        if change.facts and name in known and known[name].context_tokens < known[before].context_tokens:
-            more = f" Its window is smaller, {known[name].context_tokens:,} tokens: what does not fit is folded."
-        return CommandReply(text=change.answer + more, effect=change)
+        return CommandReply(text=text, ok=False)
+    return _choose_model(context, call, name)
+
+
+async def kill_tools(call: CommandCall, context: CommandContext) -> CommandReply:
+    """End the tools that run in this conversation."""
+    names = context.running_tools.kill(call.command.at.conversation)
+    words = f"Ended: {', '.join(names)}. The turn goes on." if names else "No tool runs there."
+    return CommandReply(text=words, ok=bool(names))
+
+
+async def reset_model(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Choose the configured model."""
+    return _choose_model(context, call, "")
+
+
+def _choose_model(context: CommandContext, call: CommandCall, name: str) -> CommandReply:
+    command, before = (
+        call.command,
+        context.model_selector.wanted_model(context.model_selector.agent_id_for(call.command.at.conversation)),
+    )
+    request = ModelChoiceRequest(
+        name=name,
+        at=command.at,
+        by=call.person,
+        reply_to=MessageId(command.id) if command.origin == "text" else None,
+    )
+    change = context.model_selector.choose(request)
+    known = {one.name: one for one in context.model_selector.list_models()}
+    more = ""
+    if change.facts and name in known and known[name].context_tokens < known[before].context_tokens:
+        more = f" Its window is smaller, {known[name].context_tokens:,} tokens: what does not fit is folded."
+    return CommandReply(text=change.answer + more, effect=change)
 
 
 def _format_model(one: ConfiguredModel) -> str:
@@ -482,3 +449,172 @@ def _format_model(one: ConfiguredModel) -> str:
 def _escape_line(text: str) -> str:
     """Return a text as one line that cannot end the code around it."""
     return escape_code(" ".join(text.split()))
+
+
+COMMANDS: Final[tuple[CommandDefinition, ...]] = (
+    CommandDefinition(
+        name="stop",
+        group="this conversation",
+        needs_gateway=True,
+        summary="Leave off what I am doing here.",
+        role="admin",
+        allowed_in_own_chat=True,
+        handler=stop_turn,
+    ),
+    CommandDefinition(
+        name="new",
+        group="this conversation",
+        summary="Begin afresh: I see nothing of what was said here until now.",
+        role="admin",
+        allowed_in_own_chat=True,
+        handler=begin_afresh,
+    ),
+    CommandDefinition(
+        name="retry",
+        group="this conversation",
+        summary="Answer once more what I answered last here.",
+        role="admin",
+        allowed_in_own_chat=True,
+        handler=retry_answer,
+    ),
+    CommandDefinition(
+        name="rewind",
+        group="this conversation",
+        summary="Take back the last exchange here, or as many as you say.",
+        args=(make_arg("n", "How many exchanges.", form="number"),),
+        role="admin",
+        allowed_in_own_chat=True,
+        handler=rewind_exchanges,
+    ),
+    CommandDefinition(
+        name="compact",
+        group="this conversation",
+        needs_gateway=True,
+        summary="Make what I see of this conversation smaller, now.",
+        role="admin",
+        allowed_in_own_chat=True,
+        handler=compact_view,
+    ),
+    CommandDefinition(
+        name="remind",
+        group="this conversation",
+        summary="The reminders of this conversation.",
+        subs=(
+            SubcommandDefinition(name="list", summary="Those that are still to come.", handler=list_reminders),
+            SubcommandDefinition(
+                name="cancel",
+                summary="Call one off.",
+                args=(make_arg("id", "As list shows it.", form="id", needed=True, suggests=True),),
+                handler=cancel_reminder,
+            ),
+        ),
+        role="admin",
+        allowed_in_own_chat=True,
+        private=True,
+    ),
+    CommandDefinition(
+        name="pending",
+        group="what I do",
+        summary="What is unread, by conversation.",
+        role="admin",
+        needs_global_role=True,
+        private=True,
+        handler=show_pending,
+    ),
+    CommandDefinition(
+        name="dmn",
+        group="what I do",
+        summary="What I do by myself.",
+        subs=(
+            SubcommandDefinition(name="status", summary="How I am, and what I would do next.", handler=show_dmn),
+            SubcommandDefinition(name="pause", summary="Nothing unasked, until wake.", handler=direct_dmn),
+            SubcommandDefinition(name="wake", summary="Go on.", handler=direct_dmn),
+            SubcommandDefinition(
+                name="sleep",
+                summary="Rest until woken, or until a time.",
+                args=(make_arg("until", "30m, 8h, 07:30.", form="time", rest=True),),
+                handler=direct_dmn,
+            ),
+            SubcommandDefinition(
+                name="quiet",
+                summary="Say nothing unasked for an hour, or as long as you say.",
+                args=(make_arg("until", "30m, 8h, 07:30.", form="time", rest=True),),
+                handler=direct_dmn,
+            ),
+            SubcommandDefinition(name="off", summary="Leave it off, also after a restart.", handler=direct_dmn),
+        ),
+        role="admin",
+        needs_global_role=True,
+        private=True,
+    ),
+    CommandDefinition(
+        name="model",
+        group="what I do",
+        summary="What I think with.",
+        subs=(
+            SubcommandDefinition(
+                name="list", summary="All that is configured, and what is in use.", handler=list_models
+            ),
+            SubcommandDefinition(
+                name="switch",
+                summary="Think with another one.",
+                args=(make_arg("name", "As list shows it.", form="word", needed=True, suggests=True),),
+                handler=switch_model,
+            ),
+            SubcommandDefinition(name="reset", summary="Think with what is configured.", handler=reset_model),
+        ),
+        role="admin",
+        needs_global_role=True,
+        private=True,
+    ),
+    CommandDefinition(
+        name="reload",
+        group="how I run",
+        needs_gateway=True,
+        summary="Read the configuration again.",
+        role="admin",
+        needs_global_role=True,
+        private=True,
+        handler=reload_settings,
+    ),
+    CommandDefinition(
+        name="restart",
+        group="how I run",
+        needs_gateway=True,
+        summary="Disconnect a channel and connect it again.",
+        args=(make_arg("channel", "Its name.", form="word", needed=True, suggests=True),),
+        role="admin",
+        needs_global_role=True,
+        private=True,
+        handler=restart_channel,
+    ),
+)
+
+_ROWS: Final = {row.name: row for row in COMMANDS}
+OPERATOR_COMMANDS: Final[tuple[CommandDefinition, ...]] = (
+    replace(
+        _ROWS["dmn"],
+        subs=(
+            *_ROWS["dmn"].subs,
+            SubcommandDefinition(name="rest", summary="Leave off what I do by myself.", handler=direct_dmn),
+            SubcommandDefinition(name="debug", summary="What would start next, and what blocks it.", handler=show_dmn),
+            SubcommandDefinition(
+                name="presence",
+                needs_gateway=True,
+                summary="How near people are, whatever their words show; until auto, or a restart.",
+                args=(make_arg("level", "How near.", *_PRESENCE_CHOICES, needed=True),),
+                handler=set_presence,
+            ),
+        ),
+    ),
+    replace(_ROWS["remind"], aliases=("reminders",)),
+    CommandDefinition(
+        name="kill",
+        needs_gateway=True,
+        group="this conversation",
+        summary="End the tool that runs here; the turn goes on.",
+        role="admin",
+        handler=kill_tools,
+    ),
+)
+"""What the operator alone may do."""

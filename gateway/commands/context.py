@@ -1,57 +1,94 @@
-"""Types of command handlers: call, context and reply; rooms by name, follow-up posts, and what may be shown where."""
+"""What a command handler gets and returns: call, context and reply; rooms by name, and what may be shown where."""
 
+import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from channels.base import CanPage, Channel
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.channel_lookup import ChannelLookup
-from gateway.commands.table import COMMANDS, CommandDefinition
+from gateway.access.pairing import AttemptLimiter
+from gateway.commands.definition import CommandDefinition
+from gateway.config.reload import LiveSettings
+from gateway.context.services import BackgroundServices
 from gateway.core.clock import Clock
+from gateway.core.control_messages import OPERATOR
 from gateway.core.events import Address, ChannelName, Command, ConversationId, MessageId, Post, PostKey, RoomId
-from gateway.core.facts import PostQueued, Seq, dedup_key, is_inner
+from gateway.core.facts import OPERATOR_CHANNEL, PostQueued, Seq, dedup_key, is_inner
 from gateway.core.identity import Role, person_key
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import Visibility
+from gateway.runtime.agents import Agents
+from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.rewind import Rewinder
-from gateway.store import NewEntry, Store, StoreReader
+from gateway.store import NewEntry, Store
 from gateway.store.effects import CommandEffect
+from gateway.stream.access_service import AccessService
+from gateway.stream.attention import AttentionOverrideStore, AttentionPolicy
 from gateway.stream.place_names import PlaceTitles
+from gateway.stream.rooms import RoomMembership
+from gateway.stream.routing import Bindings, make_private_address_lookup
+from gateway.stream.supervisor import ChannelSupervisor
 from gateway.tools.approvals import Approvals
-from gateway.tools.dispatch import ToolList
+from gateway.tools.dispatch import RunningCalls
+from gateway.tools.platform import ConversationLocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandContext:
-    """Services that command handlers may read."""
+    """What command handlers may read and use."""
 
-    reader: StoreReader
+    store: Store
     clock: Clock
+    live: LiveSettings
+    channels: Mapping[ChannelName, Channel]
     stats: GatewayStats
     version: str
-    model_name: Callable[[], str]
-    """Returns the name of the model that answers people."""
-    agent_mode: Callable[[], str]
-    """Returns the agent's mode, in a word."""
-    prefixes: Mapping[ChannelName, str]
-    """Command prefix of each channel. Empty: commands cannot be given there."""
-    rewinds: Rewinder
-    """Changes to the view of a conversation."""
-    count_pages: Callable[[Post], int]
-    """Returns the number of pages of a post on its channel; 1 where there are no pages."""
-    operator_contact: Callable[[ChannelName], str | None] = lambda _: None
-    """Returns the operator's contact for that channel."""
-    approvals: Approvals | None = None
-    """Tool calls that wait for approval. None: no tool does."""
-    tools_at: Callable[[Address], ToolList] = lambda _: ToolList()
-    """Returns the tools of the agent in that place."""
-    awaiting_channels: Collection[ChannelName] = ()
-    """Channels with `Capabilities.defers_commands`, where a refused sender gets an answer."""
-    private_address: Callable[[Command], Address] = lambda command: command.at
-    """Returns the place for an answer that a room must not see: there, where the platform can show it to one person."""
+    redactor: Redactor
+    people: AccessService
+    bindings: Bindings
+    attention_policy: AttentionPolicy
+    overrides: AttentionOverrideStore
+    services: BackgroundServices
+    agents: Agents
+    rewinder: Rewinder
+    model_selector: ModelSelector
+    approvals: Approvals
+    running_tools: RunningCalls
+    room_locks: ConversationLocks
+    membership: RoomMembership
+    supervisor: ChannelSupervisor
+    tasks: asyncio.TaskGroup
+    code_attempts: AttemptLimiter = field(default_factory=AttemptLimiter)
+    """Slows down who guesses codes."""
+
+    def agent_at(self, at: Address) -> str:
+        """Return the agent of a place."""
+        return self.agents.agent_for(at.conversation).id
+
+    def find_contact(self, name: ChannelName) -> str | None:
+        """Return the operator's contact for that channel."""
+        settings = self.live.settings
+        return getattr(settings.channels.get(name), "contact", None) or settings.commands.contact
+
+    def count_pages(self, post: Post) -> int:
+        """Return the number of pages of a post on its channel; 1 where there are no pages."""
+        paged = ChannelLookup[CanPage](self.channels, lambda one: one if isinstance(one, CanPage) else None)
+        channel = paged.get(post.to.channel)
+        return 1 if channel is None else channel.page_count(post)
+
+    def defers_commands(self, name: ChannelName) -> bool:
+        """Return whether a channel shows that a command waits, so that a refused sender gets an answer."""
+        channel = self.channels.get(name)
+        return channel is not None and channel.capabilities.defers_commands
+
+    def private_address(self, command: Command) -> Address:
+        """Return the place for an answer that a room must not see."""
+        return make_private_address_lookup(self.channels)(command.at, command.sender)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,21 +105,24 @@ class CommandCall:
     """Name of the subcommand. Empty: the command has none."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Given arguments by name; they fit the table."""
+    prefix: str = ""
+    """What is written in front of a command there."""
+    available: Sequence[CommandDefinition] = ()
+    """Commands that this person may use here."""
+    is_operator: bool = False
+    """True: the operator gives it, from the shell or through the API."""
+    agent: str = ""
+    """Agent that the operator names. Empty: none is named."""
 
     @property
     def person(self) -> str:
         """The sender, as `gateway.core.identity.person_key`."""
         return person_key(self.command.at.channel, self.command.sender.id)
 
-    def available_commands(self) -> list[CommandDefinition]:
-        """Return the commands that this person may use here."""
-        direct = self.command.direct
-        return [
-            row
-            for row in COMMANDS
-            if row.is_allowed_for(self.role, direct=direct, everywhere=self.global_role)
-            and (direct or not row.direct_only)
-        ]
+    @property
+    def author(self) -> str:
+        """The sender, for people. The operator's name is not verified."""
+        return self.command.sender.name if self.is_operator else self.person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,27 +137,21 @@ class CommandReply:
     """True: only the sender may see it. None: as the table says."""
     ok: bool = True
     """False: the request was not carried out. For the audit."""
+    data: object = None
+    """The same for programs: what pydantic can dump to JSON. None: only the text. Shown to the operator alone."""
 
 
 CommandHandler = Callable[[CommandCall, CommandContext], Awaitable[str | CommandReply]]
 
-MAX_SUGGESTIONS: Final = 25
-MAX_SUGGESTION_CHARS: Final = 100
-"""As in `channels.base.CommandCompleter`."""
+logger = logging.getLogger("reverie.commands")
+
+OPERATOR_PLACE: Final = Address(channel=OPERATOR_CHANNEL, room=RoomId(OPERATOR))
+"""Place of the operator's commands that name no other."""
 
 
-class ConversationPrivacy(Protocol):
-    """Part of `gateway.stream.routing.PrivacyCache` that commands use."""
-
-    @property
-    def titles(self) -> PlaceTitles:
-        """Titles of places."""
-
-    async def scope(self, conversation: ConversationId) -> str:
-        """Return who may read messages there."""
-
-    async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Visibility:
-        """Return what a turn there may see."""
+def agent_of(call: CommandCall, context: CommandContext) -> str:
+    """Return the agent that the command is about: the one that the operator names, or that of the place."""
+    return call.agent or context.agent_at(call.command.at)
 
 
 def sees_everything(call: CommandCall) -> bool:
@@ -125,23 +159,23 @@ def sees_everything(call: CommandCall) -> bool:
     return call.command.direct and call.global_role == "owner"
 
 
-async def find_visibility(call: CommandCall, places: ConversationPrivacy) -> Visibility:
+async def find_visibility(call: CommandCall, context: CommandContext) -> Visibility:
     """Return what may be shown where the command was given. A direct chat is private, whatever its history."""
     here, everything = call.command.at.conversation, sees_everything(call)
     if call.command.direct:
         return Visibility(scope=here, is_private=True, sees_everything=everything)
-    return await places.visibility(here, everything=everything)
+    return await context.services.places.visibility(here, everything=everything)
 
 
 async def find_hidden(
-    call: CommandCall, places: ConversationPrivacy, named: Iterable[ConversationId]
+    call: CommandCall, context: CommandContext, named: Iterable[ConversationId]
 ) -> frozenset[ConversationId]:
     """Return those of these conversations that must not be named there, because others could read it."""
     if sees_everything(call):
         return frozenset()
-    sight = await find_visibility(call, places)
+    sight = await find_visibility(call, context)
     others = [place for place in dict.fromkeys(named) if not is_inner(place)]
-    return frozenset([place for place in others if not sight.can_see(await places.scope(place))])
+    return frozenset([place for place in others if not sight.can_see(await context.services.places.scope(place))])
 
 
 def format_place(conversation: ConversationId) -> str:
@@ -149,14 +183,6 @@ def format_place(conversation: ConversationId) -> str:
     if is_inner(conversation):
         return f"{inline_code(Address.parse(conversation).room)} by itself"
     return inline_code(conversation, PLACE_CHARS)
-
-
-def match_suggestions(found: Iterable[str], prefix: str) -> list[str]:
-    """Return the suggestions that contain what somebody has begun to write."""
-    meant = prefix.strip(" `").casefold()
-    return list(
-        islice((one for one in found if meant in one.casefold() and len(one) <= MAX_SUGGESTION_CHARS), MAX_SUGGESTIONS)
-    )
 
 
 class RoomNotFound(Exception):
@@ -208,39 +234,27 @@ def _fold_address(at: Address) -> str:
     return at.conversation.casefold()
 
 
-class CommandFollowUp:
-    """Posts a later result where the command was given."""
+async def send_follow_up(context: CommandContext, call: CommandCall, cause: Seq, words: str, *, private: bool) -> None:
+    """Post a later result where the command was given, once; to the operator it is only logged.
 
-    def __init__(self, store: Store, clock: Clock, with_titles: Callable[[str], str] = str) -> None:
-        """`with_titles` inserts the titles of places into a text."""
-        self._with_titles = with_titles
-        self._store, self._clock = store, clock
-
-    async def send(self, command: Command, cause: Seq, words: str, *, private: bool) -> None:
-        """Post a text as a reply, once. `cause`: the command's entry. Raises `StoreError`."""
-        post = Post(
-            key=follow_up_key(command, "later"),
-            to=command.at,
-            text=self._with_titles(words),
-            reply_to=MessageId(command.id),
-            private=private,
-        )
-        now, place = self._clock.now(), command.at.conversation
-        entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause)
-        await self._store.append([entry])
+    `cause`: the command's entry. Raises `StoreError`.
+    """
+    command, text = call.command, context.services.places.titles.add_titles(words)
+    if call.is_operator:
+        logger.warning("%s", text)
+        return
+    post = Post(
+        key=follow_up_key(command, "later"),
+        to=command.at,
+        text=text,
+        reply_to=MessageId(command.id),
+        private=private,
+    )
+    now, place = context.clock.now(), command.at.conversation
+    entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause)
+    await context.store.append([entry])
 
 
 def follow_up_key(command: Command, what: str) -> PostKey:
     """Return the key of a post that a command makes besides its answer: always the same, as long as a ULID."""
     return PostKey(hashlib.sha256(f"{what}:{dedup_key(command)}".encode()).hexdigest()[:26])
-
-
-def make_page_counter(channels: Mapping[ChannelName, Channel]) -> Callable[[Post], int]:
-    """Return a function that counts the pages of a post on its channel."""
-    paged = ChannelLookup[CanPage](channels, lambda one: one if isinstance(one, CanPage) else None)
-
-    def count_pages(post: Post) -> int:
-        channel = paged.get(post.to.channel)
-        return 1 if channel is None else channel.page_count(post)
-
-    return count_pages

@@ -10,26 +10,40 @@ refusals: of somebody without an administrative role there is one a minute.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
-from channels.base import Channel, HasNick
+from pydantic import TypeAdapter
+
+from channels.base import HasNick
 from gateway.access.channel_lookup import ChannelLookup
 from gateway.access.policy import AccessDecision, decide
 from gateway.commands import help  # noqa: A004 - the command has this name
-from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
-from gateway.commands.info import BASE_HANDLERS, answer_unknown_command, find_next_page
-from gateway.commands.parser import InvalidArguments, ParsedCommand, mask_secrets, parse_arguments, parse_command
-from gateway.commands.table import COMMANDS_BY_NAME, CommandDefinition
-from gateway.config.models import CommandsConfig
-from gateway.core.events import ChannelName, Command, Message, MessageId, Post, PostKey
+from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext, CommandReply
+from gateway.commands.definition import CommandDefinition
+from gateway.commands.info import answer_unknown_command, find_next_page
+from gateway.commands.parser import (
+    InvalidArguments,
+    ParsedArguments,
+    ParsedCommand,
+    join_words,
+    mask_secrets,
+    parse_arguments,
+    parse_command,
+)
+from gateway.commands.table import COMMANDS_BY_NAME, OPERATOR_COMMANDS
+from gateway.core.clock import new_id
+from gateway.core.control_messages import OPERATOR, OPERATOR_EVIDENCE, CommandRequest, ControlResponse
+from gateway.core.control_socket import GatewayNotRunning
+from gateway.core.events import Address, Command, EventId, Message, MessageId, Post, PostKey, Sender, SenderId
 from gateway.core.facts import LOW, AuditRecord, Judgement, dedup_key
 from gateway.core.format import format_duration, format_time
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import one_line
+from gateway.store import AppendResult, NewEntry
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import attention
 from gateway.stream.attention import ListenMode
@@ -43,6 +57,10 @@ MAX_COMMAND_AGE_S = 60.0
 """Seconds in which an acting command is carried out; later, its reason may be gone."""
 ANSWER_TIMEOUT_S = 5.0
 """Seconds for a handler: longer than a busy disk takes. No other event of the channel is processed meanwhile."""
+OPERATOR_TIMEOUT_S = 9.0
+"""Seconds for a handler that the operator waits for; less than `gateway.core.control_socket.ANSWER_S`."""
+SHELL_PREFIX: Final = "reverie ctl "
+_DATA: Final[TypeAdapter[Any]] = TypeAdapter(Any)
 MAX_LINE_CHARS: Final = 200
 """Longest arguments, and longest answer, in an audit record."""
 _MAX_NAME_CHARS: Final = 64
@@ -61,74 +79,43 @@ class CommandResult:
     """Facts to append with it, settled then. None: none."""
 
 
-def make_nick_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[ChannelName], Collection[str] | None]:
-    """Return a function that finds the bot's own names on a channel, where commands may follow a name."""
-    named = ChannelLookup[HasNick](channels, lambda one: one if isinstance(one, HasNick) else None)
-
-    def own_names(name: ChannelName) -> Collection[str] | None:
-        channel = named.get(name)
-        return None if channel is None else {channel.nick.casefold()}
-
-    return own_names
-
-
 class CommandDispatcher:
     """Finds, checks and answers commands."""
 
-    def __init__(
-        self,
-        context: CommandContext,
-        access_policy: AccessPolicy,
-        config: Callable[[], CommandsConfig],
-        *,
-        handlers: Mapping[str, CommandHandler] = BASE_HANDLERS,
-        own_names: Callable[[ChannelName], Collection[str] | None] = lambda _: None,
-        redactor: Redactor,
-        with_titles: Callable[[str], str] = str,
-    ) -> None:
-        """`config`: returns the present settings.
-
-        `redactor` is applied to every answer and audit record. `with_titles` inserts the titles of places into answers.
-
-        `handlers`: by `name` or `name sub`, complete as `info.find_handler_gaps` checks. `own_names`: as `ours` of
-        `parser.parse_command`.
-        """
+    def __init__(self, context: CommandContext, commands: Mapping[str, CommandDefinition] = COMMANDS_BY_NAME) -> None:
+        """`commands`: those of people, by every name."""
         self._context = context
-        self._access_policy = access_policy
-        self._read_config = config
+        self._commands = commands
         self._rate_limiter = SlidingWindows()
-        self._handlers = handlers
-        self._find_own_names = own_names
-        self._redactor = redactor
-        self._with_titles = with_titles
-        self._audit = CommandAudit(access_policy, redactor)
+        self._audit = CommandAudit(context.people.policy, context.redactor)
 
     async def parse(self, message: Message, listen: ListenMode) -> Command | None:
         """Return the command that a message is; None: an ordinary message, or a place with `listen: off`."""
         if listen == "off":
             return None
-        read = parse_command(
-            message, self._read_config().prefix, COMMANDS_BY_NAME, self._find_own_names(message.at.channel)
-        )
+        named = ChannelLookup[HasNick](self._context.channels, lambda one: one if isinstance(one, HasNick) else None)
+        channel = named.get(message.at.channel)
+        nicks = {channel.nick.casefold()} if channel is not None else None
+        read = parse_command(message, self._context.live.settings.commands.prefix, self._commands, nicks)
         if read is None or (read.only_if_more and not await self._has_more(read)):
             return None
         if read.only_if_allowed:
-            alone = COMMANDS_BY_NAME[read.command.name].direct_only and not read.command.direct
+            alone = self._commands[read.command.name].direct_only and not read.command.direct
             return None if alone or self._find_refusal(read.command) else read.command
         return read.command
 
     async def _has_more(self, read: ParsedCommand) -> bool:
         """Return whether there is something to show for a bare `more` or `again`, which may be an ordinary word."""
         command = read.command
-        if not decide(self._access_policy, command).allowed:
+        if not decide(self._context.people.policy, command).allowed:
             return False
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 if command.name == "again":
-                    return bool(await find_uncertain_posts(self._context.reader, command.at.conversation))
+                    return bool(await find_uncertain_posts(self._context.store, command.at.conversation))
                 page = await find_next_page(self._context, command, look_back=1)
                 if page is not None and read.is_unaddressed:
-                    (newest,) = await self._context.reader.newest_entries(
+                    (newest,) = await self._context.store.newest_entries(
                         1, kinds=["post"], conversation=command.at.conversation
                     )
                     return (self._context.clock.now() - newest.at).total_seconds() <= MAX_OVERHEARD_MORE_AGE_S
@@ -142,11 +129,11 @@ class CommandDispatcher:
 
         Append the `effect` of a result before anything else is handled, then settle it.
         """
-        command = replace(command, args=self._redactor(command.args))  # answers quote them: no secrets
+        command = replace(command, args=self._context.redactor(command.args))  # answers quote them: no secrets
         if command.name == "start":  # the payload of a Telegram link is used by nobody here
             command = replace(command, args="")
-        decision = decide(self._access_policy, command)
-        row = COMMANDS_BY_NAME.get(command.name)
+        decision = decide(self._context.people.policy, command)
+        row = self._commands.get(command.name)
         now_s = self._context.clock.monotonic()
         refusal = self._find_refusal(command)
         if refusal:
@@ -158,7 +145,8 @@ class CommandDispatcher:
         if row is None and (not command.direct or command.name == "button"):  # the platform shows who pressed it
             return CommandResult(judgement=_build_judgement(command, decision.role, "no such command"))
         trusted = decision.role in ADMIN_ROLES  # administrators may send many in a minute
-        who, most = stable_source(person_key(command.at.channel, command.sender.id)), self._read_config().per_minute
+        who = stable_source(person_key(command.at.channel, command.sender.id))
+        most = self._context.live.settings.commands.per_minute
         if not trusted and not self._rate_limiter.try_add(who, now_s, most):
             return CommandResult(judgement=_build_judgement(command, decision.role, "commands.per_minute"))
         answer = await self._answer(row, command, decision)
@@ -171,7 +159,7 @@ class CommandDispatcher:
         post = Post(
             key=answer_key(command),
             to=to,
-            text=self._with_titles(self._redactor(answer.text)),
+            text=self._finish_text(answer.text),
             reply_to=MessageId(command.id) if to == command.at else None,
             style="message" if to == command.at else "notice",
             private=private,
@@ -182,8 +170,8 @@ class CommandDispatcher:
 
     def build_refusal_post(self, command: Command) -> Post | None:
         """Return the answer to a refused command where the platform shows that it waits. None: no answer."""
-        waits = command.origin == "native" and command.at.channel in self._context.awaiting_channels
-        decision, row = decide(self._access_policy, command), COMMANDS_BY_NAME.get(command.name)
+        waits = command.origin == "native" and self._context.defers_commands(command.at.channel)
+        decision, row = decide(self._context.people.policy, command), self._commands.get(command.name)
         if not waits or decision.role == "blocked" or command.sender.is_bot:
             return None
         where = " everywhere" if row is not None and row.needs_global_role else ""
@@ -194,7 +182,7 @@ class CommandDispatcher:
 
     def _find_refusal(self, command: Command) -> str:
         """Return why this person may not use the command. Empty: they may, or it is unknown."""
-        decision, row = decide(self._access_policy, command), COMMANDS_BY_NAME.get(command.name)
+        decision, row = decide(self._context.people.policy, command), self._commands.get(command.name)
         if not decision.allowed:
             return decision.rule
         if command.sender.is_bot:
@@ -220,10 +208,17 @@ class CommandDispatcher:
 
     async def _answer(self, row: CommandDefinition | None, command: Command, decision: AccessDecision) -> CommandReply:
         """Check time, place and arguments of a permitted command, and call its handler. `row` None: it is unknown."""
-        prefix = self._context.prefixes[command.at.channel]
-        call = CommandCall(command=command, role=decision.role, rule=decision.rule, global_role=decision.global_role)
+        prefix = self._context.people.channel_style.command_prefix(command.at.channel)
+        call = CommandCall(
+            command=command,
+            role=decision.role,
+            rule=decision.rule,
+            global_role=decision.global_role,
+            prefix=prefix,
+            available=_find_available(self._commands, command, decision),
+        )
         if row is None:
-            return CommandReply(text=answer_unknown_command(call, command.name, prefix), ok=False)
+            return CommandReply(text=answer_unknown_command(call, command.name), ok=False)
         if (row.is_administrative or row.name == "link") and (late := self._find_late_notice(row, command, prefix)):
             return CommandReply(text=late, ok=False)
         if row.direct_only and not command.direct:
@@ -231,17 +226,119 @@ class CommandDispatcher:
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
             return CommandReply(text=help.explain_invalid_arguments(row, parsed, prefix), ok=False)
-        sub = parsed.sub.name if parsed.sub is not None else ""
+        return await self._call_handler(row, call, parsed, ANSWER_TIMEOUT_S)
+
+    async def _call_handler(
+        self, row: CommandDefinition, call: CommandCall, parsed: ParsedArguments, timeout_s: float
+    ) -> CommandReply:
+        sub = parsed.sub
+        handler = sub.handler if sub is not None else row.handler
+        assert handler is not None
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                handler = self._handlers.get(f"{row.name} {sub}") or self._handlers[row.name]
-                answer = await handler(replace(call, sub=sub, arguments=parsed.arguments), self._context)
+            async with asyncio.timeout(timeout_s):
+                call = replace(call, sub=sub.name if sub is not None else "", arguments=parsed.arguments)
+                answer = await handler(call, self._context)
             return answer if isinstance(answer, CommandReply) else CommandReply(text=answer)
         except Exception:  # a bug, or an unreadable store: the stream goes on, and the sender is answered
-            reference = answer_key(command)[:8]
+            reference = answer_key(call.command)[:8]
             logger.exception("command %s broke (reference %s)", row.name, reference)
             text = f"That did not work (reference {reference}). The operator can look it up in the log."
             return CommandReply(text=text, ok=False)
+
+    def _finish_text(self, text: str) -> str:
+        return self._context.services.places.titles.add_titles(self._context.redactor(text))
+
+    async def carry_out(self, order: CommandRequest, *, stopped: bool = False) -> ControlResponse:
+        """Carry out what the operator orders from the shell or through the API: an owner's command, which is audited.
+
+        `stopped`: the gateway is not running, only its store is open. Raises
+        GatewayNotRunning for a command that needs a running one, StoreError: then nothing is done.
+        """
+        context, now = self._context, self._context.clock.now()
+        try:
+            at = Address.parse(order.place) if order.place else OPERATOR_PLACE
+        except ValueError:
+            return _refuse(f"{order.place} is no conversation: write it as the log has it")
+        known = [agent.id for agent in context.agents.agents]
+        if order.agent and order.agent not in known:
+            return _refuse(f"there is no agent {order.agent}; there is {', '.join(known)}")
+        name, *words = order.words
+        row = OPERATOR_COMMANDS.get(name.lower())
+        command = Command(
+            id=EventId(new_id(now)),
+            at=at,
+            sender=Sender(id=SenderId(OPERATOR), name=order.by, verified=True),
+            name=row.name if row is not None else name,
+            args=context.redactor(join_words(row, words)) if row is not None else "",
+            sent=now,
+            origin="native",
+            direct=not order.place or await context.services.places.is_direct(at.conversation) is True,
+        )
+        decision = AccessDecision(allowed=True, role="owner", rule="it runs the gateway", global_role="owner")
+        call = CommandCall(
+            command=command,
+            role=decision.role,
+            rule=decision.rule,
+            global_role="owner",
+            prefix=SHELL_PREFIX,
+            available=_find_available(OPERATOR_COMMANDS, command, decision),
+            is_operator=True,
+            agent=order.agent,
+        )
+        if row is None:
+            return _refuse(answer_unknown_command(call, name), understood=False)
+        parsed = parse_arguments(row, command.args)
+        if isinstance(parsed, InvalidArguments):
+            return _refuse(help.explain_invalid_arguments(row, parsed, SHELL_PREFIX), understood=False)
+        if stopped and (row.needs_gateway or (parsed.sub is not None and parsed.sub.needs_gateway)):
+            raise GatewayNotRunning(f"no gateway is running with the store {context.store.path}: start it")
+        answer = await self._call_handler(row, call, parsed, OPERATOR_TIMEOUT_S)
+        effect = answer.effect or CommandEffect(answer=answer.text)
+        audit = self._audit.build_operator_fact(row, command, answer, at if order.place else None)
+        facts = (*((EffectFact(audit),) if row.is_administrative else ()), *effect.facts)
+        here = at.conversation if order.place else None
+        entries = [
+            NewEntry(fact=one.fact, at=now, conversation=one.place or here, key=one.key or None) for one in facts
+        ]
+        written: Sequence[AppendResult] = ()
+        try:
+            written = await context.store.append(entries) if entries else ()
+        finally:
+            effect.settle(written[0] if written and not stopped else None)  # nothing follows where nothing runs
+        lines = tuple(self._finish_text(answer.text).split("\n"))
+        if stopped and answer.ok and row.is_administrative:
+            lines += (
+                "No gateway is running: "
+                + ("this holds from its next start." if effect.facts else "this is what was saved."),
+            )
+        return ControlResponse(
+            ok=answer.ok, lines=lines, data=_redact_data(_DATA.dump_python(answer.data, mode="json"), context.redactor)
+        )
+
+
+def _find_available(
+    commands: Mapping[str, CommandDefinition], command: Command, decision: AccessDecision
+) -> list[CommandDefinition]:
+    """Return the commands that the sender may use there, without aliases."""
+    return [
+        row
+        for name, row in commands.items()
+        if name == row.name
+        and row.is_allowed_for(decision.role, direct=command.direct, everywhere=decision.global_role)
+        and (command.direct or not row.direct_only)
+    ]
+
+
+def _refuse(why: str, *, understood: bool = True) -> ControlResponse:
+    return ControlResponse(ok=False, understood=understood, lines=tuple(why.split("\n")))
+
+
+def _redact_data(data: object, redactor: Redactor) -> object:
+    if isinstance(data, str):
+        return redactor(data)
+    if isinstance(data, dict):
+        return {key: _redact_data(value, redactor) for key, value in data.items()}
+    return [_redact_data(value, redactor) for value in data] if isinstance(data, list) else data
 
 
 def answer_key(command: Command) -> PostKey:
@@ -281,6 +378,23 @@ class CommandAudit:
         if not row.is_administrative or not (trusted or self._refusals.try_add(who, now_s, _MAX_REFUSALS_PER_MINUTE)):
             return ()
         return (self._build_fact(row, command, f"refused: {rule}", ok=False),)
+
+    def build_operator_fact(
+        self, row: CommandDefinition, command: Command, answer: CommandReply, at: Address | None
+    ) -> AuditRecord:
+        """Return the record of a use by the operator. `at`: the place that was named."""
+        return AuditRecord(
+            what=row.name,
+            by=OPERATOR,
+            name=one_line(self._redactor(command.sender.name), MAX_LINE_CHARS),
+            evidence=OPERATOR_EVIDENCE,
+            role=OPERATOR,
+            rule="runs the gateway",
+            at=at,
+            args=one_line(self._redactor(mask_secrets(row, command.args)), MAX_LINE_CHARS),
+            ok=answer.ok,
+            result=one_line(self._redactor(_first_line(answer.text)), MAX_LINE_CHARS),
+        )
 
     def _build_fact(self, row: CommandDefinition, command: Command, result: str, *, ok: bool) -> EffectFact:
         who = identify(self._policy, command.at, command.sender)

@@ -1,45 +1,44 @@
 """Commands about an agent's notes: `journal` and `memory`."""
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from agent.journal import to_single_line
+from agent.journal import JournalEntry, format_entry, to_single_line
 from channels.base import CommandCompletion
 from gateway.access.approval_texts import escape_invisible, inline_code
 from gateway.commands.context import (
     CommandCall,
     CommandContext,
-    CommandHandler,
     CommandReply,
+    agent_of,
     find_visibility,
     format_place,
-    match_suggestions,
     sees_everything,
+    send_follow_up,
 )
+from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
 from gateway.context.dream import find_pending_notes, render_pending_notes
-from gateway.context.journal import NoteForgetter, parse_note_handle
-from gateway.context.memory import format_as_list_item
+from gateway.context.journal import parse_note_handle, to_journal_entry
+from gateway.context.memory import UNDONE, find_last_effective_dream, format_as_list_item, format_diff, load_dreams
 from gateway.context.search import (
     HitBuilder,
-    ReadHandwritten,
     SearchHit,
-    SearchPlaces,
+    contains_all_words,
+    match_all_terms,
     scope_of_hit,
+    split_words,
     to_handwritten_hit,
 )
-from gateway.core.events import Address, Command, ConversationId
+from gateway.core.events import ConversationId
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq, TurnId
 from gateway.core.identity import ADMIN_ROLES
-from gateway.core.redaction import Redactor
-from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.scopes import PUBLIC
 from gateway.core.tool import ToolContext
-from gateway.store import AppendResult, LogEntry, StoreReader
+from gateway.store import AppendResult, LogEntry
 from gateway.store.effects import CommandEffect, EffectFact
-from gateway.stream.place_names import PlaceTitles
 
 logger = logging.getLogger("reverie.commands")
 
@@ -57,17 +56,6 @@ _MAX_PAGES: Final = 10
 """Pages of notes that are searched: hidden notes must not keep visible ones from the answer."""
 
 
-class NotePrivacy(SearchPlaces, Protocol):
-    """Part of `gateway.stream.routing.PrivacyCache` that the journal's commands use."""
-
-    @property
-    def titles(self) -> PlaceTitles:
-        """Titles of places."""
-
-    async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Visibility:
-        """Return what a turn there may see."""
-
-
 class _VisibleNote(NamedTuple):
     """A note that may be shown."""
 
@@ -77,198 +65,235 @@ class _VisibleNote(NamedTuple):
     lasting: bool
 
 
-class JournalCommands:
-    """Handlers of `journal` and `memory`, about the agent of the conversation.
+async def show_journal(call: CommandCall, context: CommandContext) -> CommandReply:
+    """List the newest entries, with those that people wrote into the files, the newest first."""
+    count = call.arguments.get("n", str(DEFAULT_ENTRIES)).strip()
+    if not (count.isascii() and count.isdigit() and len(count) <= len(str(MAX_NOTES)) and 1 <= int(count) <= MAX_NOTES):
+        return CommandReply(text=f"Write how many entries: a number from 1 to {MAX_NOTES}.", ok=False)
+    where = await _build_tool_context(context, call)
+    found = [*await _find_notes(context, call, where, int(count)), *await _find_handwritten(context, call, where)]
+    found.sort(key=lambda one: (one.hit.at, one.hit.seq), reverse=True)
+    lines = [_format_note(one, call) for one in found[: int(count)]]
+    return CommandReply(text="\n".join(lines) if lines else "There is nothing in my journal that may be told here.")
 
-    A room is shown public notes and its own; a direct chat its own only, an administrator there also public ones, and
-    an owner everything.
-    """
 
-    def __init__(
-        self,
-        reader: StoreReader,
-        places: NotePrivacy,
-        forgetter: NoteForgetter,
-        *,
-        read_memory: Callable[[str], Awaitable[str]],
-        read_handwritten: ReadHandwritten,
-        agent_of: Callable[[Address], str],
-        tasks: asyncio.TaskGroup,
-        send_follow_up: Callable[[Command, Seq, str], Awaitable[None]],
-        approve_note: Callable[[str, Seq, str], Awaitable[str]],
-        redactor: Redactor,
-    ) -> None:
-        """`read_memory` returns an agent's MEMORY.md; may raise OSError.
+async def show_memory(call: CommandCall, context: CommandContext) -> str:
+    """List lasting notes; to an owner in a direct chat also MEMORY.md, which comes from all places."""
+    where = await _build_tool_context(context, call)
+    lines = [_format_note(one, call) for one in await _find_notes(context, call, where, MAX_NOTES, lasting=True)]
+    lines_shown = ["To be remembered, the newest first:", *lines] if lines else []
+    if where.visibility.sees_everything:
+        lines_shown = [*await _render_memory_file(context, where.agent), *lines_shown]
+    return "\n".join(lines_shown) if lines_shown else "There is nothing that I remember for good and may tell here."
 
-        `send_follow_up` posts a text where the command was given; it takes the command and its entry. `approve_note`:
-        `gateway.context.memory.MemoryStore.approve`. `redactor` is applied to notes before they are cut.
-        """
-        self._reader = reader
-        self._places = places
-        self._forgetter = forgetter
-        self._search = HitBuilder(reader, places, redactor)
-        self._redactor = redactor
-        self._read_memory = read_memory
-        self._read_handwritten = read_handwritten
-        self._find_agent = agent_of
-        self._tasks = tasks
-        self._send_follow_up = send_follow_up
-        self._approve_note = approve_note
 
-    @property
-    def handlers(self) -> Mapping[str, CommandHandler]:
-        """Handlers by name and subcommand."""
-        return {
-            "journal": self.journal,
-            "memory show": self.show,
-            "memory forget": self.forget,
-            "memory pending": self.pending,
-            "memory approve": self.approve,
-        }
-
-    async def journal(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        """List the newest entries, with those that people wrote into the files, the newest first."""
-        count = call.arguments.get("n", str(DEFAULT_ENTRIES)).strip()
-        if not (
-            count.isascii() and count.isdigit() and len(count) <= len(str(MAX_NOTES)) and 1 <= int(count) <= MAX_NOTES
-        ):
-            return CommandReply(text=f"Write how many entries: a number from 1 to {MAX_NOTES}.", ok=False)
-        where = await self._build_tool_context(call)
-        found = [*await self._find_notes(call, where, int(count)), *await self._find_handwritten(call, where)]
-        found.sort(key=lambda one: (one.hit.at, one.hit.seq), reverse=True)
-        lines = [_format_note(one, call) for one in found[: int(count)]]
-        return CommandReply(text="\n".join(lines) if lines else "There is nothing in my journal that may be told here.")
-
-    async def show(self, call: CommandCall, _context: CommandContext) -> str:
-        """List lasting notes; to an owner in a direct chat also MEMORY.md, which comes from all places."""
-        where = await self._build_tool_context(call)
-        lines = [_format_note(one, call) for one in await self._find_notes(call, where, MAX_NOTES, lasting=True)]
-        lines_shown = ["To be remembered, the newest first:", *lines] if lines else []
-        if where.visibility.sees_everything:
-            lines_shown = [*await self._render_memory_file(where.agent), *lines_shown]
-        return "\n".join(lines_shown) if lines_shown else "There is nothing that I remember for good and may tell here."
-
-    async def forget(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        """Forget a note: it is not shown any more."""
-        seq, where = parse_note_handle(call.arguments["note"]), await self._build_tool_context(call)
-        if seq is None:
-            return CommandReply(
-                text="Write a note's number, e.g. `n12`, as `journal` and `memory show` have it.", ok=False
-            )
-        found = [one for one, hit in await self._forgetter.find_note(seq, where) if _may_see(hit.scope, call, where)]
-        if not found:
-            return CommandReply(text=f"There is no note `n{seq}` that may be told here.", ok=False)
-        if not _may_forget(found[0], call):
-            return CommandReply(
-                text="That was written down elsewhere: an owner or admin of all places can do it.", ok=False
-            )
-        words = f"Note `n{seq}` is forgotten. What MEMORY.md made of it leaves with the next dream."
-        forgotten = EffectFact(
-            NoteForgotten(agent=where.agent, note=seq, by=f"{call.person} ({call.role})"), key=f"forgotten:{seq}"
+async def forget_note(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Forget a note: it is not shown any more."""
+    seq, where = parse_note_handle(call.arguments["note"]), await _build_tool_context(context, call)
+    if seq is None:
+        return CommandReply(text="Write a note's number, e.g. `n12`, as `journal` and `memory show` have it.", ok=False)
+    found = [
+        one for one, hit in await context.services.forgetter.find_note(seq, where) if _may_see(hit.scope, call, where)
+    ]
+    if not found:
+        return CommandReply(text=f"There is no note `n{seq}` that may be told here.", ok=False)
+    if not _may_forget(found[0], call):
+        return CommandReply(
+            text="That was written down elsewhere: an owner or admin of all places can do it.", ok=False
         )
-        settle = partial(self._settle_forget, call, where.agent, seq)
-        return CommandReply(text=words, effect=CommandEffect(answer=words, facts=(forgotten,), settle=settle))
+    words = f"Note `n{seq}` is forgotten. What MEMORY.md made of it leaves with the next dream."
+    forgotten = EffectFact(
+        NoteForgotten(agent=where.agent, note=seq, by=f"{call.person} ({call.role})"), key=f"forgotten:{seq}"
+    )
+    settle = partial(_settle_forget, context, call, where.agent, seq)
+    return CommandReply(text=words, effect=CommandEffect(answer=words, facts=(forgotten,), settle=settle))
 
-    async def pending(self, call: CommandCall, context: CommandContext) -> CommandReply:
-        """List the notes that wait for an owner, to an owner in a direct chat: they may come from any place."""
-        if not sees_everything(call):
-            return CommandReply(text=OWNERS_ALONE, ok=False)
-        found = await find_pending_notes(self._reader, self._find_agent(call.command.at))
-        if not found:
-            return CommandReply(text="Nothing waits for your word.")
-        return CommandReply(text=render_pending_notes(found, context.prefixes[call.command.at.channel], format_place))
 
-    async def approve(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        """Add a note to MEMORY.md, word for word. A repeated command adds it once."""
-        if not sees_everything(call):
-            return CommandReply(text=OWNERS_ALONE, ok=False)
-        seq, agent = parse_note_handle(call.arguments["note"]), self._find_agent(call.command.at)
-        note = next((one for one in await find_pending_notes(self._reader, agent) if one.seq == seq), None)
-        if note is None:
-            text = "No note with that number waits: `memory pending` shows those that do."
-            return CommandReply(text=text, ok=False)
-        try:
-            why = await self._approve_note(agent, note.seq, note.noted.text)
-        except OSError as error:
-            logger.warning("the memory of %s cannot be written: %s", agent, error)
-            why = "the file cannot be written; my log says why"
-        if why:
-            return CommandReply(text=f"Note `n{seq}` is not in MEMORY.md: {why}.", ok=False)
-        shown = [escape_invisible(line) for line in format_as_list_item(note.noted.text).split("\n")]
-        return CommandReply(text="\n".join(["It is in MEMORY.md now:", "```", *shown, "```"]))
+async def list_pending_notes(call: CommandCall, context: CommandContext) -> CommandReply:
+    """List the notes that wait for an owner, to an owner in a direct chat: they may come from any place."""
+    if not sees_everything(call):
+        return CommandReply(text=OWNERS_ALONE, ok=False)
+    found = await find_pending_notes(context.store, agent_of(call, context))
+    if not found:
+        return CommandReply(text="Nothing waits for your word.")
+    return CommandReply(text=render_pending_notes(found, call.prefix, format_place))
 
-    async def suggest_numbers(self, typed: CommandCompletion) -> list[str]:
-        """Suggest notes of that place, the newest first."""
-        agent, place = self._find_agent(typed.at), typed.at.conversation
-        page = await self._reader.newest_entries(_PAGE_SIZE, kinds=["noted"], conversation=place)
-        gone = await self._reader.forgotten_notes([one.seq for one in page])
-        left = [one for one in reversed(page) if one.seq not in gone]
-        names = [f"n{one.seq}" for one in left if isinstance(one.fact, NoteWritten) and one.fact.agent == agent]
-        return match_suggestions(names, typed.prefix)
 
-    def _settle_forget(self, call: CommandCall, agent: str, seq: Seq, appended: AppendResult | None) -> None:
-        if appended is not None and appended.is_new:
-            self._tasks.create_task(self._settle_files(call, agent, seq, appended.seq))
+async def approve_note(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Add a note to MEMORY.md, word for word. A repeated command adds it once."""
+    if not sees_everything(call):
+        return CommandReply(text=OWNERS_ALONE, ok=False)
+    seq, agent = parse_note_handle(call.arguments["note"]), agent_of(call, context)
+    note = next((one for one in await find_pending_notes(context.store, agent) if one.seq == seq), None)
+    if note is None:
+        text = "No note with that number waits: `memory pending` shows those that do."
+        return CommandReply(text=text, ok=False)
+    try:
+        why = await context.services.memory.approve(agent, note.seq, note.noted.text)
+    except OSError as error:
+        logger.warning("the memory of %s cannot be written: %s", agent, error)
+        why = "the file cannot be written; my log says why"
+    if why:
+        return CommandReply(text=f"Note `n{seq}` is not in MEMORY.md: {why}.", ok=False)
+    shown = [escape_invisible(line) for line in format_as_list_item(note.noted.text).split("\n")]
+    return CommandReply(text="\n".join(["It is in MEMORY.md now:", "```", *shown, "```"]))
 
-    async def _settle_files(self, call: CommandCall, agent: str, seq: Seq, appended: Seq) -> None:
-        trusted = [seq] if call.global_role in ADMIN_ROLES else []
-        if not await self._forgetter.apply_to_files(agent, trusted=trusted):
-            words = f"My files could not be written: note `n{seq}` leaves them at the next start."
-            await self._send_follow_up(call.command, appended, words)
 
-    async def _build_tool_context(self, call: CommandCall) -> ToolContext:
-        """Return the context that a turn there would have."""
-        at = call.command.at
-        sight = await find_visibility(call, self._places)
-        return ToolContext(turn=TurnId(""), agent=self._find_agent(at), at=at, visibility=sight, autonomous=False)
+async def suggest_notes(typed: CommandCompletion, context: CommandContext) -> list[str]:
+    """Suggest notes of that place, the newest first."""
+    agent, place = context.agent_at(typed.at), typed.at.conversation
+    page = await context.store.newest_entries(_PAGE_SIZE, kinds=["noted"], conversation=place)
+    gone = await context.store.forgotten_notes([one.seq for one in page])
+    left = [one for one in reversed(page) if one.seq not in gone]
+    return [f"n{one.seq}" for one in left if isinstance(one.fact, NoteWritten) and one.fact.agent == agent]
 
-    async def _find_notes(
-        self, call: CommandCall, where: ToolContext, most: int, *, lasting: bool = False
-    ) -> list[_VisibleNote]:
-        """Return notes of the log that may be shown there, the newest first."""
-        found, before = list[_VisibleNote](), None
-        for _ in range(_MAX_PAGES):
-            page = await self._reader.newest_entries(_PAGE_SIZE, before=before, kinds=["noted"])
-            for one in reversed(page):
-                if not isinstance(one.fact, NoteWritten) or (lasting and not one.fact.lasting):
-                    continue
-                if not _may_see(await self._search.scope_of(one), call, where):
-                    continue
-                hit = await self._search.build(one, where)
-                if hit is not None:
-                    found.append(_VisibleNote(hit.handle, hit, one.fact.lasting))
-                if len(found) == most:
-                    return found
-            if len(page) < _PAGE_SIZE:
-                break
-            before = page[0].seq
-        return found
 
-    async def _find_handwritten(self, call: CommandCall, where: ToolContext) -> list[_VisibleNote]:
-        """Return entries that people wrote into the journal's files."""
-        try:
-            entries = await self._read_handwritten(where.agent)
-        except OSError as error:
-            logger.warning("the journal of %s cannot be read: %s", where.agent, error)
-            return []
-        hits = [replace(hit, text=self._redactor(hit.text)) for hit in map(to_handwritten_hit, entries)]
-        return [_VisibleNote("", hit, lasting=False) for hit in hits if _may_see(scope_of_hit(hit), call, where)]
+def _settle_forget(
+    context: CommandContext, call: CommandCall, agent: str, seq: Seq, appended: AppendResult | None
+) -> None:
+    if appended is not None and appended.is_new:
+        context.tasks.create_task(_settle_files(context, call, agent, seq, appended.seq))
 
-    async def _render_memory_file(self, agent: str) -> list[str]:
-        try:
-            text = self._redactor((await self._read_memory(agent)).strip())
-        except OSError as error:
-            logger.warning("the memory of %s cannot be read: %s", agent, error)
-            return ["MEMORY.md cannot be read; my log says why."]
-        if not text:
-            return []
-        cut = (
-            text
-            if len(text) <= MAX_MEMORY_CHARS
-            else text[:MAX_MEMORY_CHARS].rpartition("\n")[0] or text[:MAX_MEMORY_CHARS]
-        )
-        more = [f"(and {len(text) - len(cut)} more characters)"] if cut != text else []
-        return ["MEMORY.md:", "```", *(escape_invisible(line) for line in cut.split("\n")), "```", *more]
+
+async def _settle_files(context: CommandContext, call: CommandCall, agent: str, seq: Seq, appended: Seq) -> None:
+    trusted = [seq] if call.global_role in ADMIN_ROLES else []
+    if not await context.services.forgetter.apply_to_files(agent, trusted=trusted):
+        words = f"My files could not be written: note `n{seq}` leaves them at the next start."
+        await send_follow_up(context, call, appended, words, private=True)
+
+
+async def _build_tool_context(context: CommandContext, call: CommandCall) -> ToolContext:
+    """Return the context that a turn there would have."""
+    sight = await find_visibility(call, context)
+    return ToolContext(
+        turn=TurnId(""), agent=agent_of(call, context), at=call.command.at, visibility=sight, autonomous=False
+    )
+
+
+async def _find_notes(
+    context: CommandContext, call: CommandCall, where: ToolContext, most: int, *, lasting: bool = False
+) -> list[_VisibleNote]:
+    """Return notes of the log that may be shown there, the newest first."""
+    found, before = list[_VisibleNote](), None
+    search = HitBuilder(context.store, context.services.places, context.redactor)
+    for _ in range(_MAX_PAGES):
+        page = await context.store.newest_entries(_PAGE_SIZE, before=before, kinds=["noted"])
+        for one in reversed(page):
+            if not isinstance(one.fact, NoteWritten) or (lasting and not one.fact.lasting):
+                continue
+            if not _may_see(await search.scope_of(one), call, where):
+                continue
+            hit = await search.build(one, where)
+            if hit is not None:
+                found.append(_VisibleNote(hit.handle, hit, one.fact.lasting))
+            if len(found) == most:
+                return found
+        if len(page) < _PAGE_SIZE:
+            break
+        before = page[0].seq
+    return found
+
+
+async def _find_handwritten(context: CommandContext, call: CommandCall, where: ToolContext) -> list[_VisibleNote]:
+    """Return entries that people wrote into the journal's files."""
+    try:
+        entries = await context.services.journal_store.read_handwritten(where.agent)
+    except OSError as error:
+        logger.warning("the journal of %s cannot be read: %s", where.agent, error)
+        return []
+    hits = [replace(hit, text=context.redactor(hit.text)) for hit in map(to_handwritten_hit, entries)]
+    return [_VisibleNote("", hit, lasting=False) for hit in hits if _may_see(scope_of_hit(hit), call, where)]
+
+
+async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
+    try:
+        text = context.redactor((await context.services.memory.read(agent)).strip())
+    except OSError as error:
+        logger.warning("the memory of %s cannot be read: %s", agent, error)
+        return ["MEMORY.md cannot be read; my log says why."]
+    if not text:
+        return []
+    cut = (
+        text
+        if len(text) <= MAX_MEMORY_CHARS
+        else text[:MAX_MEMORY_CHARS].rpartition("\n")[0] or text[:MAX_MEMORY_CHARS]
+    )
+    more = [f"(and {len(text) - len(cut)} more characters)"] if cut != text else []
+    return ["MEMORY.md:", "```", *(escape_invisible(line) for line in cut.split("\n")), "```", *more]
+
+
+async def search_journal(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Show the newest entries that hold all of these words, whatever their case, whole."""
+    terms = [term for term in call.arguments["words"].split() if split_words(term)]
+    found = await _read_entries(call, context, terms, MAX_NOTES) if terms else []
+    lines = list[str]()
+    for one in found:
+        by = "" if one.note_id else " (by hand)"
+        lines.append(f"{one.at:%Y-%m-%d %H:%M} UTC  {one.scope or 'owner'}{by}  {one.title}".rstrip())
+        lines += [*(f"    {line}".rstrip() for line in one.text.splitlines()), ""]
+    text = "\n".join(lines) or "Nothing was found."
+    return CommandReply(text=text, ok=bool(found), data=found)
+
+
+async def export_journal(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Show all entries, as the journal's file has them."""
+    found = await _read_entries(call, context, ())
+    return CommandReply(text="".join(map(format_entry, found)).strip("\n"), data=found)
+
+
+async def _read_entries(
+    call: CommandCall, context: CommandContext, terms: Sequence[str], most: int | None = None
+) -> list[JournalEntry]:
+    """Return notes of the log and entries that people wrote into the file, newest last: at most `most`, or all."""
+    agent, words = agent_of(call, context), [word for term in terms for word in split_words(term)]
+    found = [
+        one
+        for one in await context.services.journal_store.read_handwritten(agent)
+        if contains_all_words(f"{one.title}\n{one.text}", words)
+    ]
+    before, count = None, 0
+    while page := await context.store.newest_entries(
+        _PAGE_SIZE, before=before, kinds=["noted"], match=match_all_terms(terms) or None
+    ):
+        noted = [
+            to_journal_entry(one.fact, one)
+            for one in page
+            if isinstance(one.fact, NoteWritten) and one.fact.agent == agent
+        ]
+        found, count, before = found + noted, count + len(noted), page[0].seq
+        if most is not None and count >= most:
+            break
+    found.sort(key=lambda one: one.at)
+    return found if most is None else found[-most:]
+
+
+async def show_last_dream(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Show what the last dream changed in MEMORY.md."""
+    agent = agent_of(call, context)
+    last = find_last_effective_dream(await load_dreams(context.store, agent))
+    if last is None:
+        return CommandReply(text=f"{agent} has not dreamt yet, or all of it was undone.", ok=False)
+    changed = format_diff(last.fact.before, last.fact.after) or "(no change)"
+    return CommandReply(text=f"{agent} dreamt at {last.at:%Y-%m-%d %H:%M} UTC.\n\n{changed}")
+
+
+async def undo_dream(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Put back what MEMORY.md said before the last dream. Repeated, it goes back dream by dream."""
+    agent, memory = agent_of(call, context), context.services.memory
+    await memory.finish_write(agent)
+    dreams, text = await load_dreams(context.store, agent), await memory.read(agent)
+    last = find_last_effective_dream(dreams)
+    if last is None:
+        return CommandReply(text="There is no dream to undo.", ok=False)
+    if text == last.fact.before:
+        return CommandReply(text="The last dream changed nothing, or is undone already.", ok=False)
+    if text != last.fact.after and "force" not in call.arguments:
+        words = "MEMORY.md was edited since the last dream: `memory undo force` undoes it, and drops the edits."
+        return CommandReply(text=words, ok=False)
+    upto = dreams[0].fact.upto  # the notes are not dreamt of again: their result was rejected
+    if not await memory.rewrite(agent, before=text, after=last.fact.before, upto=upto, reason=UNDONE):
+        return CommandReply(text="MEMORY.md was edited just now: try again.", ok=False)
+    return CommandReply(text=f"MEMORY.md says again what it said before {last.at:%Y-%m-%d %H:%M} UTC.")
 
 
 def _may_see(scope: str, call: CommandCall, where: ToolContext) -> bool:
@@ -298,3 +323,81 @@ def _format_scope(scope: str) -> str:
     if scope == PUBLIC:
         return PUBLIC
     return format_place(ConversationId(scope)) if scope else "for the owner"
+
+
+COMMANDS: Final[tuple[CommandDefinition, ...]] = (
+    CommandDefinition(
+        name="journal",
+        group="this conversation",
+        summary="What I wrote down here lately.",
+        args=(make_arg("n", "How many entries.", form="number"),),
+        role="admin",
+        allowed_in_own_chat=True,
+        private=True,
+        handler=show_journal,
+    ),
+    CommandDefinition(
+        name="memory",
+        group="this conversation",
+        summary="What I remember for good.",
+        subs=(
+            SubcommandDefinition(name="show", summary="All of it, as far as it may be told here.", handler=show_memory),
+            SubcommandDefinition(
+                name="forget",
+                summary="Forget one thing.",
+                args=(
+                    make_arg("note", "Its number, as journal and show have it.", form="id", needed=True, suggests=True),
+                ),
+                handler=forget_note,
+            ),
+            SubcommandDefinition(
+                name="pending",
+                summary="What waits for an owner's word before I remember it for good.",
+                handler=list_pending_notes,
+            ),
+            SubcommandDefinition(
+                name="approve",
+                summary="Let one of these into MEMORY.md.",
+                args=(make_arg("note", "Its number, as pending has it.", form="id", needed=True, suggests=True),),
+                handler=approve_note,
+            ),
+        ),
+        role="admin",
+        allowed_in_own_chat=True,
+        private=True,
+    ),
+)
+
+_JOURNAL, _MEMORY = COMMANDS
+OPERATOR_COMMANDS: Final[tuple[CommandDefinition, ...]] = (
+    replace(
+        _JOURNAL,
+        args=(),
+        handler=None,
+        default_sub="show",
+        subs=(
+            SubcommandDefinition(name="show", summary=_JOURNAL.summary, args=_JOURNAL.args, handler=show_journal),
+            SubcommandDefinition(
+                name="search",
+                summary="The entries that hold all of these words.",
+                args=(make_arg("words", "Words, whatever their case.", needed=True, rest=True),),
+                handler=search_journal,
+            ),
+            SubcommandDefinition(name="export", summary="All entries.", handler=export_journal),
+        ),
+    ),
+    replace(
+        _MEMORY,
+        subs=(
+            *_MEMORY.subs,
+            SubcommandDefinition(name="diff", summary="What the last dream changed.", handler=show_last_dream),
+            SubcommandDefinition(
+                name="undo",
+                summary="Put back what MEMORY.md said before the last dream.",
+                args=(make_arg("force", "Also if somebody has edited it since.", "force"),),
+                handler=undo_dream,
+            ),
+        ),
+    ),
+)
+"""What the operator alone may do."""

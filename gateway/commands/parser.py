@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from channels.base import CommandArg
-from gateway.commands.table import CommandDefinition, SubcommandDefinition
+from gateway.commands.definition import CommandDefinition, SubcommandDefinition
 from gateway.core.events import Command, EventId, Message
 from gateway.core.text_safety import one_line
 from gateway.store.format import HIDDEN_VALUE, is_request_id
@@ -29,6 +29,8 @@ _WORD: Final = re.compile(
 In quotes it may contain spaces, and may be empty, which means not given; phones use their own quotes. Ids are shown as
 code, and may be returned in that form.
 """
+_PLAIN_WORD: Final = re.compile(r"""[^\s"“”„`\\]+""")
+"""A word that needs no quotes."""
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _UNAMBIGUOUS_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
@@ -84,6 +86,20 @@ def parse_arguments(row: CommandDefinition, text: str) -> ParsedArguments | Inva
         InvalidArguments(reason=given, sub=sub)
         if isinstance(given, str)
         else ParsedArguments(sub=sub, arguments=given, is_sub_named=named)
+    )
+
+
+def join_words(row: CommandDefinition, words: Sequence[str]) -> str:
+    """Return words, as a shell has split them, as a line that `parse_arguments` splits in the same way."""
+    sub = row.find_sub(words[0].lower()) if words else None
+    named = sub is not None
+    if sub is None and row.subs:
+        sub = row.find_sub(row.default_sub)
+    args = sub.args if sub is not None else row.args
+    rest = next((number for number, arg in enumerate(args, start=int(named)) if arg.rest), len(words))
+    return " ".join(
+        word if number >= rest or _PLAIN_WORD.fullmatch(word) else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
+        for number, word in enumerate(words)
     )
 
 

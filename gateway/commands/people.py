@@ -5,19 +5,18 @@ Their changes are facts. Notices, and joining and leaving of rooms, follow once 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from gateway.access import pairing
-from gateway.access.linking import AccountClaim, AccountLinker
-from gateway.access.pairing import AccessResult, AttemptLimiter, reject
+from gateway.access.linking import AccountClaim
+from gateway.access.pairing import AccessResult, reject
 from gateway.access.policy import is_room_allowed
 from gateway.access.roles import RoleScope, block_person, clear_role, give_role, unblock_person
 from gateway.access.roster import (
-    ChannelStyle,
     PersonMatch,
     RequestKind,
-    Roster,
+    explain_invalid_id,
     explain_role_refusal,
     find_person,
     format_open_rooms,
@@ -34,60 +33,63 @@ from gateway.access.texts import (
     find_request,
     format_person,
     format_room,
+    is_verifiable,
     render_unknown_request,
 )
-from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
-from gateway.core.clock import Clock
-from gateway.core.events import Address
-from gateway.core.facts import CodeIssued, RoomAccessChanged
-from gateway.core.identity import ADMIN_ROLES, EMPTY_ROSTER, AccessPolicy, role_of
+from gateway.commands.context import CommandCall, CommandContext, CommandReply
+from gateway.commands.definition import (
+    CODE_ARG,
+    REQUEST_ARG,
+    ROOM_ARG,
+    ROOM_REQUEST_ARG,
+    WHERE_ARG,
+    WHO_ARG,
+    CommandDefinition,
+    SubcommandDefinition,
+    make_arg,
+)
+from gateway.core.events import Address, ChannelName
+from gateway.core.facts import CodeIssued, RoleAssigned, RoomAccessChanged
+from gateway.core.identity import ADMIN_ROLES, EMPTY_ROSTER, normalize_person_key, role_of
 from gateway.store.effects import CommandEffect, EffectFact
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeopleContext:
-    """Services and helpers of these commands."""
+def _build_reply(context: CommandContext, outcome: AccessResult) -> CommandReply:
+    """Return the reply, with the facts to append. The caller must return it without awaiting anything."""
+    if not outcome.facts:
+        return CommandReply(text=outcome.text, ok=outcome.ok)
+    settle = context.people.roster.reserve_request(outcome.request)
+    if settle is None:
+        return CommandReply(text=BEING_DECIDED_TEXT, ok=False)
+    change = CommandEffect(answer=outcome.text, facts=outcome.facts, settle=settle)
+    return CommandReply(text=outcome.text, effect=change, ok=outcome.ok)
 
-    roster: Roster
-    policy: AccessPolicy
-    linking: AccountLinker
-    channel_names: ChannelStyle
-    clock: Clock
 
-    def build_reply(self, outcome: AccessResult) -> CommandReply:
-        """Return the reply, with the facts to append. The caller must return it without awaiting anything."""
-        if not outcome.facts:
-            return CommandReply(text=outcome.text, ok=outcome.ok)
-        settle = self.roster.reserve_request(outcome.request)
-        if settle is None:
-            return CommandReply(text=BEING_DECIDED_TEXT, ok=False)
-        change = CommandEffect(answer=outcome.text, facts=outcome.facts, settle=settle)
-        return CommandReply(text=outcome.text, effect=change, ok=outcome.ok)
+async def _find_person(call: CommandCall, context: CommandContext) -> PersonMatch | AccessResult:
+    """Return the person that the argument `who` means, or the reason why nobody."""
+    at = call.command.at
+    recent = await read_recent_senders(context.store, at.conversation)
+    known = dict.fromkeys([*context.people.policy.roles, *context.people.policy.grants], "")
+    known |= {one.person: one.name for one in context.people.roster.pending_requests("pair", "room")}
+    known |= {one.person: one.name for one in context.people.roster.roles}
+    names = {one: sender.name for one, sender in recent.items()}
+    found = find_person(call.arguments["who"], at, context.people.channel_style.platforms, names, known)
+    if isinstance(found, str):
+        return reject(found)
+    sender = recent.get(found.person)
+    return found if sender is None else found._replace(last_role=role_of(context.people.policy, at, sender))
 
-    async def find_person(self, call: CommandCall, context: CommandContext) -> PersonMatch | AccessResult:
-        """Return the person that the argument `who` means, or the reason why nobody."""
-        at = call.command.at
-        recent = await read_recent_senders(context.reader, at.conversation)
-        known = dict.fromkeys([*self.policy.roles, *self.policy.grants], "")
-        known |= {one.person: one.name for one in self.roster.pending_requests("pair", "room")}
-        known |= {one.person: one.name for one in self.roster.roles}
-        names = {one: sender.name for one, sender in recent.items()}
-        found = find_person(call.arguments["who"], at, self.channel_names.platforms, names, known)
-        if isinstance(found, str):
-            return reject(found)
-        sender = recent.get(found.person)
-        return found if sender is None else found._replace(last_role=role_of(self.policy, at, sender))
 
-    def find_scope(self, call: CommandCall) -> RoleScope | AccessResult:
-        """Return the scope of the change. An admin of one place can act there only."""
-        where, wide = call.arguments.get("where"), call.global_role in ADMIN_ROLES
-        if where == "here" or (where is None and not wide):
-            if call.command.direct:
-                return reject("Say that in the room that you mean.")
-            return RoleScope(call.command.at, call.role)
-        if not wide:
-            return reject(f"You are {call.role} here only. Say `here` behind it.")
-        return RoleScope(None, call.global_role)
+def _find_scope(call: CommandCall) -> RoleScope | AccessResult:
+    """Return the scope of the change. An admin of one place can act there only."""
+    where, wide = call.arguments.get("where"), call.global_role in ADMIN_ROLES
+    if where == "here" or (where is None and not wide):
+        if call.command.direct:
+            return reject("Say that in the room that you mean.")
+        return RoleScope(call.command.at, call.role)
+    if not wide:
+        return reject(f"You are {call.role} here only. Say `here` behind it.")
+    return RoleScope(None, call.global_role)
 
 
 def room_address(at: Address) -> Address:
@@ -95,121 +97,157 @@ def room_address(at: Address) -> Address:
     return Address(channel=at.channel, room=at.room)
 
 
-class PairingCommands:
-    """Handlers of `pair` and `room`."""
+async def list_pairings(call: CommandCall, context: CommandContext) -> CommandReply:
+    """List who asks to be let in, and who was; to the operator also the rooms."""
+    roster = context.people.roster
+    asking = roster.pending_requests("pair")
+    lines = [*format_requests(asking, "to speak to me alone", call.prefix), *format_paired_people(roster.roles)]
+    if not call.is_operator:
+        return CommandReply(text="\n".join(lines))
+    waiting = roster.pending_requests("room")
+    lines += [
+        *format_requests(waiting, "to have me in a room", call.prefix),
+        *format_open_rooms(roster.rooms, context.people.policy),
+    ]
+    data = {
+        "requests": [
+            {
+                "request": one.request,
+                "person": one.person,
+                "name": one.name,
+                "room": one.room and one.room.conversation,
+                "until": one.until,
+            }
+            for one in (*asking, *waiting)
+        ],
+        "roles": [{"person": one.person, "role": one.role, "scope": one.scope, "by": one.by} for one in roster.roles],
+        "rooms": [{"room": one.room.conversation, "by": one.by} for one in roster.rooms],
+    }
+    return CommandReply(text="\n".join(lines), data=data)
 
-    def __init__(self, persons: PeopleContext) -> None:
-        self._people = persons
-        self._attempts = AttemptLimiter()
 
-    @property
-    def handlers(self) -> Mapping[str, CommandHandler]:
-        """Handlers by name and subcommand."""
-        return {
-            "pair list": self._pair_list,
-            "pair approve": self._pair_approve,
-            "pair revoke": self._pair_revoke,
-            "room list": self._room_list,
-            "room approve": self._room_approve,
-            "room revoke": self._room_revoke,
-        }
+async def approve_pairing(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Let in whoever asks; for the operator also open the room that somebody asks for."""
+    request = _find_request(context, call, "pair", *(("room",) if call.is_operator else ()))
+    if isinstance(request, AccessResult):
+        return _build_reply(context, request)
+    if request.room is not None:
+        return _build_reply(context, pairing.approve_room(request, request.room, call.person))
+    outcome = pairing.approve_pairing(request, call.person, existing=context.people.roster.find_grant(request.person))
+    sure = describe_verification(request.person, context.people.channel_style.platforms)
+    return _build_reply(context, outcome._replace(text=f"{outcome.text} That is {sure}."))
 
-    async def _pair_list(self, call: CommandCall, _context: CommandContext) -> str:
-        roster, prefix = self._people.roster, self._prefix(call)
-        return "\n".join(
-            [
-                *format_requests(roster.pending_requests("pair"), "to speak to me alone", prefix),
-                *format_paired_people(roster.roles),
-            ]
-        )
 
-    async def _pair_approve(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        request = self._find_request(call, "pair")
-        if isinstance(request, AccessResult):
-            return self._people.build_reply(request)
-        outcome = pairing.approve_pairing(request, call.person, existing=self._people.roster.find_grant(request.person))
-        sure = describe_verification(request.person, self._people.channel_names.platforms)
-        return self._people.build_reply(outcome._replace(text=f"{outcome.text} That is {sure}."))
+async def seed_person(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Give a role to somebody who never asked."""
+    written, role = call.arguments["who"], _ASSIGNABLE_ROLES[call.arguments.get("role", "member")]
+    name, _, number = written.partition(":")
+    channels = context.live.settings.channels
+    if not (name and number):
+        return CommandReply(text="Write channel:id, as `whoami` shows it, e.g. telegram.main:1001.", ok=False)
+    if (channel := channels.get(ChannelName(name))) is None:
+        known = ", ".join(channels) or "none"
+        return CommandReply(text=f"`{written}` is nobody: there is no channel `{name}`; in channels: {known}", ok=False)
+    if wrong := explain_invalid_id(written, channel.platform):
+        return CommandReply(text=wrong, ok=False)
+    whom = normalize_person_key(written)
+    if role in ADMIN_ROLES and not is_verifiable(whom):
+        return CommandReply(text="Nobody vouches for a mask, so it is never made admin or owner.", ok=False)
+    given = context.people.roster.find_grant(whom)
+    if given is not None and given.role == role:
+        return CommandReply(text=f"{format_person(whom, given.name)} is {role} already.", ok=False)
+    fact = RoleAssigned(person=whom, role=role, name=given.name if given else "", by=call.person, why="seed")
+    return _build_reply(context, AccessResult(f"{format_person(whom)} is {role} from now on.", (EffectFact(fact),)))
 
-    async def _pair_revoke(self, call: CommandCall, context: CommandContext) -> CommandReply:
-        roster, name = self._people.roster, call.arguments["who"].strip("` ").lower()
-        for request in roster.pending_requests("pair", "room"):
-            if request.request == name:
-                return self._people.build_reply(pairing.revoke_code(request, call.person))
-        whom = await self._people.find_person(call, context)
-        if isinstance(whom, AccessResult):
-            return self._people.build_reply(whom)
-        policy, by = self._people.policy, call.person
-        if why := explain_role_refusal(
+
+async def revoke_pairing(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Refuse a request, or let somebody in no more."""
+    roster, name = context.people.roster, call.arguments["who"].strip("` ").lower()
+    for request in roster.pending_requests("pair", "room"):
+        if request.request == name:
+            return _build_reply(context, pairing.revoke_code(request, call.person))
+    whom = await _find_person(call, context)
+    if isinstance(whom, AccessResult):
+        return _build_reply(context, whom)
+    policy, by = context.people.policy, call.person
+    if not call.is_operator and (
+        why := explain_role_refusal(
             policy, by=by, role=call.global_role, whom=whom.person, wants="", last_role=whom.last_role
-        ):
-            return self._people.build_reply(reject(why))
-        outcome = pairing.revoke_pairing(whom.person, roster.find_grant(whom.person), call.person)
-        if outcome.ok and (others := list_accounts_of(self._people.policy, whom.person)[1:]):
-            accounts = ", ".join(map(format_person, others))
-            outcome = outcome._replace(text=f"{outcome.text} What they have as {accounts} they have still.")
-        return self._people.build_reply(outcome)
-
-    async def _room_list(self, call: CommandCall, _context: CommandContext) -> str:
-        roster = self._people.roster
-        waiting = format_requests(roster.pending_requests("room"), "to have me in a room", self._prefix(call))
-        return "\n".join([*waiting, *format_open_rooms(roster.rooms, self._people.policy)])
-
-    async def _room_approve(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        if call.arguments.get("code"):
-            request = self._find_request(call, "room")
-            if isinstance(request, AccessResult):
-                return self._people.build_reply(request)
-            assert request.room is not None
-            return self._people.build_reply(pairing.approve_room(request, request.room, call.person))
-        if call.command.direct:
-            return self._people.build_reply(reject("Say it in the room, or with the code that I showed there."))
-        return self._people.build_reply(self._open_here(call.person, room_address(call.command.at)))
-
-    def _open_here(self, by: str, room: Address) -> AccessResult:
-        """Open the room in which the command was given. A code that was shown for it is used up."""
-        if is_room_allowed(self._people.policy, room):
-            return reject("This room is open for me already.")
-        for request in self._people.roster.pending_requests("room"):
-            if request.room == room:
-                return pairing.approve_room(request, room, by)
-        opened = RoomAccessChanged(room=room, open=True, by=by)
-        return AccessResult(f"Open: {format_room(room.conversation)}.", (EffectFact(opened, room.conversation),))
-
-    async def _room_revoke(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        at, written = call.command.at, call.arguments.get("room", "").strip("` ")
-        if not written and call.command.direct:
-            return self._people.build_reply(reject("Write which room, as `room list` has it."))
-        wanted = written.casefold() or room_address(at).conversation.casefold()
-        for one in self._people.roster.rooms:
-            own = one.room.room.casefold() if one.room.channel == at.channel else ""
-            if wanted in (one.room.conversation.casefold(), own):
-                return self._people.build_reply(self._close_room(one, call.person))
-        shown = format_room(written or room_address(at).conversation)
-        return self._people.build_reply(
-            reject(f"{shown} was not approved. What the configuration opens is closed only there.")
         )
+    ):
+        return _build_reply(context, reject(why))
+    outcome = pairing.revoke_pairing(whom.person, roster.find_grant(whom.person), call.person)
+    if outcome.ok and (others := list_accounts_of(context.people.policy, whom.person)[1:]):
+        accounts = ", ".join(map(format_person, others))
+        outcome = outcome._replace(text=f"{outcome.text} What they have as {accounts} they have still.")
+    return _build_reply(context, outcome)
 
-    def _close_room(self, one: RoomAccessChanged, by: str) -> AccessResult:
-        closed = RoomAccessChanged(room=one.room, open=False, by=by, about=one.about)
-        configured = is_room_allowed(replace(self._people.policy, roster_state=lambda: EMPTY_ROSTER), one.room)
-        more = "The configuration opens it all the same." if configured else "I leave it, where I can by myself."
-        text = f"Not approved any more: {format_room(one.room.conversation, one.about)}. {more}"
-        return AccessResult(text, (EffectFact(closed, one.room.conversation),))
 
-    def _find_request(self, call: CommandCall, what: RequestKind) -> CodeIssued | AccessResult:
-        """Return the request that an admin means: by its code, its name, or its person or room."""
-        channel, now_s = call.command.at.channel, self._people.clock.monotonic()
-        if not self._attempts.is_allowed(call.person, channel, now_s):
-            return reject(TRY_LATER_TEXT)
-        request = find_request(self._people.roster.pending_requests(what), call.arguments["code"])
-        if request is None:
-            self._attempts.record_failure(call.person, channel, now_s)
-            return reject(render_unknown_request(call.arguments["code"], self._prefix(call), what))
-        return request
+async def list_open_rooms(call: CommandCall, context: CommandContext) -> str:
+    """List who asks to have me in a room, and the open rooms."""
+    roster = context.people.roster
+    waiting = format_requests(roster.pending_requests("room"), "to have me in a room", call.prefix)
+    return "\n".join([*waiting, *format_open_rooms(roster.rooms, context.people.policy)])
 
-    def _prefix(self, call: CommandCall) -> str:
-        return self._people.channel_names.command_prefix(call.command.at.channel)
+
+async def approve_room(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Open the room that somebody asks for, or the room of the command."""
+    if call.arguments.get("code"):
+        request = _find_request(context, call, "room")
+        if isinstance(request, AccessResult):
+            return _build_reply(context, request)
+        assert request.room is not None
+        return _build_reply(context, pairing.approve_room(request, request.room, call.person))
+    if call.command.direct:
+        return _build_reply(context, reject("Say it in the room, or with the code that I showed there."))
+    return _build_reply(context, _open_here(context, call.person, room_address(call.command.at)))
+
+
+def _open_here(context: CommandContext, by: str, room: Address) -> AccessResult:
+    """Open the room in which the command was given. A code that was shown for it is used up."""
+    if is_room_allowed(context.people.policy, room):
+        return reject("This room is open for me already.")
+    for request in context.people.roster.pending_requests("room"):
+        if request.room == room:
+            return pairing.approve_room(request, room, by)
+    opened = RoomAccessChanged(room=room, open=True, by=by)
+    return AccessResult(f"Open: {format_room(room.conversation)}.", (EffectFact(opened, room.conversation),))
+
+
+async def close_room(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Close a room that was approved."""
+    at, written = call.command.at, call.arguments.get("room", "").strip("` ")
+    if not written and call.command.direct:
+        return _build_reply(context, reject("Write which room, as `room list` has it."))
+    wanted = written.casefold() or room_address(at).conversation.casefold()
+    for one in context.people.roster.rooms:
+        own = one.room.room.casefold() if one.room.channel == at.channel else ""
+        if wanted in (one.room.conversation.casefold(), own):
+            return _build_reply(context, _close_room(context, one, call.person))
+    shown = format_room(written or room_address(at).conversation)
+    return _build_reply(
+        context, reject(f"{shown} was not approved. What the configuration opens is closed only there.")
+    )
+
+
+def _close_room(context: CommandContext, one: RoomAccessChanged, by: str) -> AccessResult:
+    closed = RoomAccessChanged(room=one.room, open=False, by=by, about=one.about)
+    configured = is_room_allowed(replace(context.people.policy, roster_state=lambda: EMPTY_ROSTER), one.room)
+    more = "The configuration opens it all the same." if configured else "I leave it, where I can by myself."
+    text = f"Not approved any more: {format_room(one.room.conversation, one.about)}. {more}"
+    return AccessResult(text, (EffectFact(closed, one.room.conversation),))
+
+
+def _find_request(context: CommandContext, call: CommandCall, *kinds: RequestKind) -> CodeIssued | AccessResult:
+    """Return the request that an admin means: by its code, its name, or its person or room."""
+    channel, now_s = call.command.at.channel, context.clock.monotonic()
+    if not context.code_attempts.is_allowed(call.person, channel, now_s) and not call.is_operator:
+        return reject(TRY_LATER_TEXT)
+    request = find_request(context.people.roster.pending_requests(*kinds), call.arguments["code"])
+    if request is None:
+        context.code_attempts.record_failure(call.person, channel, now_s)
+        return reject(render_unknown_request(call.arguments["code"], call.prefix, kinds[0]))
+    return request
 
 
 _ASSIGNABLE_ROLES: Final[Mapping[str, Literal["owner", "admin", "member"]]] = {
@@ -220,93 +258,203 @@ _ASSIGNABLE_ROLES: Final[Mapping[str, Literal["owner", "admin", "member"]]] = {
 """Roles that `role set` can give."""
 
 
-class RoleCommands:
-    """Handlers of `role`, `block` and `unblock`."""
-
-    def __init__(self, persons: PeopleContext) -> None:
-        self._people = persons
-
-    @property
-    def handlers(self) -> Mapping[str, CommandHandler]:
-        """Handlers by name and subcommand."""
-        return {
-            "role list": self._list,
-            "role set": self._set,
-            "role clear": self._clear,
-            "block": self._block,
-            "unblock": self._unblock,
-        }
-
-    async def _list(self, _call: CommandCall, _context: CommandContext) -> str:
-        return "\n".join(format_roles(self._people.policy, self._people.roster.roles))
-
-    async def _set(self, call: CommandCall, context: CommandContext) -> CommandReply:
-        policy, roster, wants = self._people.policy, self._people.roster, _ASSIGNABLE_ROLES[call.arguments["role"]]
-        return await self._change_role(
-            call, context, lambda whom, at: give_role(policy, roster, whom, call.person, at, wants=wants)
-        )
-
-    async def _clear(self, call: CommandCall, context: CommandContext) -> CommandReply:
-        policy, roster = self._people.policy, self._people.roster
-        return await self._change_role(
-            call, context, lambda whom, at: clear_role(policy, roster, whom, call.person, at)
-        )
-
-    async def _block(self, call: CommandCall, context: CommandContext) -> CommandReply:
-        policy, roster = self._people.policy, self._people.roster
-        return await self._change_role(
-            call, context, lambda whom, at: block_person(policy, roster, whom, call.person, at)
-        )
-
-    async def _unblock(self, call: CommandCall, context: CommandContext) -> CommandReply:
-        """Unblock somebody; without a scope everywhere and here, as far as the sender may."""
-        policy, roster = self._people.policy, self._people.roster
-        both = "where" not in call.arguments and call.global_role in ADMIN_ROLES and not call.command.direct
-        also = [RoleScope(call.command.at, call.role)] if both else []
-        return await self._change_role(
-            call, context, lambda whom, at: unblock_person(policy, roster, whom, call.person, [at, *also])
-        )
-
-    async def _change_role(
-        self, call: CommandCall, context: CommandContext, decide: Callable[[PersonMatch, RoleScope], AccessResult]
-    ) -> CommandReply:
-        whom, at = await self._people.find_person(call, context), self._people.find_scope(call)
-        if isinstance(whom, AccessResult):
-            return self._people.build_reply(whom)
-        return self._people.build_reply(at if isinstance(at, AccessResult) else decide(whom, at))
+async def list_roles(_call: CommandCall, context: CommandContext) -> str:
+    """List everybody who has a role."""
+    return "\n".join(format_roles(context.people.policy, context.people.roster.roles))
 
 
-class PeopleCommands:
-    """Handlers of all commands about people."""
+async def set_role(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Give somebody a role."""
+    policy, roster, wants = context.people.policy, context.people.roster, _ASSIGNABLE_ROLES[call.arguments["role"]]
+    return await _change_role(
+        call, context, lambda whom, at: give_role(policy, roster, whom, call.person, at, wants=wants)
+    )
 
-    def __init__(self, persons: PeopleContext) -> None:
-        self._people = persons
-        self._others = (*PairingCommands(persons).handlers.items(), *RoleCommands(persons).handlers.items())
 
-    @property
-    def handlers(self) -> Mapping[str, CommandHandler]:
-        """Handlers by name, or by name and subcommand: `pair list`."""
-        return {
-            **dict(self._others),
-            "link start": self._link_start,
-            "link code": self._link_code,
-            "link list": self._link_list,
-            "link remove": self._link_remove,
-        }
+async def clear_given_role(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Take back a role that was given at run time."""
+    policy, roster = context.people.policy, context.people.roster
+    return await _change_role(call, context, lambda whom, at: clear_role(policy, roster, whom, call.person, at))
 
-    async def _link_start(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        return self._people.build_reply(self._people.linking.start_link(_build_claim(call)))
 
-    async def _link_code(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        return self._people.build_reply(self._people.linking.submit_code(_build_claim(call), call.arguments["code"]))
+async def block(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Block somebody."""
+    policy, roster = context.people.policy, context.people.roster
+    return await _change_role(call, context, lambda whom, at: block_person(policy, roster, whom, call.person, at))
 
-    async def _link_list(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        return self._people.build_reply(self._people.linking.list_accounts(_build_claim(call)))
 
-    async def _link_remove(self, call: CommandCall, _context: CommandContext) -> CommandReply:
-        return self._people.build_reply(self._people.linking.unlink(_build_claim(call), call.arguments["account"]))
+async def unblock(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Unblock somebody; without a scope everywhere and here, as far as the sender may."""
+    policy, roster = context.people.policy, context.people.roster
+    both = "where" not in call.arguments and call.global_role in ADMIN_ROLES and not call.command.direct
+    also = [RoleScope(call.command.at, call.role)] if both else []
+    return await _change_role(
+        call, context, lambda whom, at: unblock_person(policy, roster, whom, call.person, [at, *also])
+    )
+
+
+async def _change_role(
+    call: CommandCall, context: CommandContext, decide: Callable[[PersonMatch, RoleScope], AccessResult]
+) -> CommandReply:
+    whom, at = await _find_person(call, context), _find_scope(call)
+    if isinstance(whom, AccessResult):
+        return _build_reply(context, whom)
+    return _build_reply(context, at if isinstance(at, AccessResult) else decide(whom, at))
+
+
+async def start_link(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Show a code by which another account is linked."""
+    return _build_reply(context, context.people.account_linker.start_link(_build_claim(call)))
+
+
+async def submit_link_code(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Link the account that showed this code."""
+    return _build_reply(context, context.people.account_linker.submit_code(_build_claim(call), call.arguments["code"]))
+
+
+async def list_links(call: CommandCall, context: CommandContext) -> CommandReply:
+    """List the accounts of this person."""
+    return _build_reply(context, context.people.account_linker.list_accounts(_build_claim(call)))
+
+
+async def remove_link(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Unlink an account of this person."""
+    return _build_reply(context, context.people.account_linker.unlink(_build_claim(call), call.arguments["account"]))
 
 
 def _build_claim(call: CommandCall) -> AccountClaim:
     sender = call.command.sender
     return AccountClaim(call.person, sender.name, call.command.at, sender.verified, call.role)
+
+
+COMMANDS: Final[tuple[CommandDefinition, ...]] = (
+    CommandDefinition(
+        name="link",
+        group="me and you",
+        needs_gateway=True,
+        summary="Show that you are the same person on another platform.",
+        subs=(
+            SubcommandDefinition(
+                name="start",
+                summary="Get a code to hand to me where you are known by another name.",
+                handler=start_link,
+            ),
+            SubcommandDefinition(
+                name="code", summary="Hand in a code that I showed you.", args=(CODE_ARG,), handler=submit_link_code
+            ),
+            SubcommandDefinition(name="list", summary="The accounts that are you to me.", handler=list_links),
+            SubcommandDefinition(
+                name="remove",
+                summary="This account is not me any more.",
+                args=(make_arg("account", "As list shows it.", form="person", needed=True, suggests=True),),
+                handler=remove_link,
+            ),
+        ),
+        default_sub="code",
+        direct_only=True,
+        private=True,
+    ),
+    CommandDefinition(
+        name="block",
+        group="people",
+        summary="Hear nothing of somebody any more.",
+        args=(WHO_ARG, WHERE_ARG),
+        role="admin",
+        private=True,
+        handler=block,
+    ),
+    CommandDefinition(
+        name="unblock",
+        group="people",
+        summary="Hear somebody again.",
+        args=(WHO_ARG, WHERE_ARG),
+        role="admin",
+        private=True,
+        handler=unblock,
+    ),
+    CommandDefinition(
+        name="role",
+        group="people",
+        summary="Who may do what.",
+        subs=(
+            SubcommandDefinition(name="list", summary="Everybody who has a role, and why.", handler=list_roles),
+            SubcommandDefinition(
+                name="set",
+                summary="Give somebody a role.",
+                args=(WHO_ARG, make_arg("role", "Which.", "owner", "admin", "member", needed=True), WHERE_ARG),
+                handler=set_role,
+            ),
+            SubcommandDefinition(
+                name="clear",
+                summary="Take back what was given here.",
+                args=(WHO_ARG, WHERE_ARG),
+                handler=clear_given_role,
+            ),
+        ),
+        role="admin",
+        needs_global_role=True,
+        private=True,
+    ),
+    CommandDefinition(
+        name="pair",
+        group="people",
+        summary="Who may speak to me alone.",
+        subs=(
+            SubcommandDefinition(name="list", summary="Who asks to, and who may.", handler=list_pairings),
+            SubcommandDefinition(
+                name="approve", summary="Let in whoever asks to.", args=(REQUEST_ARG,), handler=approve_pairing
+            ),
+            SubcommandDefinition(
+                name="revoke", summary="Let somebody in no more.", args=(WHO_ARG,), handler=revoke_pairing
+            ),
+        ),
+        role="admin",
+        needs_global_role=True,
+        private=True,
+    ),
+    CommandDefinition(
+        name="room",
+        group="rooms",
+        summary="In which rooms I may speak.",
+        subs=(
+            SubcommandDefinition(
+                name="list", summary="Those that were approved, and those that wait for it.", handler=list_open_rooms
+            ),
+            SubcommandDefinition(
+                name="approve",
+                summary="Open the room that somebody asks for; without a code or an id, this room.",
+                args=(ROOM_REQUEST_ARG,),
+                handler=approve_room,
+            ),
+            SubcommandDefinition(
+                name="revoke",
+                summary="Close a room that was approved; without one, this room.",
+                args=(ROOM_ARG,),
+                handler=close_room,
+            ),
+        ),
+        role="admin",
+        needs_global_role=True,
+        private=True,
+    ),
+)
+
+_PAIR: Final = next(row for row in COMMANDS if row.name == "pair")
+OPERATOR_COMMANDS: Final[tuple[CommandDefinition, ...]] = (
+    replace(
+        _PAIR,
+        subs=(
+            *_PAIR.subs,
+            SubcommandDefinition(
+                name="seed",
+                summary="Let in somebody who never asked.",
+                args=(
+                    make_arg("who", "channel:id, as whoami shows it.", form="person", needed=True),
+                    make_arg("role", "Which; without one, member.", *_ASSIGNABLE_ROLES),
+                ),
+                handler=seed_person,
+            ),
+        ),
+    ),
+)
+"""What the operator alone may do."""

@@ -22,7 +22,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.core.control_messages import CONTROL_REQUEST, CONTROL_RESPONSE, ControlRequest, ControlResponse
+from gateway.core.control_messages import CommandRequest, ControlResponse
 
 logger = logging.getLogger("reverie.control")
 
@@ -74,7 +74,7 @@ def socket_path(store: Path) -> Path:
 class ControlServer:
     """Server that passes every request to `handler`."""
 
-    def __init__(self, path: Path, handler: Callable[[ControlRequest], Awaitable[ControlResponse]]) -> None:
+    def __init__(self, path: Path, handler: Callable[[CommandRequest], Awaitable[ControlResponse]]) -> None:
         """`path`: as `socket_path` gives it. Exceptions of `handler` are logged and answered with a refusal.
 
         The caller holds the store's lock: an existing socket is the remains of a dead process.
@@ -90,7 +90,7 @@ class ControlServer:
             listening = _bind(self._path)
         except OSError as error:
             reason = error.strerror or str(error)
-            logger.warning("cannot listen on %s (%s): `reverie dmn` cannot steer this gateway", self._path, reason)
+            logger.warning("cannot listen on %s (%s): `reverie ctl` cannot steer this gateway", self._path, reason)
             return
         inode = self._path.lstat().st_ino
         try:
@@ -119,7 +119,7 @@ class ControlServer:
                 return
             answer = await self._answer(reader)
             async with asyncio.timeout(READ_S):
-                writer.write(CONTROL_RESPONSE.dump_json(answer) + b"\n")
+                writer.write(answer.model_dump_json().encode() + b"\n")
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.CancelledError):
             writer.transport.abort()  # the client has gone, or gets no answer
@@ -139,10 +139,10 @@ class ControlServer:
         except ValueError:  # `readline` raises it at its limit
             return _refusal(f"an order has at most {MAX_REQUEST_BYTES} bytes")
         try:
-            request = CONTROL_REQUEST.validate_json(line)
+            request = CommandRequest.model_validate_json(line)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            field = ".".join(map(str, first["loc"][1:]))  # the first element is the kind of request it was parsed as
+            field = ".".join(map(str, first["loc"]))
             return _refusal(f"not an order: {field or 'the line'}: {first['msg']}")
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -154,7 +154,7 @@ class ControlServer:
             return _refusal("that broke; the gateway's log says how")
 
 
-async def serve_control(store: Path, handler: Callable[[ControlRequest], Awaitable[ControlResponse]]) -> None:
+async def serve_control(store: Path, handler: Callable[[CommandRequest], Awaitable[ControlResponse]]) -> None:
     """Run the control server of a store until cancelled. If no socket can be made: log a warning and return."""
     try:
         path = socket_path(store)
@@ -164,7 +164,7 @@ async def serve_control(store: Path, handler: Callable[[ControlRequest], Awaitab
     await ControlServer(path, handler).run()
 
 
-async def send_control_request(path: Path, request: ControlRequest) -> ControlResponse:
+async def send_control_request(path: Path, request: CommandRequest) -> ControlResponse:
     """Send a request to the gateway that listens there. Raises GatewayNotRunning or GatewayNotAnswering."""
     try:
         async with asyncio.timeout(READ_S):
@@ -175,14 +175,14 @@ async def send_control_request(path: Path, request: ControlRequest) -> ControlRe
         raise GatewayNotAnswering(f"cannot ask the gateway on {path}: {_reason(error)}") from error
     try:
         async with asyncio.timeout(READ_S + ANSWER_S):
-            writer.write(CONTROL_REQUEST.dump_json(request) + b"\n")
+            writer.write(request.model_dump_json().encode() + b"\n")
             await writer.drain()
             line = await reader.readline()
         if not line:
             raise GatewayNotAnswering(
                 f"the gateway on {path} is busy or ending: it closed the connection without an answer"
             )
-        return CONTROL_RESPONSE.validate_json(line)
+        return ControlResponse.model_validate_json(line)
     except ValidationError as error:
         raise GatewayNotAnswering(f"what listens on {path} is no gateway, or one of another version") from error
     except (OSError, TimeoutError, ValueError) as error:

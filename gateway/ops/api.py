@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_type_hints
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from gateway.core.control_messages import CONTROL_REQUEST, ControlRequest, ControlResponse
+from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.events import ConversationId
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.ops import api_models as models
@@ -95,8 +95,8 @@ ROUTES: Final[tuple[ApiRoute, ...]] = (
     ApiRoute(
         method="POST",
         path="/api/orders",
-        summary="Steers the gateway.",
-        input_type=CONTROL_REQUEST,
+        summary="Carries out a command of the command table as the operator: `words`, as `reverie ctl` takes them.",
+        input_type=TypeAdapter(CommandRequest),
         response_model=ControlResponse,
         handler=None,
     ),
@@ -248,7 +248,7 @@ class ApiRouter:
         self,
         backend: ApiBackend,
         stream: EventBroadcaster,
-        orders: Callable[[ControlRequest], Awaitable[ControlResponse]],
+        orders: Callable[[CommandRequest], Awaitable[ControlResponse]],
     ) -> None:
         """`orders`: carries out what is posted to `/api/orders`."""
         self.stream = stream

@@ -17,7 +17,7 @@ from typing import Final
 from agent.brief import PromptInput
 from agent.cache.plan import PlannedRequest
 from agent.models.base import Model, ModelError
-from agent.signals import Directive, DmnState, LeftOff, Presence
+from agent.signals import DmnState, LeftOff, Presence
 from agent.turn import build_prefix_request
 from agent.workspace import default_workspace
 from agent.workspace.persona import PersonaBundle, PersonaScope
@@ -31,25 +31,24 @@ from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
 from gateway.context.services import BackgroundServices
 from gateway.core.clock import Clock
-from gateway.core.control_messages import ControlResponse, DmnRequest, DmnStatus
+from gateway.core.control_messages import DmnStatus
 from gateway.core.events import Address, Alarm, ConversationId, PresenceLevel
 from gateway.core.facts import (
     LOW,
     URGENT,
-    DmnDirective,
     ModelSelected,
     TurnRecord,
     inner_conversation,
     is_inner,
 )
-from gateway.runtime.dmn_admin import answer_order, build_directive_facts, snapshot_dmn
+from gateway.runtime.dmn_admin import snapshot_dmn
 from gateway.runtime.dream_turn import run_dream
 from gateway.runtime.lane import TurnHandle, TurnResult
 from gateway.runtime.loop import AgentLoop
 from gateway.runtime.models import AgentModel, ModelServices
 from gateway.runtime.turn import BLOCKED_REASON, TurnRunner, build_stop_record
 from gateway.runtime.turn_input import AgentContext, TurnGuidance, are_blocked
-from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreReader
+from gateway.store import AppendResult, LogEntry, Store, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import policies
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
@@ -568,42 +567,11 @@ class Agents:
         for agent in self.agents:
             agent.send(Presence(at=self.clock.now(), level=level))
 
-    async def send_directive(self, agent: str, directive: Directive, directed: DmnDirective) -> None:
-        """Send a directive to an agent's DMN, once it is recorded."""
-        loop = self.by_id[agent]
-        record, saved = build_directive_facts(loop, directive, directed)
-        entries = [
-            NewEntry(fact=record, at=directive.at, conversation=inner_conversation(agent)),
-            NewEntry(fact=saved, at=directive.at),
-        ]
-        await self.store.append(entries)
-        loop.send(directive)
-
     @property
     def dmn_status(self) -> list[DmnStatus]:
         """State of each agent's DMN."""
         now = self.clock.now()
         return [snapshot_dmn(agent, now) for agent in self.agents]
-
-    async def handle_order(self, order: DmnRequest) -> ControlResponse:
-        """Carry out a request from outside."""
-        if order.what == "presence":
-            return await self._handle_presence_order(order)
-        answer, commands = answer_order(order, self.agents, self.clock.now())
-        for one in commands:
-            await self.send_directive(*one)
-        return answer
-
-    async def _handle_presence_order(self, order: DmnRequest) -> ControlResponse:
-        """Set the presence of people by hand, until `auto`, or the end of the process."""
-        now = self.clock.now()
-        records = [DmnDirective(agent=agent, what=f"presence {order.level}", by=order.by) for agent in self.by_id]
-        await self.store.append(
-            [NewEntry(fact=one, at=now, conversation=inner_conversation(one.agent)) for one in records]
-        )
-        self.services.presence.set_level(None if order.level == "auto" else order.level)
-        answer, _ = answer_order(order, self.agents, now)
-        return answer
 
     async def warm_up(self) -> None:
         """Start the models of the agents, and warm them up."""

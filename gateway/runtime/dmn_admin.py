@@ -6,7 +6,7 @@ stopped one share this.
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, Protocol
@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from agent import dmn, signals
 from agent.signals import Directive, DmnMode, DmnPolicy, DmnState, load_state
 from gateway.context.schedule import parse_moment
-from gateway.core.control_messages import ControlResponse, DmnAction, DmnRequest, DmnStatus, WantedTurn
+from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.facts import DmnDirective, DmnStateSaved
 from gateway.core.format import format_duration
 from gateway.store import StoreReader
@@ -24,9 +24,7 @@ logger = logging.getLogger("reverie.dmn")
 
 DEFAULT_QUIET: Final = timedelta(hours=1)
 """Length of a quiet time if none is given."""
-QUERY_ORDERS: Final = frozenset[DmnAction]({"status", "debug"})
-"""Requests that change nothing."""
-_DIRECTIVE_ORDERS: Final[dict[DmnAction, signals.DmnOrder]] = {
+_DIRECTIVE_ORDERS: Final[Mapping[str, signals.DmnOrder]] = {
     "pause": "pause",
     "wake": "wake",
     "sleep": "store",
@@ -94,27 +92,6 @@ async def load_dmn_states(store: StoreReader, agents: Sequence[str], now: dateti
     return states
 
 
-def answer_order(
-    order: DmnRequest, sources: Sequence[DmnSource], now: datetime
-) -> tuple[ControlResponse, list[DmnCommand]]:
-    """Return the answer to a request, and the directives that make it true."""
-    matching = [source for source in sources if order.agent in (None, source.id)]
-    if not matching:
-        known_ids = ", ".join(source.id for source in sources)
-        return ControlResponse(ok=False, lines=(f"there is no agent {order.agent}; there is {known_ids}",)), []
-    if (
-        order.what in QUERY_ORDERS or order.what == "presence"
-    ):  # presence belongs to no network: the answer is their state by then
-        statuses = [snapshot_dmn(source, now) for source in matching]
-        lines = [
-            line
-            for one in statuses
-            for line in (format_next_turns(one) if order.what == "debug" else format_dmn_status(one, now))
-        ]
-        return ControlResponse(ok=True, lines=tuple(lines), data=tuple(statuses)), []
-    return _direct_agents(order, matching, now)
-
-
 def build_directive_facts(
     source: DmnSource, directive: Directive, directed: DmnDirective
 ) -> tuple[DmnDirective, DmnStateSaved]:
@@ -135,32 +112,39 @@ def parse_until(text_given: str, now: datetime, zone: ZoneInfo) -> datetime | No
     return parse_moment(f"{text}s" if text.isascii() and text.isdigit() else text, whole, zone).astimezone(UTC)
 
 
-def _direct_agents(
-    order: DmnRequest, sources: Iterable[DmnSource], now: datetime
-) -> tuple[ControlResponse, list[DmnCommand]]:
-    until = order.until if order.what in ("sleep", "quiet") else None
-    if order.what == "quiet" and until is None:
+def direct_agents(
+    what: str,
+    sources: Iterable[DmnSource],
+    now: datetime,
+    *,
+    by: str,
+    until: datetime | None = None,
+    on: tuple[str, ...] = (),
+) -> tuple[list[str], list[DmnStatus], list[DmnCommand]]:
+    """Return the answer to an order, a line for each network; their state afterwards; the directives that make it true.
+
+    `what`: pause, wake, sleep, quiet, rest or off. `until`: end of `sleep` or `quiet`. None: until it is woken; for an
+    hour. `on`: with `sleep`, types of notifications that wake it, too. A network without a directive does not obey.
+    """
+    until = until if what in ("sleep", "quiet") else None
+    if what == "quiet" and until is None:
         until = now + DEFAULT_QUIET
-    lines, statuses, commands, ok = [], [], list[DmnCommand](), True
+    lines, statuses, commands = [], [], list[DmnCommand]()
     for source in sources:
-        wake_on = order.on if order.what == "sleep" else ()
-        directive = Directive(at=now, order=_DIRECTIVE_ORDERS[order.what], until=until, on=wake_on)
+        wake_on = on if what == "sleep" else ()
+        directive = Directive(at=now, order=_DIRECTIVE_ORDERS[what], until=until, on=wake_on)
         after, _ = dmn.step(source.state, directive, source.policy)
         one = snapshot_dmn(
             SavedDmn(id=source.id, state=after, policy=source.policy, next_tick_s=source.next_tick_s), now
         )
-        if order.what in ("sleep", "rest") and source.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
-            ok = False
+        if what in ("sleep", "rest") and source.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
             lines.append(f"{source.id} is {source.state.mode}, which is more: wake it first")
         else:
-            commands.append(
-                DmnCommand(
-                    source.id, directive, DmnDirective(agent=source.id, what=order.what, by=order.by, until=until)
-                )
-            )
+            directed = DmnDirective(agent=source.id, what=what, by=by, until=until)
+            commands.append(DmnCommand(source.id, directive, directed))
             lines.append(f"{source.id} is {one.mode}{_format_rest(one, now)}")
         statuses.append(one)
-    return ControlResponse(ok=ok, lines=tuple(lines), data=tuple(statuses)), commands
+    return lines, statuses, commands
 
 
 def snapshot_dmn(source: DmnSource, now: datetime) -> DmnStatus:

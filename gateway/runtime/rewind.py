@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from gateway.core.clock import Clock
-from gateway.core.control_messages import ContextRequest, ControlResponse
 from gateway.core.events import Address, Alarm, ConversationId, Message, MessageId, Post, PostKey
 from gateway.core.facts import (
     MESSAGE_KINDS,
@@ -176,29 +175,10 @@ class Rewinder:
             answer=plan.text, facts=facts, settle=lambda written: self._settle(request, plan, lock, written)
         )
 
-    async def handle_order(self, order: ContextRequest) -> ControlResponse:
-        """Plan a change, write it and return the result, for a requester outside the conversation."""
-        try:
-            at = Address.parse(order.conversation)
-        except ValueError:
-            return ControlResponse(
-                ok=False, lines=(f"{order.conversation} is no conversation: write it as the log has it",)
-            )
-        request = RewindRequest(action=order.what, at=at, by=order.by, count=order.count, is_trusted=True)
-        effect = await self.plan(request)
-        if request.action == "compact" and effect.answer != TURN_RUNNING:
-            return ControlResponse(ok=True, lines=(await self._compact_with_timeout(at.conversation),))
-        written: Sequence[AppendResult] = ()
-        try:
-            now, place = self._clock.now(), at.conversation
-            entries = [NewEntry(fact=one.fact, at=now, conversation=place) for one in effect.facts]
-            written = await self._store.append(entries)
-        finally:
-            effect.settle(written[0] if written else None)
-        return ControlResponse(ok=bool(effect.facts), lines=(effect.answer,))
-
-    async def _compact_with_timeout(self, place: ConversationId) -> str:
-        """Return the result of a compaction, unless it takes longer than the requester waits."""
+    async def compact_now(self, place: ConversationId) -> str:
+        """Fold the view of a place. Return the result in words, unless it takes longer than the requester waits."""
+        if self._room_locks.lock_for(place).locked():
+            return TURN_RUNNING
         result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         task = self._start_task(self._compact_into(place, result))
         await asyncio.wait({task}, timeout=COMPACT_TIMEOUT_S)

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition, CommandGroup, SubcommandDefinition
 from gateway.commands.help import format_usage
-from gateway.commands.table import COMMAND_GROUPS, COMMANDS, CommandDefinition, CommandGroup, SubcommandDefinition
+from gateway.commands.table import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,7 +74,8 @@ TAIL = """\
   good. See [tools and sandbox](tools-and-sandbox.md).
 - `why ENTRY` tells of other conversations only to an admin everywhere, in a direct chat. Private conversations are
   named by `why` and `usage`, and shown by `log tail`, only to owners.
-- The same acts are possible from the shell: see [operations](operations.md#commands-of-the-shell).
+- The shell takes the same words (`reverie ctl pair list`): see
+  [operations](operations.md#give-a-command-from-the-shell).
 """
 
 

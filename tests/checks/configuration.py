@@ -55,9 +55,10 @@ missing secrets, wrong types, names that do not exist.
 
 ## Changes while the gateway runs
 
-The gateway reads its files again when one is written, on SIGHUP, and on `/reload` or `reverie reload`. It validates all
-of them first. If they are good, all changes apply from the next message on; a turn that is under way keeps the settings
-that it began with. If anything is wrong, nothing changes and the log names the file, the line and the key. Channels are
+The gateway reads its files again when one is written, on SIGHUP, and on `/reload` or `reverie ctl reload`. It
+validates all of them first. If they are good, all changes apply from the next message on; a turn that is under way
+keeps the settings that it began with. If anything is wrong, nothing changes and the log names the file, the line and
+the key. Channels are
 added, removed and changed without disturbing the others. Keys marked **restart** take effect only after a restart; the
 log names them when they change.
 

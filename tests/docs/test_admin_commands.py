@@ -1,6 +1,7 @@
 """docs/admin-commands.md is what the command table says."""
 
-from gateway.commands.table import COMMAND_GROUPS, COMMANDS
+from gateway.commands.definition import COMMAND_GROUPS
+from gateway.commands.table import COMMANDS
 from tests.checks.commands import FILE, TITLES, text
 
 

@@ -14,8 +14,7 @@ from gateway.access.greeting import Greeter, PairingNotice
 from gateway.access.linking import AccountLinker
 from gateway.access.policy import AccessDecision, decide
 from gateway.access.roster import ChannelStyle, Roster
-from gateway.commands.context import CommandCall, CommandContext, CommandReply
-from gateway.commands.people import PeopleCommands, PeopleContext
+from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandReply
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -33,13 +32,12 @@ from gateway.core.events import (
 )
 from gateway.core.facts import CodeEnded, Fact, PostQueued, address_of, dedup_key
 from gateway.core.identity import AccessPolicy
-from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store
 from gateway.store.effects import CommandEffect
 from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import RoomMembership
-from tests.kits.rewind import Views, rewinds
+from tests.kits.commands import answer_of, command_context, parts_of, people_of
 from tests.kits.tasks import LooseTasks
 
 P = ParamSpec("P")
@@ -122,24 +120,19 @@ class Town:
             channel_style=self.manners,
             private_address=lambda at, sender: alone(at.channel, sender) if at.channel == IRC else at,
         )
-        persons = PeopleContext(
-            roster=self.roster, policy=self.policy, linking=self.linking, channel_names=self.manners, clock=clock
-        )
-        self.handlers = PeopleCommands(persons).handlers
         store.subscribe(self.roster.on_appended)
         Moves(self)
         store.subscribe(self._on_code_ended, CodeEnded, PostQueued)
         self._ids = itertools.count(1)
-        self.world = CommandContext(
-            reader=store,
-            clock=clock,
-            stats=GatewayStats({}, clock.now()),
-            version="0",
-            model_name=lambda: "",
-            agent_mode=lambda: "",
-            prefixes=PREFIX,
-            rewinds=rewinds(store, clock, Views()),
-            count_pages=lambda _: 1,
+        self.world = command_context(
+            store,
+            clock,
+            live=parts_of(
+                settings=parts_of(channels={name: parts_of(platform=one) for name, one in PLATFORMS.items()})
+            ),
+            people=people_of(
+                self.policy, PREFIX, roster=self.roster, account_linker=self.linking, channel_style=self.manners
+            ),
         )
 
     def _on_code_ended(self, entries: Sequence[LogEntry]) -> None:
@@ -231,10 +224,33 @@ class Town:
         assert who.allowed, who.rule
         sub = line.partition(" ")[2]
         ask = CommandCall(
-            command=event, role=who.role, rule=who.rule, global_role=who.global_role, sub=sub, arguments=given
+            command=event,
+            role=who.role,
+            rule=who.rule,
+            global_role=who.global_role,
+            sub=sub,
+            arguments=given,
+            prefix=PREFIX[event.at.channel],
         )
-        answer = await self.handlers[line](ask, self.world)
-        return answer if isinstance(answer, CommandReply) else CommandReply(text=answer)
+        return await answer_of(ask, self.world)
+
+    async def shell(self, line: str, **given: str) -> CommandReply:
+        """A command of the operator, written down with what it changes."""
+        sender = Sender(id=SenderId("operator"), name="root at the command line", verified=True)
+        event = self.command(OPERATOR_PLACE.channel, sender, line, OPERATOR_PLACE)
+        ask = CommandCall(
+            command=event,
+            role="owner",
+            rule="it runs the gateway",
+            global_role="owner",
+            sub=line.partition(" ")[2],
+            arguments=given,
+            prefix="reverie ctl ",
+            is_operator=True,
+        )
+        answer = await answer_of(ask, self.world)
+        await self.settled(event, answer.effect)
+        return answer
 
     async def settled(self, event: Command, change: CommandEffect | None) -> None:
         asked = NewEntry(fact=event, at=self.clock.now(), conversation=event.at.conversation, key=dedup_key(event))

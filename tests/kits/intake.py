@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from channels.base import Channel, Emit
-from gateway.commands.context import CommandContext, CommandHandler
 from gateway.commands.dispatcher import CommandDispatcher
-from gateway.commands.info import BASE_HANDLERS
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, PresenceLevel
@@ -22,6 +20,8 @@ from gateway.stream.place_names import PlaceTitles
 from gateway.stream.presence import PresencePolicy, PresenceTracker
 from gateway.stream.routing import Bindings, CommandPrefixes, PrivacyCache
 from gateway.tools.approvals import Approvals
+from gateway.tools.dispatch import ToolList
+from tests.kits.commands import NoApprovals, agents_of, command_context, parts_of, people_of
 
 
 class FixedPresence(PresenceTracker):
@@ -53,25 +53,22 @@ def emits(
     rewinds: Rewinder,
     people: AccessService | None = None,
     presence: PresenceTracker | None = None,
-    handlers: Mapping[str, CommandHandler] = BASE_HANDLERS,
     approvals: Approvals | None = None,
 ) -> dict[ChannelName, Emit]:
     """Return the `emit` of each channel, of one intake."""
     stats = GatewayStats({name: one.capabilities.platform for name, one in channels.items()}, clock.now())
-    context = CommandContext(
-        reader=store,
-        clock=clock,
+    places = PrivacyCache(store, bindings)
+    context = command_context(
+        store,
+        clock,
+        live=live,
+        channels=channels,
         stats=stats,
-        version="0",
-        model_name=lambda: "",
-        agent_mode=lambda: "",
-        prefixes=CommandPrefixes(live, channels),
-        rewinds=rewinds,
-        count_pages=lambda _: 1,
-        approvals=approvals,
-    )
-    dispatcher = CommandDispatcher(
-        context, access_policy, lambda: live.settings.commands, handlers=handlers, redactor=Redactor()
+        people=people or people_of(access_policy, CommandPrefixes(live, channels)),
+        services=parts_of(places=places),
+        agents=agents_of(tool_list=lambda _: ToolList(), agents=[]),
+        rewinder=rewinds,
+        approvals=approvals or NoApprovals(),
     )
     judge = EventJudge(
         store,
@@ -82,7 +79,7 @@ def emits(
         bindings=bindings,
         presence=presence or FixedPresence(clock, access_policy),
     )
-    titles, places = PlaceTitles(store, Redactor(), channels), PrivacyCache(store, bindings)
+    titles = PlaceTitles(store, Redactor(), channels)
     intake = Intake(
         store,
         clock,
@@ -90,7 +87,7 @@ def emits(
         titles=titles,
         places=places,
         judge=judge,
-        dispatcher=dispatcher,
+        dispatcher=CommandDispatcher(context),
         people=people,
     )
     return {name: partial(intake.accept, name) for name in channels}

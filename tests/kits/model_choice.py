@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, Protocol, cast
+from typing import Any, Literal, ParamSpec, Protocol
 
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.commands.agent import ModelCommands
-from gateway.commands.context import CommandCall, CommandContext, CommandReply
+from gateway.commands.context import CommandCall, CommandReply
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
@@ -24,6 +23,7 @@ from gateway.runtime.agents import load_chosen_models
 from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.store import LogEntry, NewEntry, Store
+from tests.kits.commands import answer_of
 from tests.kits.gateway import CONSOLE, Screen, settings
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Json
@@ -99,10 +99,6 @@ class Gate:
 
     at: Address = ANN
 
-    @property
-    def commands(self) -> ModelCommands:
-        return ModelCommands(self.gateway.agents, self.gateway.model_selector)
-
     async def command(self, name: str, /, *, cut: Literal["", "before", "behind"] = "", **given: str) -> CommandReply:
         """As the desk and the intake carry one out. `cut`: before it is durable, or right behind that."""
         answer, go_on = await self.begin(name, **given)
@@ -124,10 +120,9 @@ class Gate:
             origin="native",
             direct=True,
         )
-        ask = CommandCall(command=asked, role="owner", rule="roles", global_role="owner", arguments=given)
-        answer = await self.commands.handlers[name](ask, cast("CommandContext", None))  # they look at nothing of it
-        assert isinstance(answer, str | CommandReply)
-        answer = CommandReply(text=answer) if isinstance(answer, str) else answer
+        sub = name.partition(" ")[2]
+        ask = CommandCall(command=asked, role="owner", rule="roles", global_role="owner", sub=sub, arguments=given)
+        answer = await answer_of(ask, self.gateway.command_context)
 
         async def go_on(durable: bool, settles: bool = True) -> None:
             if answer.effect is None:

@@ -56,7 +56,8 @@ from gateway.cli.console.model import (
     render_status,
 )
 from gateway.cli.console.pane import Pane, PaneLine, StyledRow, StyledSpan, Tone, cell_width, one_line, truncate_cells
-from gateway.commands.table import COMMAND_GROUPS, COMMANDS
+from gateway.commands.definition import COMMAND_GROUPS
+from gateway.commands.table import COMMANDS
 from gateway.core.text_safety import reveal_hidden
 from gateway.ops.api_models import ApiEvent, ConversationDetail, GatewayStatus, TurnEvent
 

@@ -147,9 +147,9 @@ class GatewayApiClient:
         """Post a text as the operator; return when it is durable."""
         await self._request(SayReceipt, "POST", "/api/say", body={"text": text})
 
-    async def send_order(self, kind: str, conversation: str, by: str) -> ControlResponse:
-        """Send an order, `stop` or `kill`, for a conversation."""
-        body = {"kind": kind, "conversation": conversation, "by": by}
+    async def send_order(self, command: str, conversation: str, by: str) -> ControlResponse:
+        """Give a command, `stop` or `kill`, in a conversation."""
+        body = {"words": [command], "place": conversation, "by": by}
         return await self._request(ControlResponse, "POST", "/api/orders", body=body)
 
     @asynccontextmanager
@@ -188,7 +188,7 @@ class GatewayApiClient:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Mapping[str, str] | None = None,
+        body: Mapping[str, object] | None = None,
     ) -> ModelT:
         import httpx  # noqa: PLC0415 - as above
 

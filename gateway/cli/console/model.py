@@ -27,7 +27,8 @@ from gateway.cli.console.pane import (
     safe_lines,
     truncate_cells,
 )
-from gateway.commands.table import COMMANDS, CommandDefinition, format_arg
+from gateway.commands.definition import CommandDefinition, format_arg
+from gateway.commands.table import COMMANDS
 from gateway.core.control_messages import DmnStatus
 from gateway.ops.api_models import (
     ApiEvent,

@@ -123,7 +123,7 @@ def judge_owners(settings: Settings, *, paired_owners: int, costs: bool) -> Iter
         yield warning(
             "config.owner",
             "nobody is an owner: nobody can approve, administer, or be told of trouble",
-            "write yourself under access.roles.owner, or `reverie pair seed CHANNEL:ID --role owner --config DIR`",
+            "write yourself under access.roles.owner, or `reverie ctl pair seed CHANNEL:ID owner --config DIR`",
             "access.roles.owner",
         )
     if access.dm == "open" and access.budgets.sender_usd is None and costs:

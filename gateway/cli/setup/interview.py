@@ -69,7 +69,7 @@ def _owner_lines(answers: SetupAnswers, directory: str) -> Iterator[str]:
         yield f"You are its owner, but not on {', '.join(without)} yet"
     if without:
         yield "  Say whoami to it there (/whoami, on IRC !whoami): it tells you an id. Then"
-        yield f"  reverie pair seed ID --role owner --config {shlex.quote(directory)}"
+        yield f"  reverie ctl pair seed ID owner --config {shlex.quote(directory)}"
 
 
 PLATFORMS = ("telegram", "discord", "irc")

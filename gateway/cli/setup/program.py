@@ -538,13 +538,13 @@ class _SecretValues(dict[str, str]):
 
 
 def _is_gateway_running(directory: Path, trees: list[Tree]) -> bool:
-    from gateway.core.control_messages import DmnRequest  # noqa: PLC0415 - only here
+    from gateway.core.control_messages import CommandRequest  # noqa: PLC0415 - only here
 
     path = next(
         (found for tree in trees if isinstance(found := value_at(tree, "store", "path"), str)), "./data/reverie.db"
     )
     try:
-        asyncio.run(send_control_request(socket_path(directory / path), DmnRequest(what="status", by="setup")))
+        asyncio.run(send_control_request(socket_path(directory / path), CommandRequest(words=("version",), by="setup")))
     except (ControlError, OSError, ValueError):
         return False
     return True

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from channels.base import CanCompleteCommands, CommandArg, CommandCompletion, CommandSpec, SubcommandSpec
 from channels.discord import interactions
 from channels.discord.wire import format_options, quote_word
+from gateway.commands.definition import CommandDefinition
 from gateway.commands.parser import ParsedArguments, parse_arguments
-from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME, CommandDefinition
+from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME
 from gateway.core.clock import ManualClock
 from tests.channels.discord.channel_kit import both
 from tests.kits.channels import story

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access import pairing, pairing_admin
+from gateway.access import pairing
 from gateway.access.texts import MAX_PENDING_CODES
 from gateway.core.events import Address, RoomId
 from gateway.core.facts import CodeEnded, CodeIssued, PostQueued, RoleAssigned
@@ -411,7 +411,7 @@ async def test_the_shell_and_an_admin_at_once_let_in_once(tmp_path: Path) -> Non
         post = await it.hear(it.message(TG, EVE))
         assert post is not None
         await asyncio.gather(
-            it.ask(TG, OWNER, "pair approve", code=code(post)), pairing_admin.approve(it.store, it.clock, code(post))
+            it.ask(TG, OWNER, "pair approve", code=code(post)), it.shell("pair approve", code=code(post))
         )
         assert len(await it.facts("role_given")) == len(it.posted) == 1
 

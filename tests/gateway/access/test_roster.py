@@ -9,7 +9,6 @@ from typing import get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.access import pairing_admin
 from gateway.access.roster import RequestKind, Roster
 from gateway.access.texts import sort_pair
 from gateway.core.clock import ManualClock
@@ -128,33 +127,30 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
 
 
 @story
-async def test_from_the_shell_somebody_is_let_in_without_a_gateway(tmp_path: Path) -> None:
+async def test_from_the_shell_people_and_rooms_are_let_in(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
         person = await it.hear(it.message(TG, EVE))
         room = await it.hear(it.message(TG, EVE, Address.parse(f"{TG}/-100")))
-        clock = it.clock
-    assert person is not None
-    assert room is not None
-    async with await Store.open(tmp_path / "reverie.db", clock) as store:
-        waiting = await pairing_admin.list_access(store, clock.now())
-        given_ = [one.fact for one in await store.current_facts("code_given")]
-        names = [one.request for one in given_ if isinstance(one, CodeIssued)]
-        assert [line.split(", since")[0] for line in waiting] == [
-            f"asks: `{names[0]}`: `telegram.main:666` (`Eve`)",
-            f"asks: `{names[1]}`: `telegram.main:666` (`Eve`) for `telegram.main/-100`",
+        assert person is not None
+        assert room is not None
+        names = [one.request for one in await it.facts("code_given") if isinstance(one, CodeIssued)]
+        waiting = (await it.shell("pair list")).text
+        assert [line.split(", since")[0] for line in waiting.splitlines() if ", since" in line] == [
+            f"- `{names[0]}`: `telegram.main:666` (`Eve`)",
+            f"- `{names[1]}`: `telegram.main:666` (`Eve`) for `telegram.main/-100`",
         ]
-        assert not any(code(post) in line for line in waiting for post in (person, room))
-        assert [line.split(": ")[-1] for line in waiting] == [f"`reverie pair approve {name}`" for name in names]
-        ok, words_ = await pairing_admin.approve(store, clock, "AAAA-AAAA")
-        assert (ok, words_.split(".")[0]) == (False, "No code or id like `AAAA****` is waiting")
-        ok, words_ = await pairing_admin.approve(store, clock, code(person))
-        assert (ok, words_) == (True, "Let in: `telegram.main:666` (`Eve`).")
-        assert (await pairing_admin.approve(store, clock, code(room)))[0]
-        assert (await pairing_admin.approve(store, clock, code(person)))[0] is False
-        assert (await pairing_admin.seed(store, clock, "discord.main:1"))[0]
-        assert (await pairing_admin.seed(store, clock, "irc.libera:mask:a!b@c", role="owner"))[0] is False
-        assert (await pairing_admin.seed(store, clock, "nobody"))[0] is False
-    async with town(tmp_path, clock=clock) as it:
+        assert not any(code(post) in waiting for post in (person, room))
+        assert f"`reverie ctl pair approve {names[0]}`" in waiting
+        assert f"`reverie ctl room approve {names[1]}`" in waiting
+        wrong = await it.shell("pair approve", code="AAAA-AAAA")
+        assert (wrong.ok, wrong.text.split(".")[0]) == (False, "No code or id like `AAAA****` is waiting")
+        given = await it.shell("pair approve", code=code(person))
+        assert (given.ok, given.text.split(".")[0]) == (True, "Let in: `telegram")
+        assert (await it.shell("pair approve", code=code(room))).ok
+        assert not (await it.shell("pair approve", code=code(person))).ok
+        assert (await it.shell("pair seed", who="discord.main:1")).ok
+        assert not (await it.shell("pair seed", who="irc.libera:mask:a!b@c", role="owner")).ok
+        assert not (await it.shell("pair seed", who="nobody")).ok
         assert (it.role(TG, EVE), it.role(DC, somebody("1"))) == ("member", "member")
         assert [one.conversation for one in it.roster.approved_rooms(TG)] == ["telegram.main/-100"]
         said = [post.post.text[:15] for post in await it.store.undelivered_posts()]
@@ -166,13 +162,13 @@ async def test_what_the_shell_decides_a_running_gateway_knows_at_once(tmp_path: 
     async with town(tmp_path) as it:
         post = await it.hear(it.message(TG, EVE))
         assert post is not None
-        assert (await pairing_admin.approve(it.store, it.clock, code(post)))[0]
+        assert (await it.shell("pair approve", code=code(post))).ok
         assert it.role(TG, EVE) == "member"
         assert [letter.post.to for letter in it.posted] == [post.to]
-        assert (await pairing_admin.revoke(it.store, it.clock, "telegram.main:666"))[0]
+        assert (await it.shell("pair revoke", who="telegram.main:666")).ok
         assert it.role(TG, EVE) == "guest"
-        assert not (await pairing_admin.revoke(it.store, it.clock, "telegram.main:666"))[0]
+        assert not (await it.shell("pair revoke", who="telegram.main:666")).ok
         await it.hear(it.message(DC, EVE))
         (request,) = it.roster.pending_requests("pair")
-        assert (await pairing_admin.revoke(it.store, it.clock, request.request.upper()))[0]
+        assert (await it.shell("pair revoke", who=request.request.upper())).ok
         assert not it.roster.pending_requests("pair")

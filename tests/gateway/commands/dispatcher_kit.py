@@ -7,19 +7,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from channels.base import Capabilities
 from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
+from gateway.commands.definition import CommandDefinition
 from gateway.commands.dispatcher import CommandDispatcher, CommandResult
-from gateway.commands.info import BASE_HANDLERS
+from gateway.commands.info import handle_help
 from gateway.commands.table import COMMANDS
 from gateway.config.models import CommandsConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import AuditRecord
 from gateway.core.identity import AccessPolicy, RoleGrant
-from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import Store
-from tests.kits.rewind import Views, rewinds
+from tests.kits.commands import command_context, parts_of, people_of
 
 IRC = ChannelName("irc.x")
 LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
@@ -73,7 +74,7 @@ async def refuse(_ask: CommandCall, _world: CommandContext) -> CommandReply:
 
 ECHO: Mapping[str, CommandHandler] = {row.name: echo for row in COMMANDS} | {
     "deny": refuse,
-    "help": BASE_HANDLERS["help"],
+    "help": handle_help,
 }
 
 
@@ -108,24 +109,40 @@ async def counter(
 ) -> AsyncIterator[Counter]:
     clock = ManualClock()
     async with await Store.open(folder / "reverie.db", clock) as store:
-        world = CommandContext(
-            reader=store,
-            clock=clock,
-            stats=GatewayStats({IRC: "irc"}, clock.now()),
-            version="1",
-            model_name=lambda: "",
-            agent_mode=lambda: "",
-            prefixes={IRC: "!"},
-            rewinds=rewinds(store, clock, Views()),
-            count_pages=lambda _: 1,
-        )
-        said = CommandsConfig(per_minute=per_minute)
-        desk = CommandDispatcher(
-            world,
-            POLICY,
-            lambda: said,
-            handlers=answers,
-            own_names=lambda _: frozenset({"reverie"}),
+        context = command_context(
+            store,
+            clock,
+            live=parts_of(settings=parts_of(commands=CommandsConfig(per_minute=per_minute))),
+            channels={IRC: _Named()},
+            people=people_of(POLICY, {IRC: "!"}),
             redactor=redactor or Redactor(),
         )
-        yield Counter(desk, clock)
+        yield Counter(CommandDispatcher(context, answered_by(answers)), clock)
+
+
+class _Named:
+    """Channel where the bot is called reverie."""
+
+    nick = "reverie"
+    capabilities = Capabilities(platform="irc", formatting="plain")
+
+
+def answered_by(handlers: Mapping[str, CommandHandler]) -> dict[str, CommandDefinition]:
+    """Return the table of people with these handlers, by `name` or `name sub`; without one, the handler breaks."""
+
+    def find(*names: str) -> CommandHandler:
+        return next((handlers[name] for name in names if name in handlers), _broken)
+
+    rows = [
+        replace(
+            row,
+            handler=find(row.name),
+            subs=tuple(replace(sub, handler=find(f"{row.name} {sub.name}", row.name)) for sub in row.subs),
+        )
+        for row in COMMANDS
+    ]
+    return {name: row for row in rows for name in (row.name, *row.aliases)}
+
+
+async def _broken(_ask: CommandCall, _world: CommandContext) -> str:
+    raise KeyError("nothing answers")

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from channels.base import CommandCompletion
-from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
+from gateway.commands.context import CommandCall, CommandContext, CommandReply
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Command, EventId, Sender, SenderId
 from gateway.core.facts import dedup_key
 from gateway.core.identity import Role
-from gateway.core.metrics import GatewayStats
 from gateway.store import NewEntry, Store
-from tests.kits.rewind import Views, rewinds
+from tests.kits.commands import answer_of
 
 
 def typing(at: Address, name: str, sub: str, arg: str, begun: str = "") -> CommandCompletion:
@@ -26,13 +25,15 @@ class Counter:
 
     store: Store
     clock: Clock
-    handlers: Mapping[str, CommandHandler]
+    context: CommandContext
     at: Address
     role: Role = "owner"
     everywhere: Role | None = None
     """None: the same role."""
     direct: bool = False
     sender: str = "root"
+    settles: bool = True
+    """False: the process ends after the transaction, and before its effects."""
     last: list[str] = field(default_factory=list)
     """Ids of the given commands."""
 
@@ -61,9 +62,9 @@ class Counter:
             global_role=self.everywhere or self.role,
             sub=sub,
             arguments=given,
+            prefix="!",
         )
-        answer = await self.handlers[said](ask, self._world())
-        answer = CommandReply(text=answer) if isinstance(answer, str) else answer
+        answer = await answer_of(ask, self.context)
         if kept:
             await self._keep(command, answer)
         elif answer.effect is not None:
@@ -79,21 +80,8 @@ class Counter:
         noticed = NewEntry(fact=command, at=self.clock.now(), conversation=place, key=dedup_key(command))
         change = answer.effect
         written = await self.store.append([noticed, *(change.entries(noticed) if change is not None else ())])
-        if change is not None:
+        if change is not None and self.settles:
             change.settle(written[0])
 
     async def _count(self) -> int:
         return len(await self.store.entries(kinds=["command"])) + 1
-
-    def _world(self) -> CommandContext:
-        return CommandContext(
-            reader=self.store,
-            clock=self.clock,
-            stats=GatewayStats({}, self.clock.now()),
-            version="0",
-            model_name=lambda: "",
-            agent_mode=lambda: "",
-            prefixes={},
-            rewinds=rewinds(self.store, self.clock, Views()),
-            count_pages=lambda _: 1,
-        )

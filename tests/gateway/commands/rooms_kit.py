@@ -9,8 +9,7 @@ from pathlib import Path
 
 from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
-from gateway.commands.context import CommandCall, CommandContext, CommandFollowUp, CommandReply
-from gateway.commands.rooms import RoomCommands, SayCommand
+from gateway.commands.context import CommandCall, CommandContext, CommandReply
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -35,7 +34,8 @@ from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from gateway.tools.platform import ConversationLocks
-from tests.kits.rewind import Views, rewinds
+from tests.kits.commands import agents_of, answer_of, command_context, parts_of, people_of
+from tests.kits.rewind import Views
 from tests.kits.store import NOW
 from tests.kits.tasks import LooseTasks
 
@@ -79,8 +79,6 @@ class House:
     shown: list[Part]
     outbox: Outbox
     travels: RoomMembership
-    rooms: RoomCommands
-    saying: SayCommand
     doors: ConversationLocks
     views: Views
     world: CommandContext
@@ -101,14 +99,12 @@ class House:
             direct=direct,
         )
         return CommandCall(
-            command=command, role="admin", rule="access.roles.admin", global_role="admin", arguments=given
+            command=command, role="admin", rule="access.roles.admin", global_role="admin", arguments=given, prefix="!"
         )
 
     async def do(self, ask: CommandCall) -> CommandReply:
         """Carry out as dispatcher and intake do: one transaction, and then its effects."""
-        handlers = {**self.rooms.handlers, **self.saying.handlers}
-        answer = await handlers[ask.command.name](ask, self.world)
-        assert isinstance(answer, CommandReply)
+        answer = await answer_of(ask, self.world)
         await self.written(ask, answer.effect or CommandEffect(answer=answer.text))
         return answer
 
@@ -181,30 +177,19 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
     async with await Store.open(tmp / "log.db", clock) as store:
         outbox = Outbox(store, made, clock, tasks, redactor=Redactor())
         travels = RoomMembership(store, made, tasks, outbox, who)
-        views, doors, later = Views(), ConversationLocks(), CommandFollowUp(store, clock)
-        rooms = RoomCommands(
-            reader=store, clock=clock, policy=who, bindings=bindings, channels=made, membership=travels, follow_up=later
-        )
-        saying = SayCommand(
-            policy=who,
-            bindings=bindings,
-            places=PrivacyCache(store, bindings),
+        views, doors = Views(), ConversationLocks()
+        world = command_context(
+            store,
+            clock,
             channels=made,
-            locks=doors,
-            forget=views.forget_view,
-            rooms=rooms.known_rooms,
-            inside=travels.is_inside,
-        )
-        world = CommandContext(
-            reader=store,
-            clock=clock,
             stats=GatewayStats(dict.fromkeys(made, "console"), NOW),
-            version="0",
-            model_name=lambda: "m",
-            agent_mode=lambda: "resting",
-            prefixes=dict.fromkeys(made, "!"),
-            rewinds=rewinds(store, clock, views),
-            count_pages=lambda _: 1,
+            people=people_of(who, dict.fromkeys(made, "!")),
+            bindings=bindings,
+            services=parts_of(places=PrivacyCache(store, bindings)),
+            agents=agents_of(forget_view=views.forget_view),
+            room_locks=doors,
+            membership=travels,
+            tasks=tasks,
         )
         await outbox.recover()
 
@@ -215,7 +200,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
         for channel in made.values():
             outbox.set_link_up(channel.name, up=True)
         await asyncio.sleep(0)
-        it = House(store, clock, made, shown, outbox, travels, rooms, saying, doors, views, world, opened, tasks)
+        it = House(store, clock, made, shown, outbox, travels, doors, views, world, opened, tasks)
         try:
             yield it
         finally:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.base import CommandArg
+from gateway.commands.definition import COMMAND_GROUPS, SubcommandDefinition
 from gateway.commands.parser import (
     MAX_QUOTED_CHARS,
     InvalidArguments,
@@ -13,7 +14,7 @@ from gateway.commands.parser import (
     parse_arguments,
     quote_code,
 )
-from gateway.commands.table import COMMAND_GROUPS, COMMANDS, COMMANDS_BY_NAME, SubcommandDefinition
+from gateway.commands.table import COMMANDS, COMMANDS_BY_NAME
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import pytest
 from agent.models.scripted import Script, ScriptRule
 from channels.base import Part, Unreachable
 from channels.console import ConsoleChannel
-from gateway.commands import dispatcher, info
+from gateway.commands import dispatcher
 from gateway.commands.context import CommandCall, CommandContext
+from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -351,9 +352,8 @@ def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setitem(info.BASE_HANDLERS, "version", broken)
-    monkeypatch.setitem(info.BASE_HANDLERS, "status", slow)
-    monkeypatch.setitem(info.BASE_HANDLERS, "about", endless)
+    for name, handler in (("version", broken), ("status", slow), ("about", endless)):
+        monkeypatch.setitem(COMMANDS_BY_NAME, name, replace(COMMANDS_BY_NAME[name], handler=handler))
     monkeypatch.setattr(dispatcher, "ANSWER_TIMEOUT_S", 0.05)
 
     async def story() -> None:

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.signals import DmnMode, DmnState, PendingTurn
-from gateway.commands.agent import MAX_CONVERSATIONS, DmnCommands, PendingCommands
-from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
-from gateway.commands.table import COMMANDS
+from gateway.commands.agent import MAX_CONVERSATIONS
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ConversationId, RoomId
 from gateway.core.facts import DmnDirective, inner_conversation
@@ -23,6 +21,7 @@ from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.gateway.commands.handler_kit import Counter
 from tests.gateway.runtime.test_loop import Ending
 from tests.kits.channels import story
+from tests.kits.commands import agents_of, command_context, parts_of
 from tests.kits.loop import DrivenLoop
 from tests.kits.store import NOW, heard, place
 from tests.kits.tasks import ListedTasks
@@ -52,16 +51,15 @@ class Kit:
 
     def at(self, where: Address, role: Role = "owner", *, everywhere: Role | None = None) -> Counter:
         """Return the counter of a person there."""
-        dmn = DmnCommands(
-            self.loops,
-            self.places,
+        context = command_context(
+            self.store,
             self.clock,
-            agent_of=lambda at: BINDINGS.find(at).agent,
-            timezone=lambda: "Europe/Zurich",
+            agents=agents_of(lambda place: BINDINGS.find(Address.parse(place)).agent, agents=self.loops),
+            services=parts_of(places=self.places),
+            live=parts_of(settings=parts_of(dmn=parts_of(timezone="Europe/Zurich"))),
         )
-        handlers = {**dmn.handlers, **PendingCommands(self.store, self.places).handlers}
         direct = where in (ALONE, STRANGER)
-        return Counter(self.store, self.clock, handlers, where, role, everywhere, direct=direct)
+        return Counter(self.store, self.clock, context, where, role, everywhere, direct=direct)
 
     def modes(self) -> dict[str, DmnMode]:
         return {loop.id: loop.state.mode for loop in self.loops}
@@ -112,23 +110,11 @@ async def test_what_is_said_is_for_the_agent_of_that_place_and_holds_after_a_res
 async def test_what_was_written_and_not_yet_told_holds_after_the_crash(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
         counter = it.at(HERE)
-        counter.handlers = {name: _unsettled(one) for name, one in counter.handlers.items()}
+        counter.settles = False
         await counter("dmn off")
         assert it.modes()["ana"] is DmnMode.RESTING
     async with kit(tmp_path) as it:
         assert it.modes()["ana"] is DmnMode.OFF
-
-
-def _unsettled(handler: CommandHandler) -> CommandHandler:
-    """The process ends after the transaction, and before its effects."""
-
-    async def asked(ask: CommandCall, world: CommandContext) -> CommandReply:
-        answer = await handler(ask, world)
-        assert isinstance(answer, CommandReply)
-        assert answer.effect is not None
-        return replace(answer, effect=replace(answer.effect, settle=lambda _: None))
-
-    return asked
 
 
 @story
@@ -264,16 +250,6 @@ async def test_of_many_conversations_the_rest_is_summed(tmp_path: Path) -> None:
         assert len(lines) == MAX_CONVERSATIONS + 1
         assert lines[-1] == "- in 2 more: 2 normal"
         assert all(line.count("`") == 2 for line in lines[:-1])
-
-
-def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        async with kit(tmp_path) as it:
-            wanted = {f"dmn {sub.name}" for row in COMMANDS if row.name == "dmn" for sub in row.subs} | {"pending"}
-            assert set(it.at(HERE).handlers) == wanted
-
-    told()
 
 
 def test_a_place_nobody_knows_counts_as_private(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from channels.irc.config import IrcConfig
 from gateway.commands import help  # noqa: A004 - the command has this name
-from gateway.commands.info import find_handler_gaps
-from gateway.commands.table import COMMAND_GROUPS, COMMANDS
+from gateway.commands.definition import COMMAND_GROUPS
+from gateway.commands.table import COMMANDS
 from tests.gateway.commands.dispatcher_kit import Counter, command, counter, echo
 
 
@@ -120,22 +120,6 @@ def test_a_sub_may_have_a_handler_of_its_own(tmp_path: Path) -> None:
             assert handled.judgement.fate == "noted"
 
     asyncio.run(run())
-
-
-def test_what_is_missing_among_handlers_is_found_out() -> None:
-    whole = {row.name: echo for row in COMMANDS if not row.subs}
-    whole |= {f"{row.name} {sub.name}": echo for row in COMMANDS for sub in row.subs}
-    assert find_handler_gaps(whole) == []
-    assert find_handler_gaps({row.name: echo for row in COMMANDS}) == []
-    assert find_handler_gaps({key: one for key, one in whole.items() if key not in ("status", "dmn wake")}) == [
-        "dmn wake: nothing answers",
-        "status: nothing answers",
-    ]
-    assert find_handler_gaps({**whole, "statsu": echo, "dmn walk": echo}) == [
-        "dmn walk: there is no such command",
-        "statsu: there is no such command",
-    ]
-    assert find_handler_gaps({**whole, "dmn": echo}) == ["dmn: each of its subs has a handler of its own"]
 
 
 def test_help_is_two_pages_of_irc_at_most(tmp_path: Path) -> None:

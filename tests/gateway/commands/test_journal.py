@@ -3,19 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent.journal import parse_journal
-from gateway.commands.journal import DEFAULT_ENTRIES, MAX_MEMORY_CHARS, MAX_NOTE_CHARS, MAX_NOTES, JournalCommands
-from gateway.commands.table import COMMANDS
-from gateway.core.events import Address, Command
-from gateway.core.facts import NoteForgotten, Seq
+from gateway.commands.context import CommandContext
+from gateway.commands.journal import DEFAULT_ENTRIES, MAX_MEMORY_CHARS, MAX_NOTE_CHARS, MAX_NOTES, suggest_notes
+from gateway.commands.suggestions import rank_suggestions
+from gateway.core.events import Address
+from gateway.core.facts import NoteForgotten, PostQueued, Seq
 from gateway.core.identity import Role
 from gateway.core.redaction import Redactor
 from tests.gateway.commands.handler_kit import Counter, typing
 from tests.gateway.context.test_dream import dream, model
 from tests.kits.channels import story
+from tests.kits.commands import command_context, parts_of
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, Papers, at, papers
 from tests.kits.tasks import LooseTasks
 
@@ -29,33 +31,28 @@ class Kit:
     papers: Papers
     tasks: LooseTasks
     """Tasks started by commands."""
-    told: list[tuple[str, Seq, str]] = field(default_factory=list)
-    """Follow-ups: id of the command, its entry, and the text."""
 
     @property
-    def commands(self) -> JournalCommands:
+    def context(self) -> CommandContext:
         """Commands wired as in the gateway."""
         it = self.papers
-        return JournalCommands(
+        return command_context(
             it.store,
-            it.places,
-            it.forgetting,
-            read_memory=it.memory.read,
-            read_handwritten=it.notes.read_handwritten,
-            agent_of=lambda _: "reverie",
+            it.clock,
+            services=parts_of(places=it.places, forgetter=it.forgetting, memory=it.memory, journal_store=it.notes),
             tasks=self.tasks,
-            send_follow_up=self._tell,
-            approve_note=it.memory.approve,
             redactor=Redactor(["swordfish-pie-99"]),
         )
 
     def at(self, where: Address, role: Role = "admin", *, everywhere: Role | None = None) -> Counter:
         """Return the counter of a person there."""
         it = self.papers
-        return Counter(it.store, it.clock, self.commands.handlers, where, role, everywhere, direct=where in DIRECT)
+        return Counter(it.store, it.clock, self.context, where, role, everywhere, direct=where in DIRECT)
 
-    async def _tell(self, command: Command, asked: Seq, words: str) -> None:
-        self.told.append((command.id, asked, words))
+    async def told(self) -> list[tuple[str | None, str]]:
+        """Return the follow-ups: id of the command, and the text."""
+        found = [one.fact for one in await self.papers.store.entries(kinds=["post"])]
+        return [(one.post.reply_to, one.post.text) for one in found if isinstance(one, PostQueued)]
 
     async def settled(self) -> None:
         """Return once all tasks have ended."""
@@ -209,7 +206,7 @@ async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path
         await it.settled()
         (fact,) = await it.forgotten()
         assert (fact.agent, fact.note, fact.by, fact.turn) == ("reverie", harbour, "irc.test:root (admin)", None)
-        assert it.told == []
+        assert await it.told() == []
         assert [entry.text for entry in parse_journal(it.papers.journal.read_text())] == ["lighthouse"]
         assert (it.papers.directory / "MEMORY.md").read_text() == "- lighthouse\n"
         again = await it.at(ROOM)("memory forget", note=f"n{harbour}")
@@ -244,7 +241,9 @@ async def test_a_disk_that_refuses_is_told_of_and_followed_up(tmp_path: Path) ->
         await it.settled()
         (given,) = await it.papers.store.entries(kinds=["command"])
         words = f"My files could not be written: note `{note}` leaves them at the next start."
-        assert it.told == [("c1", given.seq, words)]
+        assert await it.told() == [("c1", words)]
+        (post,) = await it.papers.store.entries(kinds=["post"])
+        assert post.cause == given.seq
         assert "harbour" not in await it.at(ROOM).says("memory show")
     it.papers.journal.rmdir()
     it.papers.journal.write_text(text)
@@ -356,19 +355,7 @@ async def test_those_of_that_place_are_suggested(tmp_path: Path) -> None:
         await it.papers.notes.remember(at(ROOM, agent="bob"), "harbour")
         first, *_, last, _ = [one.seq for one in await it.papers.store.newest_entries(9, kinds=["noted"])]
         typed = typing(ROOM, "memory", "forget", "note")
-        assert await it.commands.suggest_numbers(typed) == [f"n{last}", f"n{first}"]
+        assert await suggest_notes(typed, it.context) == [f"n{last}", f"n{first}"]
         await it.at(ROOM)("memory forget", note=f"n{last}")
-        assert await it.commands.suggest_numbers(typed) == [f"n{first}"]
-        assert await it.commands.suggest_numbers(typing(ROOM, "memory", "forget", "note", "x")) == []
-
-
-def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        async with kit(tmp_path) as it:
-            wanted = {f"memory {sub.name}" for row in COMMANDS if row.name == "memory" for sub in row.subs} | {
-                "journal"
-            }
-            assert set(it.at(ROOM).handlers) == wanted
-
-    told()
+        assert await suggest_notes(typed, it.context) == [f"n{first}"]
+        assert rank_suggestions(await suggest_notes(typed, it.context), "x") == []

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from gateway.commands.info import _LISTED_KINDS, MAX_LOG_ENTRY_CHARS, LogCommands
+from gateway.commands.info import _LISTED_KINDS, MAX_LOG_ENTRY_CHARS
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address
 from gateway.core.facts import DmnStateSaved, Fact, LimitReached, NoteWritten, inner_conversation
@@ -13,6 +13,7 @@ from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from tests.gateway.commands.handler_kit import Counter
+from tests.kits.commands import command_context, parts_of
 from tests.kits.store import NOW, opened, place, run, said
 
 OPEN = Bindings(
@@ -23,9 +24,10 @@ ROOM, ALONE, OTHER = place("#a"), place("ann"), place("bob")
 
 async def counter(store: Store, at: Address, *, role: str = "admin", direct: bool = True) -> Counter:
     clock = ManualClock(NOW)
-    commands = LogCommands(store, Redactor(["swordfish pie"]), PrivacyCache(store, OPEN))
+    services = parts_of(places=PrivacyCache(store, OPEN))
+    context = command_context(store, clock, services=services, redactor=Redactor(["swordfish pie"]))
     asked = "owner" if role == "owner" else "admin"
-    return Counter(store=store, clock=clock, handlers=commands.handlers, at=at, role=asked, direct=direct)  # type: ignore[arg-type]
+    return Counter(store=store, clock=clock, context=context, at=at, role=asked, direct=direct)  # type: ignore[arg-type]
 
 
 def test_an_admin_sees_rooms_and_their_own_chat_without_secrets(tmp_path: Path) -> None:

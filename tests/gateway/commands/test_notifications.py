@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
+from gateway.commands.context import CommandContext
 from gateway.commands.notifications import (
     MAX_KEYWORD_CHARS,
     MAX_TYPE_CHARS,
     MAX_TYPES,
     RECENT_NOTIFICATIONS,
-    NotificationCommands,
+    suggest_rules,
+    suggest_types,
 )
-from gateway.commands.table import COMMANDS
+from gateway.commands.suggestions import SuggestionSource, rank_suggestions
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message
 from gateway.core.facts import AttentionRuleSet, AttentionThresholdSet, Fact, Judgement
@@ -30,6 +32,7 @@ from gateway.stream.attention import (
 from tests.gateway.commands.handler_kit import Counter, typing
 from tests.gateway.stream.test_attention import YES, said
 from tests.kits.channels import story
+from tests.kits.commands import command_context
 from tests.kits.store import NOW, judged, place
 from tests.kits.store import said as written
 
@@ -47,8 +50,12 @@ class Kit:
 
     def at(self, role: Role = "admin", *, direct: bool = False) -> Counter:
         """Return the counter of a person."""
-        handlers = NotificationCommands(self.overrides, self.store, self.policy).handlers
-        return Counter(self.store, self.clock, handlers, HERE, role, direct=direct)
+        return Counter(self.store, self.clock, self.context, HERE, role, direct=direct)
+
+    @property
+    def context(self) -> CommandContext:
+        """Commands wired as in the gateway."""
+        return command_context(self.store, self.clock, overrides=self.overrides, attention_policy=self.policy)
 
     def judged(self, message: Message) -> tuple[str, int, str]:
         """Return the judgement of an event by now."""
@@ -278,28 +285,21 @@ async def test_rules_count_the_newest_notifications_alone(tmp_path: Path) -> Non
 @story
 async def test_types_and_rules_are_suggested(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        commands = NotificationCommands(it.overrides, it.store, it.policy)
+
+        async def suggested(source: SuggestionSource, sub: str, arg: str, begun: str = "") -> list[str]:
+            return rank_suggestions(await source(typing(HERE, "notify", sub, arg), it.context), begun)
+
         for number, dotted in enumerate(["irc.x.room.#a", "irc.x.direct.ann", "irc.x.reaction.ann", "irc.x.room.#b"]):
             await it.came(number, dotted)
-        told = await commands.suggest(typing(HERE, "notify", "rule", "type"))
+        told = await suggested(suggest_types, "rule", "type")
         assert told == ["irc.x.room.#b", "irc.x.room", "irc.x", "irc", "irc.x.room.#a"]
-        assert await commands.suggest(typing(HERE, "notify", "threshold", "type", "`ROOM.#A")) == ["irc.x.room.#a"]
+        assert await suggested(suggest_types, "threshold", "type", "`ROOM.#A") == ["irc.x.room.#a"]
         for number in range(40):
             await it.came(10 + number, f"irc.{'long' * 50}.{number}")
             await it.came(60 + number, f"irc.x.room.#{number}")
-        told = await commands.suggest(typing(HERE, "notify", "rule", "type"))
+        told = await suggested(suggest_types, "rule", "type")
         assert len(told) == 25
         assert max(map(len, told)) <= 100
-        assert await commands.suggest(typing(HERE, "notify", "unrule", "id")) == []
+        assert await suggested(suggest_rules, "unrule", "id") == []
         await it.at()("notify rule", type="irc", urgency="low")
-        assert await commands.suggest(typing(HERE, "notify", "unrule", "id", "R")) == ["r1"]
-
-
-def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        async with kit(tmp_path) as it:
-            wanted = {f"notify {sub.name}" for row in COMMANDS if row.name == "notify" for sub in row.subs}
-            assert set(it.at().handlers) == wanted
-
-    told()
+        assert await suggested(suggest_rules, "unrule", "id", "R") == ["r1"]

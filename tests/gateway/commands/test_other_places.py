@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from gateway.commands.info import CrossRoomCommands
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address
 from gateway.core.facts import DmnStateSaved, NoteWritten, inner_conversation
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from tests.gateway.commands.handler_kit import Counter
+from tests.kits.commands import command_context, parts_of
 from tests.kits.store import NOW, account, opened, place, run, said, spent
 
 OPEN = Bindings(
@@ -20,9 +20,10 @@ UNSEEN = "is of a conversation that you may not see."
 
 
 def counter(store: Store, at: Address = ALONE, **more: Any) -> Counter:
-    commands = CrossRoomCommands(PrivacyCache(store, OPEN))
+    clock = ManualClock(NOW)
+    context = command_context(store, clock, services=parts_of(places=PrivacyCache(store, OPEN)))
     asked: dict[str, Any] = {"role": "admin", "direct": True} | more
-    return Counter(store=store, clock=ManualClock(NOW), handlers=commands.handlers, at=at, **asked)
+    return Counter(store=store, clock=clock, context=context, at=at, **asked)
 
 
 def test_an_entry_is_told_to_who_may_see_where_it_is(tmp_path: Path) -> None:

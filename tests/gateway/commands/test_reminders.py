@@ -3,8 +3,9 @@
 import asyncio
 from pathlib import Path
 
-from gateway.commands.agent import MAX_REMINDERS, ReminderCommands
-from gateway.commands.table import COMMANDS
+from gateway.commands.agent import MAX_REMINDERS, suggest_reminders
+from gateway.commands.context import CommandContext
+from gateway.commands.suggestions import rank_suggestions
 from gateway.core.events import Address
 from gateway.core.facts import ReminderEnded, inner_conversation
 from gateway.core.identity import Role
@@ -12,23 +13,23 @@ from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.gateway.commands.handler_kit import Counter, typing
 from tests.gateway.context.test_reminders import HERE, Town, town
 from tests.kits.channels import story
+from tests.kits.commands import command_context, parts_of
 from tests.kits.store import place
 
 OTHER, ALONE, STRANGER = place("#b"), place("root"), place("stranger")
 
 
-def commands_of(it: Town) -> ReminderCommands:
+def context_of(it: Town) -> CommandContext:
     bound = ConversationBinding(listen="all", agent="reverie", private=False)
     places = PrivacyCache(it.store, Bindings([BindingPattern(channel="*", room="*", thread=None, binding=bound)]))
     for one in (ALONE, STRANGER, HERE, OTHER):
         places.record_direct(one.conversation, direct=one in (ALONE, STRANGER))
-    return ReminderCommands(it.reminders, it.store, places)
+    return command_context(it.store, it.clock, services=parts_of(reminders=it.reminders, places=places))
 
 
 def at(it: Town, where: Address = HERE, role: Role = "admin", *, everywhere: Role | None = None) -> Counter:
     """Return the counter of a person there."""
-    handlers = commands_of(it).handlers
-    return Counter(it.store, it.clock, handlers, where, role, everywhere, direct=where in (ALONE, STRANGER))
+    return Counter(it.store, it.clock, context_of(it), where, role, everywhere, direct=where in (ALONE, STRANGER))
 
 
 async def ended(it: Town) -> list[ReminderEnded]:
@@ -169,16 +170,6 @@ async def test_those_of_that_place_are_suggested(tmp_path: Path) -> None:
         later = await it.remind("tea", at="18:30")
         sooner = await it.remind("tea", at="17:30")
         await it.remind("tea", "#b", at="18:30")
-        commands = commands_of(it)
-        assert await commands.suggest_ids(typing(HERE, "remind", "cancel", "id")) == [sooner.id, later.id]
-        assert await commands.suggest_ids(typing(HERE, "remind", "cancel", "id", later.id[:4].lower())) == [later.id]
-
-
-def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:
-    @story
-    async def told() -> None:
-        async with town(tmp_path) as it:
-            wanted = {f"remind {sub.name}" for row in COMMANDS if row.name == "remind" for sub in row.subs}
-            assert set(at(it).handlers) == wanted
-
-    told()
+        found = await suggest_reminders(typing(HERE, "remind", "cancel", "id"), context_of(it))
+        assert found == [sooner.id, later.id]
+        assert rank_suggestions(found, later.id[:4].lower()) == [later.id]

@@ -1,19 +1,20 @@
 """`restart` and `reload`."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from channels.base import Denied, Emit
-from gateway.commands.agent import OperationsCommands
-from gateway.commands.context import CommandFollowUp
+from gateway.commands.context import CommandContext
 from gateway.config.loader import load_config
 from gateway.config.reload import LiveSettings
 from gateway.core.metrics import GatewayStats
 from gateway.stream.supervisor import ChannelSupervisor
 from tests.gateway.commands.rooms_kit import HERE, LOBBY, THERE, House, house
 from tests.kits.channels import story
+from tests.kits.commands import answer_of
 from tests.kits.store import NOW
 
 CONFIG = """\
@@ -34,7 +35,7 @@ def write(directory: Path, *, key: str = "one", cache: str = "true", port: str =
     file.chmod(0o600)
 
 
-def running(it: House, tmp_path: Path) -> tuple[OperationsCommands, ChannelSupervisor]:
+def running(it: House, tmp_path: Path) -> tuple[CommandContext, ChannelSupervisor]:
     write(tmp_path)
     live = LiveSettings(load_config(tmp_path, {}), tmp_path, {})
 
@@ -50,14 +51,13 @@ def running(it: House, tmp_path: Path) -> tuple[OperationsCommands, ChannelSuper
         pause=it.outbox.pause,
         tasks=it.tasks,
     )
-    later = CommandFollowUp(it.store, it.clock)
-    return OperationsCommands(supervisor=runner, stats=stats, live=live, follow_up=later), runner
+    return replace(it.world, supervisor=runner, stats=stats, live=live), runner
 
 
 @story
 async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
-        commands, runner = running(it, tmp_path)
+        world, runner = running(it, tmp_path)
         runs = list[str]()
         channel, run = it.channels[THERE], it.channels[THERE].run
 
@@ -67,7 +67,7 @@ async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(tmp_pa
 
         channel.run = counted  # type: ignore[method-assign] # counted, and run
         ask = it.ask("restart", channel="THERE")
-        answer = await commands.restart(ask, it.world)
+        answer = await answer_of(ask, world)
         assert answer.text == "I disconnect `there` and connect it again. If that does not work, I say so here."
         assert answer.effect is not None
         await it.written(ask, answer.effect)
@@ -85,8 +85,8 @@ async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(tmp_pa
 @story
 async def test_a_channel_that_there_is_not_is_not_restarted(tmp_path: Path, written: str) -> None:
     async with house(tmp_path) as it:
-        commands, _ = running(it, tmp_path)
-        answer = await commands.restart(it.ask("restart", channel=written), it.world)
+        world, _ = running(it, tmp_path)
+        answer = await answer_of(it.ask("restart", channel=written), world)
         assert answer.text.startswith("I have no channel `")
         assert answer.text.count("`") % 2 == 0
         assert (answer.ok, answer.effect) == (False, None)
@@ -95,7 +95,7 @@ async def test_a_channel_that_there_is_not_is_not_restarted(tmp_path: Path, writ
 @story
 async def test_a_channel_that_is_refused_again_is_told_of(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
-        commands, runner = running(it, tmp_path)
+        world, runner = running(it, tmp_path)
 
         async def refused(emit: Emit) -> None:
             del emit
@@ -103,7 +103,7 @@ async def test_a_channel_that_is_refused_again_is_told_of(tmp_path: Path) -> Non
 
         it.channels[THERE].run = refused  # type: ignore[method-assign] # a platform that does not want it
         ask = it.ask("restart", channel="there")
-        answer = await commands.restart(ask, it.world)
+        answer = await answer_of(ask, world)
         assert answer.effect is not None
         await it.written(ask, answer.effect)
         while not it.seen(LOBBY):
@@ -118,15 +118,15 @@ async def test_a_channel_that_is_refused_again_is_told_of(tmp_path: Path) -> Non
 @story
 async def test_while_it_is_restarted_it_is_not_restarted_again(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
-        commands, runner = running(it, tmp_path)
+        world, runner = running(it, tmp_path)
         it.channels[HERE].run = _silent  # type: ignore[method-assign] # a platform that does not answer
         first = it.ask("restart", channel="here")
-        answer = await commands.restart(first, it.world)
+        answer = await answer_of(first, world)
         assert answer.effect is not None
         await it.written(first, answer.effect)
         while not runner.is_restarting(HERE):
             await asyncio.sleep(0.001)
-        answer = await commands.restart(it.ask("restart", channel="here"), it.world)
+        answer = await answer_of(it.ask("restart", channel="here"), world)
         assert (answer.ok, answer.text) == (False, "`here` is being restarted already.")
         await runner.close()
 
@@ -139,10 +139,10 @@ async def _silent(emit: Emit) -> None:
 @story
 async def test_reload_tells_keys_and_never_what_they_say(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
-        commands, _ = running(it, tmp_path)
+        world, _ = running(it, tmp_path)
 
         async def told() -> str:
-            return (await commands.reload(it.ask("reload"), it.world)).text
+            return (await answer_of(it.ask("reload"), world)).text
 
         assert await told() == "The configuration says what it said before."
         write(tmp_path, key="two", cache="false", port="9191")
@@ -159,9 +159,9 @@ async def test_reload_tells_keys_and_never_what_they_say(tmp_path: Path) -> None
 @story
 async def test_reload_of_a_broken_configuration_tells_where_and_changes_nothing(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
-        commands, _ = running(it, tmp_path)
+        world, _ = running(it, tmp_path)
         write(tmp_path, key="`x`\\n", port="many")
-        answer = await commands.reload(it.ask("reload"), it.world)
+        answer = await answer_of(it.ask("reload"), world)
         assert not answer.ok
         first, *problems = answer.text.split("\n")
         assert first == "The configuration is broken, so what I had goes on:"
@@ -169,22 +169,17 @@ async def test_reload_of_a_broken_configuration_tells_where_and_changes_nothing(
         assert "reverie.yaml:8: ops.port" in problem
         assert "sk-secret" not in answer.text
         (tmp_path / "reverie.yaml").unlink()
-        answer = await commands.reload(it.ask("reload"), it.world)
+        answer = await answer_of(it.ask("reload"), world)
         assert "holds no configuration" in answer.text
 
 
 @story
 async def test_reload_without_files_says_so(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
-        commands, runner = running(it, tmp_path)
+        world, _ = running(it, tmp_path)
         live = LiveSettings(load_config(tmp_path, {}))
-        commands = OperationsCommands(
-            supervisor=runner,
-            stats=it.world.stats,
-            live=live,
-            follow_up=CommandFollowUp(it.store, it.clock),
-        )
-        answer = await commands.reload(it.ask("reload"), it.world)
+        world = replace(world, live=live)
+        answer = await answer_of(it.ask("reload"), world)
         assert (answer.ok, answer.text) == (
             False,
             "I cannot read the configuration: `it is in no files`. What I had goes on.",

@@ -11,6 +11,7 @@ from gateway.core.facts import CodeIssued, PostQueued, TurnRecord
 from gateway.store import NewEntry, Store
 from tests.gateway.commands.rooms_kit import ANN, FAR, GARDEN, HERE, LOBBY, THERE, Stubborn, house
 from tests.kits.channels import story
+from tests.kits.commands import answer_of
 from tests.kits.store import NOW
 
 CLOSED = Address(channel=HERE, room=RoomId("#closed"))
@@ -147,7 +148,7 @@ async def test_what_does_not_work_is_told_in_a_post_of_its_own_once(tmp_path: Pa
 async def test_part_without_a_room_is_this_one_and_the_answer_goes_out_before(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
         ask = it.ask("part")
-        answer = await it.rooms.part(ask, it.world)
+        answer = await answer_of(ask, it.world)
         assert answer.effect is not None
         post = Post(key=PostKey("answer"), to=LOBBY, text=answer.text)
         queued = NewEntry(fact=PostQueued(post=post), at=NOW, conversation=LOBBY.conversation, key="post:answer")

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from channels.base import CommandCompletion
-from gateway.commands.help import MAX_CHOICES, CommandSuggester, rank_suggestions
+from gateway.commands.context import CommandContext
+from gateway.commands.suggestions import MAX_CHOICES, SuggestionSource, rank_suggestions, suggest_values
 from gateway.commands.table import COMMANDS
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.identity import AccessPolicy, RoleGrant
+from tests.kits.commands import parts_of, people_of
 
 D = ChannelName("discord.x")
 POLICY = AccessPolicy(
@@ -34,23 +36,24 @@ def typed(
     )
 
 
-async def _named(one: CommandCompletion) -> Sequence[str]:
+async def _named(one: CommandCompletion, _: CommandContext) -> Sequence[str]:
     return [f"{one.name}.{one.sub}.{one.arg}"]
 
 
-async def _ids(_: CommandCompletion) -> Sequence[str]:
+async def _ids(_: CommandCompletion, __: CommandContext) -> Sequence[str]:
     return ["id"]
 
 
-async def _rules(_: CommandCompletion) -> Sequence[str]:
+async def _rules(_: CommandCompletion, __: CommandContext) -> Sequence[str]:
     return ["r1", "r2", "x-r1"]
 
 
-SUGGEST = CommandSuggester(POLICY, {"who": _named, "id": _ids, "notify unrule id": _rules, "tool": _named})
+SOURCES: dict[str, SuggestionSource] = {"who": _named, "id": _ids, "notify unrule id": _rules, "tool": _named}
+CONTEXT: CommandContext = parts_of(people=people_of(POLICY, {}))
 
 
 def ask(one: CommandCompletion) -> list[str]:
-    return list(asyncio.run(SUGGEST(one)))
+    return list(asyncio.run(suggest_values(CONTEXT, one, SOURCES)))
 
 
 @pytest.mark.parametrize(
@@ -96,11 +99,11 @@ def test_help_is_for_what_somebody_may_use(who: str, room: str) -> None:
 
 
 def test_a_source_that_breaks_is_the_channels_business() -> None:
-    async def broken(_: CommandCompletion) -> Sequence[str]:
+    async def broken(_: CommandCompletion, __: CommandContext) -> Sequence[str]:
         raise OSError("disk")
 
     with pytest.raises(OSError, match="disk"):
-        asyncio.run(CommandSuggester(POLICY, {"who": broken})(typed("block", "who", "1")))
+        asyncio.run(suggest_values(CONTEXT, typed("block", "who", "1"), {"who": broken}))
 
 
 def test_what_fits_is_short_printable_and_not_much() -> None:

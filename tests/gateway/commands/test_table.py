@@ -1,7 +1,7 @@
 """Every row of the table has an answer in the wired gateway, and every handler has its row."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,10 +9,11 @@ import pytest
 from agent.models.scripted import Script
 from channels.base import CommandArg, CommandCompletion
 from gateway import app
-from gateway.commands.context import CommandHandler
-from gateway.commands.info import find_handler_gaps
-from gateway.commands.registry import CommandRegistry
-from gateway.commands.table import COMMANDS, CommandDefinition, SubcommandDefinition
+from gateway.commands.context import CommandContext
+from gateway.commands.definition import CommandDefinition, SubcommandDefinition
+from gateway.commands.dispatcher import CommandDispatcher
+from gateway.commands.suggestions import SOURCES
+from gateway.commands.table import COMMANDS, COMMANDS_BY_NAME, OPERATOR_COMMANDS
 from gateway.core.events import Address, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement
 from gateway.store import Store
@@ -83,52 +84,45 @@ def test_every_command_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert "broke (reference" not in caplog.text
 
 
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[CommandRegistry]:
-    """Return the list of registries that gateways make from now on."""
-    made = list[CommandRegistry]()
-
-    class Seen(CommandRegistry):
-        """Records itself."""
-
-        @property
-        def handlers(self) -> Mapping[str, CommandHandler]:
-            made.append(self)
-            return super().handlers
-
-    monkeypatch.setattr(app, "CommandRegistry", Seen)
-    return made
+def test_each_command_has_a_handler_or_each_of_its_subcommands_has() -> None:
+    for row in OPERATOR_COMMANDS.values():
+        assert (row.handler is None) is bool(row.subs), row.name
+        assert row.default_sub in ("", *(sub.name for sub in row.subs)), row.name
 
 
-def test_what_answers_and_what_is_suggested_is_all_of_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = seen(monkeypatch)
+def test_the_operator_can_use_all_that_people_can() -> None:
+    for name, row in COMMANDS_BY_NAME.items():
+        wide = OPERATOR_COMMANDS[name]
+        assert wide.name == row.name
+        assert {sub.name for sub in row.subs} <= {sub.name for sub in wide.subs}
 
-    async def story() -> None:
-        async with running(tmp_path, Script(), access=ACCESS) as gateway:
-            await gateway.console.receive_message("!version", sender="olga")
-            await gateway.screen.until(1)
-            (desks,) = made
-            assert find_handler_gaps(desks.handlers) == []
-            sources = set(desks.suggestion_sources)
-        wanted = [keys(row, sub, arg) for row, sub, arg in arguments() if arg.suggests]
-        assert sources <= {key for some in wanted for key in some}
-        assert [some[0] for some in wanted if not sources & set(some)] == ["help command"]  # the table itself
 
-    asyncio.run(story())
+def test_what_is_suggested_is_all_of_the_table() -> None:
+    wanted = [keys(row, sub, arg) for row, sub, arg in arguments() if arg.suggests]
+    assert set(SOURCES) <= {key for some in wanted for key in some}
+    assert [some[0] for some in wanted if not set(SOURCES) & set(some)] == ["help command"]  # the table itself
 
 
 def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = seen(monkeypatch)
+    made = list[CommandDispatcher]()
+
+    class Seen(CommandDispatcher):
+        """Records itself."""
+
+        def __init__(self, context: CommandContext) -> None:
+            super().__init__(context)
+            made.append(self)
+
+    monkeypatch.setattr(app, "CommandDispatcher", Seen)
     access = ACCESS | {"grants": [{"who": "console:root", "role": "admin", "room": "console/lobby"}]}
 
     async def story() -> None:
         async with running(tmp_path, Script(), access=access) as gateway:
             await gateway.console.receive_message("!role set console:far member", sender="olga")
             await gateway.screen.until(1)
-            (desks,) = made
+            (desk,) = made
 
             async def suggested(who: str) -> list[str]:
                 at = Address(channel=CONSOLE, room=RoomId("lobby"))
@@ -136,7 +130,7 @@ def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhere(
                 typed = CommandCompletion(
                     at=at, sender=sender, direct=False, name="block", sub="", arg="who", prefix=""
                 )
-                return list(await desks.suggestion_sources["who"](typed))
+                return list(await SOURCES["who"](typed, desk._context))
 
             assert await suggested("olga") == ["console:far"]
             assert await suggested("root") == []

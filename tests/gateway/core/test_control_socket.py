@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core import control_socket
-from gateway.core.control_messages import ControlRequest, ControlResponse, DmnRequest
+from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import (
     MAX_CONNECTIONS,
     MAX_PATH_BYTES,
@@ -31,12 +31,11 @@ from gateway.core.control_socket import (
 from tests.kits.examples import examples
 from tests.kits.store import run
 
-STATUS = DmnRequest(what="status", by="a test")
+STATUS = CommandRequest(words=("status",), by="a test")
 
 
-async def echo(order: ControlRequest) -> ControlResponse:
-    assert isinstance(order, DmnRequest)
-    return ControlResponse(ok=True, lines=(f"{order.what} of {order.agent} by {order.by}",))
+async def echo(order: CommandRequest) -> ControlResponse:
+    return ControlResponse(ok=True, lines=(f"{' '.join(order.words)} of {order.agent} by {order.by}",))
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +85,7 @@ def test_an_order_reaches_the_handler_and_its_answer_the_client(tmp_path: Path) 
     async def story() -> None:
         async with listening(ControlServer(path, echo), path):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            answer = await send_control_request(path, DmnRequest(what="quiet", by="ann", agent="reverie"))
+            answer = await send_control_request(path, CommandRequest(words=("quiet",), by="ann", agent="reverie"))
             assert answer == ControlResponse(ok=True, lines=("quiet of reverie by ann",))
         assert not path.exists()
         with pytest.raises(GatewayNotRunning):
@@ -99,15 +98,15 @@ def test_an_order_reaches_the_handler_and_its_answer_the_client(tmp_path: Path) 
     ("pieces", "said"),
     [
         ((b"{\n",), "not an order: the line: Invalid JSON"),
-        ((b'{"what": "explode", "by": "x"}\n',), "not an order: what: "),
-        ((b'{"what": "off", "by": "x", "more": 1}\n',), "not an order: more: "),
-        ((b'{"what": "off", "by": "' + b"x" * 201 + b'"}\n',), "not an order: by: "),
-        ((b'{"what": "quiet", "by": "x", "until": "2026-03-04T05:06:07"}\n',), "not an order: until: "),
+        ((b'{"words": "explode", "by": "x"}\n',), "not an order: words: "),
+        ((b'{"words": ["off"], "by": "x", "more": 1}\n',), "not an order: more: "),
+        ((b'{"words": ["off"], "by": "' + b"x" * 201 + b'"}\n',), "not an order: by: "),
+        ((b'{"words": [], "by": "x"}\n',), "not an order: words: "),
         ((b"\xff\xfe\x00\n",), "not an order: "),
         ((b"[" * 30_000 + b"\n",), "not an order: "),
         ((b"\n",), "not an order: "),
         ((b"GET / HTTP/1.1\r\n", b"\r\n"), "not an order: "),
-        ((b'{"what": "sta', b'tus", "by": "x"}\n'), "status of None by x"),
+        ((b'{"words": ["sta', b'tus"], "by": "x"}\n'), "status of  by x"),
         ((b"x" * (MAX_REQUEST_BYTES + 1),), f"an order has at most {MAX_REQUEST_BYTES} bytes"),
     ],
 )
@@ -131,8 +130,8 @@ def test_odd_orders_get_an_answer_and_harm_nobody(tmp_path: Path, pieces: tuple[
 def test_a_handler_that_breaks_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "s.sock"
 
-    async def broken(order: ControlRequest) -> ControlResponse:
-        raise KeyError(order.kind)
+    async def broken(order: CommandRequest) -> ControlResponse:
+        raise KeyError(order.words)
 
     async def story() -> None:
         async with listening(ControlServer(path, broken), path):
@@ -150,8 +149,8 @@ def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
     path = tmp_path / "s.sock"
     never = asyncio.Event()
 
-    async def slow(order: ControlRequest) -> ControlResponse:
-        if isinstance(order, DmnRequest) and order.what == "debug":
+    async def slow(order: CommandRequest) -> ControlResponse:
+        if order.words == ("debug",):
             await never.wait()
         return await echo(order)
 
@@ -172,7 +171,7 @@ def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
             assert await raw(path, b'{"wha') == b""
             monkeypatch.setattr(control_socket, "READ_S", 5.0)
             monkeypatch.setattr(control_socket, "ANSWER_S", 0.05)
-            answer = await send_control_request(path, DmnRequest(what="debug", by="x"))
+            answer = await send_control_request(path, CommandRequest(words=("debug",), by="x"))
             assert answer.lines == ("the gateway did not get to it within 0 s",)
 
     run(story())

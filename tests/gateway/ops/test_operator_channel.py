@@ -16,7 +16,7 @@ from gateway.access.policy import decide
 from gateway.app import NoChannelsLeft
 from gateway.config.loader import ConfigError, parse_config
 from gateway.config.models import Settings
-from gateway.core.control_messages import KillToolRequest, StopTurnRequest
+from gateway.core.control_messages import CommandRequest
 from gateway.core.control_socket import send_control_request, socket_path
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL, TurnRecord
@@ -200,9 +200,9 @@ def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: P
             (running,) = (await gateway.get("/api/status"))["activity"]
             assert (running["tool"], running["conversation"]) == ("bash", "console/operator")
             began = time.monotonic()
-            order = KillToolRequest(conversation=PLACE.conversation)
+            order = CommandRequest(words=("kill",), place=PLACE.conversation)
             if way == "http":
-                answer = await gateway.post("/api/orders", order.model_dump())
+                answer = await gateway.post("/api/orders", order.model_dump(mode="json"))
             else:
                 answer = (await send_control_request(socket_path(gateway.path), order)).model_dump()
             assert (answer["ok"], list(answer["lines"])) == (True, ["Ended: bash. The turn goes on."])
@@ -220,7 +220,7 @@ def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: P
                 "console/operator",
                 True,
             )
-            idle = await gateway.post("/api/orders", {"kind": "kill", "conversation": PLACE.conversation})
+            idle = await gateway.post("/api/orders", {"words": ["kill"], "place": PLACE.conversation})
             assert (idle["ok"], idle["lines"]) == (False, ["No tool runs there."])
 
     asyncio.run(story())
@@ -236,9 +236,9 @@ def test_a_turn_is_ended_and_says_nothing_more(tmp_path: Path, way: str) -> None
         async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:
             await gateway.post("/api/say", {"text": "work"})
             await tool_runs(gateway)
-            order = StopTurnRequest(conversation=PLACE.conversation, by="ops on call")
+            order = CommandRequest(words=("stop",), place=PLACE.conversation, by="ops on call")
             if way == "http":
-                answer = await gateway.post("/api/orders", order.model_dump())
+                answer = await gateway.post("/api/orders", order.model_dump(mode="json"))
             else:
                 answer = (await send_control_request(socket_path(gateway.path), order)).model_dump()
             assert answer["ok"]
@@ -248,9 +248,9 @@ def test_a_turn_is_ended_and_says_nothing_more(tmp_path: Path, way: str) -> None
             assert not told.named("post")
             (act,) = (await gateway.get("/api/audit"))["audit"]
             assert (act["actor"], act["command"], act["ok"]) == ("operator (ops on call)", "stop", True)
-            nothing = await gateway.post("/api/orders", {"kind": "stop", "conversation": PLACE.conversation})
+            nothing = await gateway.post("/api/orders", {"words": ["stop"], "place": PLACE.conversation})
             assert nothing["ok"] is False
-            odd = await gateway.post("/api/orders", {"kind": "stop", "conversation": "nowhere"})
+            odd = await gateway.post("/api/orders", {"words": ["stop"], "place": "nowhere"})
             assert odd["ok"] is False
         async with await Store.open_readonly(gateway.path) as log:
             ended = [one.fact for one in await log.entries(kinds=["turn_ended"])]
@@ -268,9 +268,9 @@ def test_two_tools_of_one_answer_are_both_ended(tmp_path: Path) -> None:
             await gateway.console.receive_message("nothing", sender="ann")
             await gateway.post("/api/say", {"text": "work"})
             await tool_runs(gateway)
-            elsewhere = await gateway.post("/api/orders", {"kind": "kill", "conversation": f"{DEMO}/ann"})
+            elsewhere = await gateway.post("/api/orders", {"words": ["kill"], "place": f"{DEMO}/ann"})
             assert elsewhere["ok"] is False
-            await gateway.post("/api/orders", {"kind": "kill", "conversation": PLACE.conversation})
+            await gateway.post("/api/orders", {"words": ["kill"], "place": PLACE.conversation})
             await told.until(lambda told: "console/operator" in [one["conversation"] for one in told.named("post")])
 
     asyncio.run(story())
@@ -284,10 +284,10 @@ def test_what_came_of_reading_the_configuration_again_is_told(tmp_path: Path) ->
             file = tmp_path / "reverie.yaml"
             said = json.loads(file.read_text())
             file.write_text(json.dumps({**said, "commands": {"contact": "me"}, "ops": {**said["ops"], "port": 1}}))
-            assert (await gateway.post("/api/orders", {"kind": "reload"}))["ok"]
+            assert (await gateway.post("/api/orders", {"words": ["reload"]}))["ok"]
             await told.until(lambda told: any(one["taken"] for one in told.named("reloaded")))
             file.write_text(json.dumps({**said, "agents": []}))
-            assert (await gateway.post("/api/orders", {"kind": "reload"}))["ok"] is False
+            assert (await gateway.post("/api/orders", {"words": ["reload"]}))["ok"] is False
             await told.until(lambda told: told.named("reloaded")[-1]["problems"])
             (taken,) = [one for one in told.named("reloaded") if one["taken"]]
             assert (taken["taken"], taken["later"], taken["problems"]) == (["commands.contact"], ["ops.port"], [])

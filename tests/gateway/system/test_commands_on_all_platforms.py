@@ -7,7 +7,8 @@ import pytest
 
 from channels.base import CommandArg
 from gateway.commands import help  # noqa: A004 - the command has this name
-from gateway.commands.table import COMMANDS, CommandDefinition, SubcommandDefinition
+from gateway.commands.definition import CommandDefinition, SubcommandDefinition
+from gateway.commands.table import COMMANDS
 from gateway.core.facts import AuditRecord, Judgement
 from gateway.core.identity import ROLE_ORDER, Role
 from tests.gateway.system import commands_script

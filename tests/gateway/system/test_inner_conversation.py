@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from agent.models.base import TextPart
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from agent.prompts import load_prompt
 from gateway.core.clock import SystemClock
-from gateway.core.control_messages import ControlResponse, DmnRequest, PresenceChoice
+from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import GatewayNotRunning, send_control_request, socket_path
 from gateway.core.facts import DmnDirective, Judgement, TurnRecord, UnreadDismissed, inner_conversation
 from gateway.store import Store
@@ -45,15 +45,14 @@ async def ended(gateway: Running, count: int, *, place: str = "agent/reverie") -
 
 async def order(
     gateway: Running,
-    what: Literal["pause", "off", "wake", "presence", "status", "debug"],
-    level: PresenceChoice = "auto",
+    *words: str,
 ) -> ControlResponse:
     """As the command line does, once the gateway listens."""
     async with asyncio.timeout(120):
         while True:
             with contextlib.suppress(GatewayNotRunning):
                 return await send_control_request(
-                    socket_path(gateway.path), DmnRequest(what=what, level=level, by="test")
+                    socket_path(gateway.path), CommandRequest(words=("dmn", *words), by="test")
                 )
             await asyncio.sleep(0.01)
 
@@ -272,11 +271,11 @@ def test_a_pause_is_lifted_by_an_owner_and_not_by_a_stranger_and_both_are_answer
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             assert gateway.scripted.requests[-1].now.startswith(load_prompt("paused"))
-            assert (await order(gateway, "status")).data[0].mode == "paused"
+            assert (await order(gateway, "status")).data[0]["mode"] == "paused"
             await gateway.console.receive_message("hello", sender="olga")
             await gateway.screen.until(2)
             assert load_prompt("paused") not in gateway.scripted.requests[-1].now
-            assert (await order(gateway, "status")).data[0].mode != "paused"
+            assert (await order(gateway, "status")).data[0]["mode"] != "paused"
 
     told()
 
@@ -322,13 +321,14 @@ def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_cou
         rules = (ScriptRule(match="hello", reply="hi"), REST)
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             slept = await order(gateway, "presence", "sleeping")
-            assert slept.data[0].presence == "sleeping"
+            assert slept.lines == ("People are sleeping, until `auto` or a restart.",)
             await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             assert [one.conversation_id for one in gateway.scripted.requests] == ["console/ann"]
-            assert "the people are asleep" in (await order(gateway, "debug")).data[0].held
-            assert (await order(gateway, "presence")).data[0].presence != "sleeping"
+            assert "the people are asleep" in (await order(gateway, "debug")).data[0]["held"]
+            assert (await order(gateway, "presence", "auto")).ok
+            assert (await order(gateway, "status")).data[0]["presence"] != "sleeping"
             await ended(gateway, 1)
         directed = [fact.what for fact in await gateway.log("directed") if isinstance(fact, DmnDirective)]
         assert directed == ["presence sleeping", "presence auto"]

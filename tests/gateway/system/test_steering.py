@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from agent.models.scripted import Script
-from gateway.core.control_messages import DmnAction, DmnRequest
+from gateway.core.control_messages import CommandRequest
 from gateway.core.control_socket import send_control_request, socket_path
 from gateway.core.facts import DmnDirective
 from gateway.store import Store
@@ -22,9 +22,9 @@ from tests.kits.gateway import Running, running
 from tests.servers.ircd import Ircd
 
 
-async def told(gateway: Running, what: DmnAction, agent: str | None = None) -> Sequence[str]:
-    answer = await send_control_request(socket_path(gateway.path), DmnRequest(what=what, by="a test", agent=agent))
-    return answer.lines
+async def told(gateway: Running, what: str, agent: str = "") -> Sequence[str]:
+    order = CommandRequest(words=("dmn", what), by="a test", agent=agent)
+    return [line for line in (await send_control_request(socket_path(gateway.path), order)).lines if line != "```"]
 
 
 def test_orders_are_carried_out_recorded_and_hold_over_a_restart(tmp_path: Path) -> None:
@@ -33,8 +33,8 @@ def test_orders_are_carried_out_recorded_and_hold_over_a_restart(tmp_path: Path)
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             assert (await told(gateway, "status"))[0].startswith("reverie is ")
-            assert await told(gateway, "off", "eve") == ("there is no agent eve; there is reverie",)
-            assert await told(gateway, "off") == ("reverie is off",)
+            assert await told(gateway, "off", "eve") == ["there is no agent eve; there is reverie"]
+            assert await told(gateway, "off") == ["reverie is off."]
             assert (await told(gateway, "debug"))[0] == "reverie is off"
             await gateway.console.receive_message("still there?", sender="ann")  # a person is answered all the same
             await gateway.screen.until(2)
@@ -46,7 +46,7 @@ def test_orders_are_carried_out_recorded_and_hold_over_a_restart(tmp_path: Path)
             await again.console.receive_message("and now?", sender="ann")
             await again.screen.until(1)
             assert (await told(again, "status"))[0].startswith("reverie is off")
-            assert await told(again, "wake") == ("reverie is foraging",)
+            assert await told(again, "wake") == ["reverie is foraging."]
         async with await Store.open_readonly(gateway.path) as reader:
             found = compute_outcomes(await reader.entries(limit=10_000))
             messages = [one.seq for one in await reader.entries(kinds=["direct"])]
@@ -80,7 +80,12 @@ def test_nothing_that_a_client_says_stops_it(tmp_path: Path) -> None:
         async with running(tmp_path, Script()) as gateway:
             while not (await asyncio.to_thread(socket_path(gateway.path).exists)):
                 await asyncio.sleep(0.01)
-            for line in (b"{", b"\xff" * 70_000, json.dumps({"what": "off", "by": "x", "agent": 7}).encode(), b""):
+            for line in (
+                b"{",
+                b"\xff" * 70_000,
+                json.dumps({"words": ["dmn", "off"], "by": "x", "agent": 7}).encode(),
+                b"",
+            ):
                 _, writer = await asyncio.open_unix_connection(socket_path(gateway.path))
                 writer.write(line + b"\n")
                 writer.close()
@@ -109,10 +114,10 @@ def test_the_command_steers_the_process_and_its_successor_after_a_kill(tmp_path:
                 await ircd.joined("reverie", "#lobby")
                 expected = "off; it looks again in" if mode == "paused" else "resting; it looks again in"
                 assert expected in (await dmn("status"))[0]
-                assert await dmn("off" if mode == "off" else "pause") == [f"reverie is {mode}"]
+                assert await dmn("off" if mode == "off" else "pause") == [f"reverie is {mode}."]
                 process.send_signal(signal.SIGKILL if mode == "off" else signal.SIGTERM)
                 await process.communicate()
                 assert socket.exists() is (mode == "off")
-                assert f"reverie is {mode}" in (await dmn("status"))[1]
+                assert f"reverie is {mode}" in (await dmn("status"))[0]
 
     asyncio.run(story())

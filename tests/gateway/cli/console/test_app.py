@@ -166,7 +166,7 @@ async def test_a_tool_is_killed(seat: Seat) -> None:
     await seat.pilot.press("ctrl+k")
     await seat.sees("killing shell in console/operator", "talk")
     await seat.sees("it is done", "talk")
-    assert [(one["kind"], one["conversation"]) for one in seat.gateway.orders] == [("kill", OWN)]
+    assert [(*one["words"], one["place"]) for one in seat.gateway.orders] == [("kill", OWN)]
 
 
 @story
@@ -178,7 +178,7 @@ async def test_a_turn_is_stopped(seat: Seat) -> None:
     seat.gateway.refuses = "it has just ended"
     await seat.pilot.press("escape")
     await seat.sees("it has just ended", "talk")
-    assert [(one["kind"], one["conversation"]) for one in seat.gateway.orders] == [("stop", OWN)]
+    assert [(*one["words"], one["place"]) for one in seat.gateway.orders] == [("stop", OWN)]
 
 
 @story
@@ -189,7 +189,7 @@ async def test_somebody_elses_turn_is_stopped_by_two_keys(seat: Seat) -> None:
     await seat.sees(f"Esc again stops the turn in {ROOM}", "talk")
     assert seat.gateway.orders == []
     await seat.pilot.press("escape")
-    await seat.until(lambda: [one["conversation"] for one in seat.gateway.orders] == [ROOM])
+    await seat.until(lambda: [one["place"] for one in seat.gateway.orders] == [ROOM])
 
 
 @story

@@ -226,7 +226,7 @@ async def test_a_nick_that_is_taken_and_a_server_that_is_not_there(tmp_path: Pat
             await person.says("Your own account", "later")
             await the_rest(person)
             kept(tmp_path / "bot", person, "open sesame", KEY)
-            assert "reverie pair seed ID --role owner" in person.screen
+            assert "reverie ctl pair seed ID owner" in person.screen
 
 
 @story

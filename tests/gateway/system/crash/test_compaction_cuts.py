@@ -16,8 +16,9 @@ from typing import Final
 import pytest
 
 from gateway.core.clock import ManualClock
-from gateway.core.control_messages import ContextRequest
+from gateway.core.events import Address
 from gateway.core.facts import CompactionLocked, TurnRecord, ViewFolded
+from gateway.runtime.rewind import RewindRequest
 from gateway.store import AppendResult, NewEntry, Store, rebuild
 from tests.gateway.system.crash.cut_kit import Steps, cutting
 from tests.gateway.system.long_run.conversation_script import Mix, Script, content, said
@@ -91,9 +92,16 @@ class Life:
             if (await home.store.unread_entries(PLACE, most=9)).messages:
                 assert not (await home.take()).has_failed
         elif not await self._was_done(home, what):
-            asked = ContextRequest(what=what, conversation=PLACE, by="ann", count=max(1, number))  # type: ignore[arg-type] # one of these
-            answer = await home.rewinder.handle_order(asked)
-            assert answer.ok, answer.lines
+            request = RewindRequest(
+                action="rewind" if what == "rewind" else "new", at=Address.parse(PLACE), by="ann", count=max(1, number)
+            )
+            if what == "compact":
+                await home.rewinder.compact_now(PLACE)
+                return
+            effect = await home.rewinder.plan(request)
+            entries = [NewEntry(fact=one.fact, at=self.clock.now(), conversation=PLACE) for one in effect.facts]
+            written = await home.store.append(entries)
+            effect.settle(written[0])
 
     async def _was_done(self, home: Home, what: str) -> bool:
         """It was durable before the cut, so nobody asks again."""

@@ -153,7 +153,7 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
     ),
     *_in(
-        "gateway.commands.table",
+        "gateway.commands.definition",
         (
             "commands that act everywhere need a role everywhere",
             "self.needs_global_role and everywhere is not None",
@@ -190,8 +190,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
         (
             "the pace is each person's",
-            "who, most = stable_source(person_key(command.at.channel, command.sender.id)),",
-            'who, most = "all",',
+            "who = stable_source(person_key(command.at.channel, command.sender.id))",
+            'who = "all"',
         ),
         (
             "what is refused is written down",
@@ -303,11 +303,11 @@ GATES: Final[tuple[Gate, ...]] = (
     ),
     *_in(
         "gateway.commands.people",
-        ("guesses are counted", "if not self._attempts.is_allowed(call.person, channel, now_s):", "if False:"),
+        ("guesses are counted", "if not context.code_attempts.is_allowed(call.person, channel, now_s)", "if False"),
         (
             "a code must be right",
-            'find_request(self._people.roster.pending_requests(what), call.arguments["code"])',
-            "next(iter(self._people.roster.pending_requests(what)), None)",
+            'find_request(context.people.roster.pending_requests(*kinds), call.arguments["code"])',
+            "next(iter(context.people.roster.pending_requests(*kinds)), None)",
         ),
     ),
     *_in("gateway.access.texts", ("codes end", "if now < one.until]", "]")),

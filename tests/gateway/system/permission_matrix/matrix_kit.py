@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from channels.base import Emit
-from gateway.commands.info import BASE_HANDLERS, LogCommands
-from gateway.commands.people import PeopleCommands, PeopleContext
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
@@ -32,14 +30,12 @@ from gateway.core.facts import (
     RoomAccessChanged,
     address_of,
 )
-from gateway.core.redaction import Redactor
 from gateway.ingest.factory import make_channel
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream import policies
 from gateway.stream.access_service import AccessService
 from gateway.stream.inbox import ready_conversations
 from gateway.stream.rooms import accepted_invitations
-from gateway.stream.routing import PrivacyCache
 from tests.gateway.system.permission_matrix.oracle import DMS, NOTHING, ROOMS, Cell, Dm, Outcome, Rooms, Said, expected
 from tests.gateway.system.permission_matrix.people import PLATFORMS, Person, Platform, people
 from tests.gateway.system.permission_matrix.platform_payloads import (
@@ -255,15 +251,6 @@ class House:
 
     def _intakes(self, made: Settings) -> dict[ChannelName, Emit]:
         people_, bindings = self.people, policies.build_bindings(made)
-        persons = PeopleContext(
-            roster=people_.roster,
-            policy=people_.policy,
-            linking=people_.account_linker,
-            channel_names=people_.channel_style,
-            clock=self.clock,
-        )
-        answers = BASE_HANDLERS | dict(PeopleCommands(persons).handlers)
-        answers |= dict(LogCommands(self.store, Redactor(), PrivacyCache(self.store, bindings)).handlers)
         return emits(
             self.store,
             self.clock,
@@ -273,7 +260,6 @@ class House:
             bindings=bindings,
             rewinds=rewinds(self.store, self.clock, Views()),
             people=people_,
-            handlers=answers,
         )
 
     def _wrote(self, entries: Sequence[LogEntry]) -> None:

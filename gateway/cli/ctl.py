@@ -1,0 +1,93 @@
+"""`reverie ctl WORDS`: a command of the command table, in the words of the chat, carried out as the operator.
+
+The running gateway carries it out. Without one the same handlers work on its store, where that is enough.
+
+Exit codes: 0 done; 1 not carried out (the answer says why); 2 nothing could be done, or the words are no command.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from gateway.cli.options import ResolveSettings, current_user, report_failure
+from gateway.config.models import Settings
+from gateway.core.control_messages import CommandRequest, ControlResponse
+from gateway.core.control_socket import (
+    ControlError,
+    GatewayNotRunning,
+    SocketPathTooLong,
+    send_control_request,
+    socket_path,
+)
+from gateway.core.text_safety import escape_unprintable
+from gateway.store import StoreError
+
+HELP: Final = "give the gateway a command in the words of the chat, e.g. `ctl pair list`; `ctl help` lists them"
+
+
+def is_command(name: str) -> bool:
+    """Return whether `reverie NAME` stands for `reverie ctl NAME`."""
+    from gateway.commands.table import OPERATOR_COMMANDS  # noqa: PLC0415 - it needs all of the gateway
+
+    return name == "context" or name in OPERATOR_COMMANDS
+
+
+def run_ctl(argv: Sequence[str], resolve_settings: ResolveSettings) -> int:
+    """Run the command line after `reverie ctl`. argparse exits by itself with 2 on bad usage."""
+    parser = argparse.ArgumentParser(prog="reverie ctl", description=HELP)
+    parser.add_argument("words", nargs="+", metavar="WORD", help="name, subcommand, arguments")
+    parser.add_argument("--in", dest="place", default="", metavar="CONVERSATION", help="e.g. irc.libera/#python")
+    parser.add_argument("--agent", default="", metavar="ID", help="which agent (default: that of the conversation)")
+    parser.add_argument("--json", action="store_true", help="one object: the answer, and its data if there is some")
+    parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+    parser.add_argument("--role", default="", help=argparse.SUPPRESS)  # as older versions wrote `pair seed`
+    args = parser.parse_intermixed_args(argv)
+    words, place = [*args.words, *filter(None, [args.role])], args.place
+    if words[0] == "context" and len(words) > 2:  # noqa: PLR2004 - `context WHAT CONVERSATION`, as older versions wrote it
+        words, place = [words[1], *words[3:]], words[2]
+    settings: Settings = resolve_settings(args.config)
+    try:
+        order = CommandRequest(
+            words=tuple(words), by=f"{current_user()} at the command line", place=place, agent=args.agent
+        )
+        answer = asyncio.run(_send(settings, order))
+    except ValidationError:
+        return report_failure("ctl", ValueError("that is too long"))
+    except (ControlError, StoreError, OSError, ValueError) as error:
+        return report_failure("ctl", error)
+    return _print_answer(answer, as_json=args.json)
+
+
+async def _send(settings: Settings, order: CommandRequest) -> ControlResponse:
+    store = settings.store.path
+    try:
+        return await send_control_request(socket_path(store), order)
+    except (GatewayNotRunning, SocketPathTooLong):
+        pass
+    if not store.exists() and order.words[:2] != ("pair", "seed"):
+        raise FileNotFoundError(f"no gateway is running, and there is no store at {store}: start it with `reverie run`")
+    from gateway.app import carry_out_stopped  # noqa: PLC0415 - a running gateway is asked faster without it
+    from gateway.ingest.factory import ChannelUnavailable  # noqa: PLC0415 - as above
+
+    try:
+        return await carry_out_stopped(settings, order)
+    except ChannelUnavailable as error:
+        raise ValueError(str(error)) from error
+
+
+def _print_answer(answer: ControlResponse, *, as_json: bool) -> int:
+    """Print the answer, on stderr if it was not carried out. Return the exit code."""
+    if as_json:
+        sys.stdout.write(json.dumps(answer.model_dump(mode="json")) + "\n")  # ASCII: safe on every terminal
+    else:
+        out = sys.stdout if answer.ok else sys.stderr
+        out.writelines(f"{escape_unprintable(line)}\n" for line in answer.lines if line != "```")
+    if not answer.understood:
+        return 2
+    return 0 if answer.ok else 1

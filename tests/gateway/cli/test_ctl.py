@@ -1,0 +1,396 @@
+"""`reverie ctl`: commands of the table from the shell, beside a running gateway and on the store of a stopped one."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agent import signals
+from agent.models.scripted import Script, ScriptRule
+from agent.signals import DmnMode
+from gateway.access.pairing import generate_code
+from gateway.access.texts import format_code
+from gateway.cli.main import main
+from gateway.core.clock import SystemClock
+from gateway.core.control_messages import CommandRequest, ControlResponse
+from gateway.core.control_socket import ControlServer, send_control_request, socket_path
+from gateway.core.events import Address
+from gateway.core.facts import AuditRecord, CodeIssued, DmnDirective, DmnStateSaved, Fact, RoleAssigned
+from gateway.store import NewEntry, Store, rebuild
+from tests.gateway.context.test_dream import dream, model
+from tests.kits.channels import story
+from tests.kits.gateway import Running, running
+from tests.kits.journal import ANN, ROOM, at, papers
+from tests.kits.store import opened, run
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFIG: dict[str, object] = {
+    "channels": {
+        "console": {"platform": "console", "rooms": ["lobby"]},
+        "irc.test": {"platform": "irc", "host": "127.0.0.1", "nick": "reverie"},
+    },
+    "agents": [{"id": "reverie", "bindings": [{"match": {"room": "lobby"}}]}, {"id": "bob"}],
+    "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+    "store": {"path": "s.db"},
+    "dmn": {"timezone": "Europe/Zurich"},
+    "ops": {"port": 0},
+}
+HOLDS = "No gateway is running: this holds from its next start."
+SAVED = "No gateway is running: this is what was saved."
+BOB = "irc.test:account:bob"
+Ctl = Callable[..., list[str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "reverie.yaml").write_text(json.dumps(CONFIG))
+    return tmp_path
+
+
+@pytest.fixture
+def ctl(folder: Path, capsys: pytest.CaptureFixture[str]) -> Ctl:
+    """Returns what `reverie WORDS` prints; fails if it ends with another code."""
+
+    def command(*words: str, code: int = 0) -> list[str]:
+        assert main([*words, "--config", str(folder)]) == code
+        shown = capsys.readouterr()
+        return (shown.err if code else shown.out).splitlines()
+
+    return command
+
+
+def log(folder: Path, *kinds: str) -> Sequence[Fact]:
+    async def read() -> list[Fact]:
+        async with await Store.open_readonly(folder / "s.db") as reader:
+            return [one.fact for one in await reader.entries(kinds=kinds)]
+
+    return run(read())
+
+
+def filled(folder: Path, *entries: NewEntry) -> None:
+    async def fill() -> None:
+        async with await Store.open(folder / "s.db", SystemClock()) as store:
+            await store.append(entries)
+
+    run(fill())
+
+
+def test_the_first_owner_is_let_in_before_the_first_start(folder: Path, ctl: Ctl) -> None:
+    assert ctl("pair", "seed", "irc.test:account:Bob", "--role", "owner") == [f"`{BOB}` is owner from now on.", HOLDS]
+    (given,) = log(folder, "role_given")
+    assert isinstance(given, RoleAssigned)
+    assert (given.person, given.role, given.why) == (BOB, "owner", "seed")
+    (audit,) = log(folder, "audited")
+    assert isinstance(audit, AuditRecord)
+    assert (audit.by, audit.role, audit.what, audit.args, audit.at, audit.ok) == (
+        "operator",
+        "operator",
+        "pair",
+        f"seed {'irc.test:account:Bob'} owner",
+        None,
+        True,
+    )
+    assert audit.name.endswith(" at the command line")
+    assert ctl("pair", "seed", BOB, "owner", code=1) == [f"`{BOB}` is owner already."]
+    for wrong in ("irc.test:bob", "nowhere:account:bob", "bob", "irc.test:mask:*!*@x.org"):
+        ctl("ctl", "pair", "seed", wrong, "admin", code=1)
+    assert any(f"`{BOB}`: owner" in line for line in ctl("ctl", "pair", "list"))
+    assert ctl("pair", "revoke", BOB)[-1] == HOLDS
+    assert not any(BOB in line for line in ctl("pair", "list"))
+
+
+def test_a_code_lets_somebody_in_once_and_is_written_nowhere(folder: Path, ctl: Ctl) -> None:
+    minted, direct = generate_code(()), Address.parse("irc.test/ann")
+    now = datetime.now(UTC)
+    asked = CodeIssued(
+        request=minted.request,
+        what="pair",
+        person="irc.test:account:ann",
+        name="Ann\x1b[2J",
+        at=direct,
+        salt=minted.salt,
+        digest=minted.digest,
+        until=now + timedelta(hours=1),
+    )
+    filled(folder, NewEntry(fact=asked, at=now, conversation=direct.conversation, key=f"code:{minted.request}"))
+    waiting = "\n".join(ctl("pair", "list"))
+    assert minted.request in waiting
+    assert "\x1b" not in waiting
+    assert minted.code not in waiting
+    ctl("pair", "approve", "WRONGONE", code=1)
+    assert log(folder, "role_given") == []
+    assert ctl("pair", "approve", f" {format_code(minted.code).lower()} ")[0].startswith("Let in: ")
+    ctl("pair", "approve", minted.code, code=1)
+    assert len(log(folder, "role_given")) == 1
+    used = [one for one in log(folder, "audited") if isinstance(one, AuditRecord) and one.args.startswith("approve")]
+    assert [(one.args, one.ok) for one in used] == [
+        ("approve ***", False),
+        ("approve ***", True),
+        ("approve ***", False),
+    ]
+    whole = (folder / "s.db").read_bytes() + b"".join(one.read_bytes() for one in folder.glob("s.db-*"))
+    for form in (minted.code, minted.code.lower(), format_code(minted.code)):
+        assert form.encode() not in whole
+
+
+def test_one_object_has_the_answer_and_its_data(ctl: Ctl) -> None:
+    ctl("pair", "seed", BOB)
+    (line,) = ctl("ctl", "pair", "list", "--json")
+    assert line.isascii()
+    answer = json.loads(line)
+    assert answer["ok"]
+    assert [(one["person"], one["role"]) for one in answer["data"]["roles"]] == [(BOB, "member")]
+    (line,) = ctl("dmn", "status", "--json", "--agent", "bob")
+    (bob,) = json.loads(line)["data"]
+    assert (bob["agent"], bob["mode"]) == ("bob", "resting")
+
+
+def test_what_is_told_to_agents_is_saved_for_the_next_start(folder: Path, ctl: Ctl) -> None:
+    filled(folder)
+    assert ctl("dmn", "off", "--agent", "bob") == ["bob is off.", HOLDS]
+    (directed,) = log(folder, "directed")
+    assert isinstance(directed, DmnDirective)
+    assert (directed.agent, directed.what) == ("bob", "off")
+    assert directed.by.endswith(" at the command line")
+    (saved,) = log(folder, "dmn")
+    assert isinstance(saved, DmnStateSaved)
+    assert (saved.agent, signals.load_state(saved.state).mode) == ("bob", DmnMode.OFF)
+    assert ctl("ctl", "dmn", "sleep", "8h", "--agent", "bob", code=1) == ["bob is off, which is more: wake it first."]
+    assert ctl("dmn", "wake")[:2] == ["reverie is foraging.", "bob is foraging."]
+    summer = datetime.now(UTC).year + 1
+    ctl("dmn", "sleep", "until", f"{summer}-07-01T07:00", "on", "irc", "telegram.x", "--in", "console/lobby")
+    assert ctl("dmn", "status")[0].startswith(f"reverie is stored until {summer}-07-01 05:00 UTC")
+    assert "bob is foraging" in "\n".join(ctl("dmn", "debug"))
+    assert ctl("dmn", "off", "--agent", "eve", code=1) == ["there is no agent eve; there is reverie, bob"]
+    assert ctl("dmn", "quiet", "a", "while", code=1)[0].startswith("That is no time that is understood here")
+
+
+def test_what_is_no_command_or_needs_a_gateway_is_told(
+    folder: Path, ctl: Ctl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "start it" in ctl("pair", "list", code=2)[0], "there is no store"
+    assert not (folder / "s.db").exists()
+    filled(folder)
+    (unknown,) = ctl("ctl", "par", "list", code=2)
+    assert unknown == (
+        "I do not know that command. Did you mean `reverie ctl part` or `reverie ctl pair`? `reverie ctl help` lists "
+        "what I know."
+    )
+    assert ctl("dmn", "dance", code=2)[0].startswith("There is no `dmn dance`. Write `reverie ctl dmn` and one of ")
+    assert ctl("pair", "approve", code=2)[0].startswith("`code` is missing.")
+    assert ctl("pair", "seed", "x" * 5_000, code=2) == ["reverie ctl: that is too long"]
+    for words in (["status"], ["reload"], ["stop"], ["dmn", "presence", "sleeping"], ["context", "compact", "c/ann"]):
+        assert "no gateway is running" in ctl(*words, code=2)[0]
+    assert ctl("ctl", "retry", "--in", "nowhere", code=1) == ["nowhere is no conversation: write it as the log has it"]
+    for bad in (["ctl"], ["pair", "list"], ["frobnicate"]):
+        with pytest.raises(SystemExit) as ended:
+            main(bad)
+        assert ended.value.code == 2
+    assert "invalid choice: 'frobnicate'" in capsys.readouterr().err
+
+
+def test_a_store_that_a_gateway_without_a_socket_holds_is_told(folder: Path, ctl: Ctl) -> None:
+    async def held() -> None:
+        async with await opened(folder / "s.db"):
+            (line,) = await asyncio.to_thread(ctl, "dmn", "off", code=2)
+            assert "is in use by process" in line
+
+    run(held())
+
+
+def test_a_store_beside_which_no_socket_fits_can_still_be_told(folder: Path, ctl: Ctl) -> None:
+    deep = {**CONFIG, "store": {"path": f"{'d' * 120}/s.db"}}
+    (folder / "reverie.yaml").write_text(json.dumps(deep))
+    assert ctl("pair", "seed", BOB)[-1] == HOLDS
+    assert ctl("dmn", "pause", "--agent", "bob")[0] == "bob is paused."
+
+
+def test_what_the_gateway_answers_is_shown_safely(folder: Path, ctl: Ctl) -> None:
+    async def refuses(order: CommandRequest) -> ControlResponse:
+        return ControlResponse(ok=False, lines=(f"no\x1b[2J {' '.join(order.words)} {order.place}",))
+
+    async def asked() -> None:
+        path = socket_path(folder / "s.db")
+        control = asyncio.create_task(ControlServer(path, refuses).run())
+        while not path.exists():
+            await asyncio.sleep(0)
+        found = await asyncio.to_thread(ctl, "context", "rewind", "c/ann", "2", code=1)
+        assert found == ["no\\x1b[2J rewind 2 c/ann"]
+        control.cancel()
+        await asyncio.gather(control, return_exceptions=True)
+
+    run(asked())
+
+
+TALK = Script(rules=(ScriptRule(match="one", reply="first"), ScriptRule(match="two", reply="second")))
+PLACE = "console/ann"
+
+
+async def talk(gateway: Running) -> None:
+    for count, words in enumerate(["say one", "say two"], start=1):
+        await gateway.console.receive_message(words, sender="ann")
+        await gateway.screen.until(count)
+
+
+async def order(gateway: Running, *words: str, place: str = PLACE) -> ControlResponse:
+    return await send_control_request(socket_path(gateway.path), CommandRequest(words=words, by="ops", place=place))
+
+
+@story
+async def test_a_running_gateway_changes_what_is_in_view(tmp_path: Path) -> None:
+    async with running(tmp_path, TALK) as gateway:
+        await talk(gateway)
+        said = await order(gateway, "retry")
+        assert (said.ok, said.lines[0][:23]) == (True, "Once more: 1 message of")
+        await gateway.screen.until(3)
+        assert gateway.screen.parts[2].body == "second"
+        said = await order(gateway, "rewind", "5")
+        assert (said.ok, "(of 5: no more are in view)" in said.lines[0]) == (True, True)
+        said = await order(gateway, "rewind")
+        assert (said.ok, said.lines) == (False, ("Nothing is in view here that could be taken back.",))
+        await gateway.console.receive_message("say one", sender="ann")
+        await gateway.screen.until(4)
+        said = await order(gateway, "compact")
+        assert (said.ok, len(said.lines)) == (True, 1)
+        assert (await order(gateway, "new")).ok
+        seeded = await order(gateway, "pair", "seed", "console:1", "owner", place="")
+        assert seeded.lines == ("`console:1` is owner from now on.",)
+        assert "console:1" in "\n".join((await order(gateway, "role", "list", place="")).lines)
+        assert (await order(gateway, "status", place="")).ok
+    assert await rebuild(gateway.path) == []
+
+
+def test_where_none_runs_the_view_is_changed_for_the_next_start(folder: Path, ctl: Ctl) -> None:
+    (folder / "reverie.yaml").write_text(json.dumps(replace_store(CONFIG)))
+
+    async def before() -> None:
+        async with running(folder, TALK) as gateway:
+            await talk(gateway)
+
+    async def after() -> Running:
+        async with running(folder, TALK) as gateway:
+            await gateway.screen.until(1)
+        return gateway
+
+    asyncio.run(before())
+    (folder / "reverie.yaml").write_text(json.dumps(replace_store(CONFIG)))
+    told = ctl("context", "retry", PLACE)
+    assert told[0].startswith("Once more: 1 message")
+    assert told[1] == HOLDS
+    gateway = asyncio.run(after())
+    (folder / "reverie.yaml").write_text(json.dumps(replace_store(CONFIG)))
+    assert gateway.screen.parts[0].body == "second"
+    ctl("ctl", "rewind", "2", "--in", PLACE)
+    ctl("context", "rewind", PLACE, code=1)
+    assert asyncio.run(rebuild(gateway.path)) == []
+
+
+def replace_store(config: dict[str, object]) -> dict[str, object]:
+    """Return the configuration with the store of `running`."""
+    return {**config, "store": {"path": "reverie.db"}, "agents": [{"id": "reverie"}]}
+
+
+@pytest.mark.system
+def test_the_program_is_answered_by_the_program(folder: Path) -> None:
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "gateway.cli.main", *words, "--config", str(folder)]
+        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+    done = command("pair", "seed", BOB, "owner")
+    assert (done.returncode, done.stdout.splitlines()[0], done.stderr) == (0, f"`{BOB}` is owner from now on.", "")
+    assert "pair seed" in command("audit").stdout
+    assert command("ctl", "nonsense").returncode == 2
+
+
+def dreamt(folder: Path, *texts: str) -> None:
+    """Each time that it dreamt, and the gateway stopped."""
+
+    async def dreams() -> None:
+        async with papers(folder) as kit:
+            for text in texts:
+                await kit.notes.remember(at(ROOM), text)
+                await dream(kit, model(f"- {text}"))
+
+    run(dreams())
+    (folder / "reverie.yaml").write_text(json.dumps(owned(CONFIG)))
+
+
+def owned(config: dict[str, object]) -> dict[str, object]:
+    """Return the configuration with the files of `papers`."""
+    return {**config, "agents": [{"id": "reverie", "workspace": "./mind/reverie"}]}
+
+
+def memory_file(folder: Path) -> Path:
+    return folder / "mind" / "reverie" / "MEMORY.md"
+
+
+def test_dreams_are_shown_and_undone_one_by_one(folder: Path, ctl: Ctl) -> None:
+    dreamt(folder, "one", "two\x1b[2J", "three")
+    assert "- three" in ctl("memory", "show")
+    changed = ctl("memory", "diff")
+    assert changed[0].startswith("reverie dreamt at 2026-03-04 05:06 UTC")
+    assert changed[-3:] == ["-- two[2J", "+- three", SAVED]
+    for text in ("- two[2J\n", "- one\n", ""):
+        assert ctl("memory", "undo")[0] == "MEMORY.md says again what it said before 2026-03-04 05:06 UTC."
+        assert memory_file(folder).read_text() == text
+    assert ctl("memory", "undo", code=1) == ["There is no dream to undo."]
+
+
+def test_edits_are_not_undone_unless_it_is_asked_for(folder: Path, ctl: Ctl) -> None:
+    dreamt(folder, "one", "two")
+    memory_file(folder).write_text("- by hand\n")
+    assert "edited since the last dream" in ctl("memory", "undo", code=1)[0]
+    assert memory_file(folder).read_text() == "- by hand\n"
+    ctl("memory", "undo", "force")
+    assert memory_file(folder).read_text() == "- one\n"
+
+
+def test_the_journal_is_shown_searched_and_exported(folder: Path, ctl: Ctl) -> None:
+    async def wrote() -> None:
+        async with papers(folder) as kit:
+            await kit.notes.write_entry(at(ROOM), "Boats", "The harbour\n\nopens on Monday")
+            kit.clock.advance(60)
+            await kit.notes.write_entry(at(ANN), "", "Ann likes the Café\x1b[2J\u202e")
+
+    run(wrote())
+    (folder / "reverie.yaml").write_text(json.dumps(owned(CONFIG)))
+    with (folder / "mind" / "reverie" / "journal.md").open("a") as file:
+        file.write("\n## 2026-03-04 05:06:30 - Lake\nscope: public\nNo boats\n")
+    newest, lake, boats, _ = ctl("journal")
+    assert "Ann likes the Café" in newest
+    assert "No boats" in lake
+    assert "opens on Monday" in boats
+    assert ctl("journal", "search", "BOATS") == [
+        "2026-03-04 05:06 UTC  public  Boats",
+        "    The harbour",
+        "",
+        "    opens on Monday",
+        "",
+        "2026-03-04 05:06 UTC  public (by hand)  Lake",
+        "    No boats",
+        "",
+        SAVED,
+    ]
+    assert ctl("journal", "search", "ships", code=1) == ["Nothing was found."]
+    (line,) = ctl("journal", "export", "--json")
+    assert [one["title"] for one in json.loads(line)["data"]] == ["Boats", "Lake", ""]
+    assert not any("\x1b" in one or "\u202e" in one for one in ctl("journal", "export"))
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (("notifications", "types"), "No notification came so far."),
+        (("notifications", "rules"), "There are no rules."),
+        (("notifications", "pending"), "Nothing is unread."),
+        (("reminders", "list"), "There are no reminders here."),
+    ],
+)
+def test_names_of_older_versions_are_understood(folder: Path, ctl: Ctl, words: tuple[str, ...], first: str) -> None:
+    filled(folder)
+    assert ctl(*words) == [first, SAVED]

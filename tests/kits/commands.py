@@ -1,0 +1,98 @@
+"""A context for command handlers, of the parts that a test has."""
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from gateway.access.approval_texts import Approver
+from gateway.commands.context import CommandCall, CommandContext, CommandReply
+from gateway.commands.table import COMMANDS_BY_NAME, OPERATOR_COMMANDS
+from gateway.config.models import CommandsConfig
+from gateway.core.events import ConversationId
+from gateway.core.identity import AccessPolicy
+from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
+from gateway.store import Store
+from gateway.store.effects import CommandEffect
+
+
+def command_context(store: Store, clock: Any, **parts: Any) -> CommandContext:
+    """Return a context with these parts; what a handler asks beyond them is an AttributeError."""
+    titles = SimpleNamespace(add_titles=str, label=str, load=_nothing)
+    known: dict[str, Any] = {
+        "live": parts_of(settings=parts_of(commands=CommandsConfig())),
+        "channels": {},
+        "stats": GatewayStats({}, clock.now()),
+        "version": "1",
+        "redactor": Redactor(),
+        "people": people_of(AccessPolicy(dm_policy="open", roles={}, open_rooms={}), {}),
+        "bindings": None,
+        "attention_policy": None,
+        "overrides": None,
+        "services": parts_of(places=parts_of(titles=titles)),
+        "agents": agents_of(),
+        "rewinder": None,
+        "model_selector": None,
+        "approvals": NoApprovals(),
+        "running_tools": None,
+        "room_locks": None,
+        "membership": None,
+        "supervisor": None,
+        "tasks": None,
+    }
+    return CommandContext(store=store, clock=clock, **{**known, **parts})
+
+
+class NoApprovals:
+    """Approvals where no tool waits for any."""
+
+    definitions = SimpleNamespace(list_pending=list)
+
+    def reset_conversation(self, _conversation: ConversationId) -> None:
+        """Do nothing."""
+
+    def list_waiting(self, _approver: Approver) -> Sequence[Any]:
+        return ()
+
+    async def list_grants(self, _approver: Approver) -> Mapping[Any, str]:
+        return {}
+
+    async def decide(self, *_: object) -> CommandEffect:
+        return CommandEffect(answer="Nothing waits for an approval here.")
+
+    async def revoke(self, *_: object) -> CommandEffect:
+        return CommandEffect(answer="It was not approved for longer.")
+
+
+async def _nothing(*_: object) -> None:
+    pass
+
+
+def parts_of(**parts: Any) -> Any:
+    """Return an object with these parts."""
+    return SimpleNamespace(**parts)
+
+
+def people_of(policy: AccessPolicy, prefixes: Any, **parts: Any) -> Any:
+    """Return the access services that have this policy and these command prefixes."""
+    style = SimpleNamespace(command_prefix=lambda channel: prefixes.get(channel, ""), prefixes=prefixes)
+    return SimpleNamespace(**{"policy": policy, "channel_style": style, **parts})
+
+
+def agents_of(agent: Any = lambda _: "reverie", **parts: Any) -> Any:
+    """Return agents, of which `agent` names that of a conversation."""
+
+    def agent_for(conversation: ConversationId) -> Any:
+        return SimpleNamespace(id=agent(conversation))
+
+    return SimpleNamespace(**{"agent_for": agent_for, "model_labels": "", "mode_label": "", **parts})
+
+
+async def answer_of(call: CommandCall, context: CommandContext) -> CommandReply:
+    """Return the answer of the handler of the table."""
+    row = (COMMANDS_BY_NAME if not call.is_operator else OPERATOR_COMMANDS)[call.command.name]
+    sub = row.find_sub(call.sub)
+    handler = sub.handler if sub is not None else row.handler
+    assert handler is not None
+    found = await handler(call, context)
+    return found if isinstance(found, CommandReply) else CommandReply(text=found)
