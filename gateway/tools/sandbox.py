@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from gateway.config.tools import BashConfig
 
@@ -49,37 +49,25 @@ class DiskSpace:
     """0 where the file system does not count them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CommandLimits:
-    """Limits of one command."""
+    """Limits of one command: the operator's, and its time."""
 
+    config: BashConfig
     time_s: float
-    output_bytes: int
-    memory_bytes: int
-    processes: int
-    disk_bytes: int
-
-    @classmethod
-    def from_config(cls, config: BashConfig, time_s: float) -> Self:
-        """Return the operator's limits."""
-        return cls(
-            time_s=time_s,
-            output_bytes=config.output_bytes,
-            memory_bytes=config.memory_bytes,
-            processes=config.processes,
-            disk_bytes=config.disk_bytes,
-        )
 
     def check_processes(self, processes: int) -> str:
         """Return the reason to end a command with this number of processes. Empty: none."""
-        return f"it had more than {self.processes} processes at once" if processes > self.processes else ""
+        return (
+            f"it had more than {self.config.processes} processes at once" if processes > self.config.processes else ""
+        )
 
     def check_usage(self, load: ProcessUsage) -> str:
         """Return the reason to end a command whose processes use this much. Empty: none."""
-        if load.threads > self.processes * THREADS_PER_PROCESS:
-            return f"it had more than {self.processes * THREADS_PER_PROCESS} threads at once"
-        if load.memory_bytes > self.memory_bytes:
-            return f"its processes took more than {self.memory_bytes // MB} MB of memory together"
+        if load.threads > self.config.processes * THREADS_PER_PROCESS:
+            return f"it had more than {self.config.processes * THREADS_PER_PROCESS} threads at once"
+        if load.memory_bytes > self.config.memory_bytes:
+            return f"its processes took more than {self.config.memory_bytes // MB} MB of memory together"
         return self.check_processes(load.processes)
 
     def check_disk(self, before: DiskSpace, now: DiskSpace) -> str:
@@ -88,7 +76,9 @@ class CommandLimits:
         Others write there, too: so only large amounts count, or those that take the last free space.
         """
         taken = before.free_bytes - now.free_bytes
-        if taken > DISK_USE_FACTOR * self.disk_bytes or (now.free_bytes < self.disk_bytes < DISK_USE_FACTOR * taken):
+        if taken > DISK_USE_FACTOR * self.config.disk_bytes or (
+            now.free_bytes < self.config.disk_bytes < DISK_USE_FACTOR * taken
+        ):
             return f"the disk lost {taken // MB} MB while it ran, and has {now.free_bytes // MB} MB left"
         if before.free_files - now.free_files > MAX_NEW_FILES:
             return f"more than {MAX_NEW_FILES} files were made while it ran"
@@ -96,7 +86,7 @@ class CommandLimits:
 
     def check_output(self, written: int) -> str:
         """Return the reason to end a command that printed this much. Empty: none."""
-        max_bytes = OUTPUT_FLOOD_FACTOR * self.output_bytes
+        max_bytes = OUTPUT_FLOOD_FACTOR * self.config.output_bytes
         return f"it printed more than {max_bytes // MB} MB; put such output into a file" if written > max_bytes else ""
 
 
@@ -126,7 +116,7 @@ async def watch_limits(pid: int, limits: CommandLimits, folder: Path, *, keepers
 
 
 def _check_limits(pid: int, limits: CommandLimits, *, keepers: int) -> str:
-    found = list_descendants(pid, limits.processes + 1, keepers=keepers)
+    found = list_descendants(pid, limits.config.processes + 1, keepers=keepers)
     if crowded := limits.check_processes(len(found)):
         return crowded
     why = limits.check_usage(measure_usage(found))

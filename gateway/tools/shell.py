@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,11 +149,12 @@ class ShellCommand:
     env: Mapping[str, str]
     directory: Path
     """Working directory, to which it writes."""
+    limits: CommandLimits
     helper_processes: int = 0
     """Processes of a sandbox between ours and the command's."""
 
 
-async def run_command(command: ShellCommand, limits: CommandLimits, kept: OutputBuffer) -> ShellResult:
+async def run_command(command: ShellCommand, kept: OutputBuffer) -> ShellResult:
     """Run a command to its end, or until it exceeds a limit. Its output goes to `kept` as it comes.
 
     However this ends, also when cancelled, everything that the command started has ended. Raises ProgramNotStarted.
@@ -163,7 +164,7 @@ async def run_command(command: ShellCommand, limits: CommandLimits, kept: Output
     try:
         async with _start_warden(command, mark) as child:
             watched = True
-            return await _supervise(child, command, limits, kept, mark)
+            return await _supervise(child, command, kept, mark)
     finally:
         if not watched:  # cancelled during the start: only the warden was killed, and the command may have begun
             kill_marked(mark)
@@ -180,10 +181,8 @@ def _start_warden(command: ShellCommand, mark: str) -> AbstractAsyncContextManag
     )
 
 
-async def _supervise(
-    child: ChildProcess, command: ShellCommand, limits: CommandLimits, kept: OutputBuffer, mark: str
-) -> ShellResult:
-    began = time.monotonic()
+async def _supervise(child: ChildProcess, command: ShellCommand, kept: OutputBuffer, mark: str) -> ShellResult:
+    began, limits = time.monotonic(), command.limits
     reading = asyncio.ensure_future(_read_output(child, limits, kept))
     watching = asyncio.ensure_future(
         watch_limits(child.pid, limits, command.directory, keepers=command.helper_processes)
@@ -288,14 +287,8 @@ class BackgroundJobs:
         """Jobs that were ever started, by agent."""
         self._closed = False
 
-    def start(
-        self,
-        command: str,
-        run: Callable[[OutputBuffer], Awaitable[ShellResult]],
-        kept: OutputBuffer,
-        context: ToolContext,
-    ) -> BackgroundJob:
-        """Start a command in the background. Raises ToolCallRefused."""
+    def start(self, text: str, command: ShellCommand, kept: OutputBuffer, context: ToolContext) -> BackgroundJob:
+        """Start a command in the background. `text`: as the model wrote it. Raises ToolCallRefused."""
         max_running = self._live.settings.tools.bash.jobs
         if self._closed or not max_running:
             raise ToolCallRefused("Nothing can run in the background here; run it without `background`.")
@@ -311,7 +304,7 @@ class BackgroundJobs:
         self._counts[context.agent] += 1
         job = BackgroundJob(
             name=f"j{self._counts[context.agent]}",
-            command=command,
+            command=text,
             agent=context.agent,
             at=context.at,
             began_s=self._clock.monotonic(),
@@ -319,7 +312,7 @@ class BackgroundJobs:
             requesters=context.requesters,
         )
         self._jobs.append(job)
-        task = self._tasks[job] = asyncio.create_task(self._run(job, run))
+        task = self._tasks[job] = asyncio.create_task(self._run(job, command))
         task.add_done_callback(lambda _: self._on_done(job))
         return job
 
@@ -358,10 +351,10 @@ class BackgroundJobs:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _run(self, job: BackgroundJob, run: Callable[[OutputBuffer], Awaitable[ShellResult]]) -> None:
+    async def _run(self, job: BackgroundJob, command: ShellCommand) -> None:
         well = False
         try:
-            ended = await run(job.output)
+            ended = await run_command(command, job.output)
             job.state, well = ended.render(), not (ended.status or ended.end_reason)
         except ProgramNotStarted as reason:
             job.state = str(reason)
@@ -477,16 +470,16 @@ class ShellTools:
         if len(command.encode()) > MAX_COMMAND_BYTES or "\0" in command:
             raise ToolCallRefused("The command is too long, or holds a NUL: write it into a file and run that.")
         config = self._config
-        ready = await self._build_command(command, config, context.agent)
+        time_s = config.max_timeout if background else min(timeout or config.timeout, config.max_timeout)
+        ready = await self._build_command(command, context.agent, CommandLimits(config, time_s))
         kept = OutputBuffer(config.output_bytes)
         if background:
-            run = _command_runner(ready, config, config.max_timeout)
-            job = self._jobs.start(command, run, kept, context)
-            most = f"{config.max_timeout:g} s"
-            return f"Job {job.name} runs, for {most} at most. You are told when it has ended; job_output reads it."
-        time_s = min(timeout or config.timeout, config.max_timeout)
+            job = self._jobs.start(command, ready, kept, context)
+            return (
+                f"Job {job.name} runs, for {time_s:g} s at most. You are told when it has ended; job_output reads it."
+            )
         try:
-            ended = await _command_runner(ready, config, time_s)(kept)
+            ended = await run_command(ready, kept)
         except ProgramNotStarted as reason:
             raise ToolCallRefused(f"{reason}.") from None
         return self._build_output(ended.render(), kept.render(), command)
@@ -526,8 +519,9 @@ class ShellTools:
             return f"{found.name} is ended."
         return f"{found.name} had ended already: {found.state}."
 
-    async def _build_command(self, command: str, config: BashConfig, agent: str) -> ShellCommand:
+    async def _build_command(self, command: str, agent: str, limits: CommandLimits) -> ShellCommand:
         """Prepare a command. Raises ToolCallRefused."""
+        config = limits.config
         try:
             root = self._files.directory(agent).absolute()
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -538,7 +532,7 @@ class ShellTools:
             await asyncio.to_thread(_chown_to_nobody, root)
         if config.sandbox == "off":
             argv = build_unsandboxed_argv(command, config, root=os.geteuid() == 0)
-            return ShellCommand(argv=argv, env=build_environment(str(root)), directory=root)
+            return ShellCommand(argv=argv, env=build_environment(str(root)), directory=root, limits=limits)
         async with self._probe_lock:
             if self._strict is None:
                 self._sandbox_error, self._strict = await self._probe_sandbox(root, config)
@@ -547,10 +541,10 @@ class ShellTools:
             logger.warning("no command can be run: %s; %s", self._sandbox_error, SANDBOX_FIX)
             raise ToolCallRefused(f"No command can be run here ({self._sandbox_error}): {SANDBOX_FIX}.")
         skills = await self._skills.paths(agent)
-        return self._build_sandboxed(command, root, skills, config, strict=strict)
+        return self._build_sandboxed(command, root, skills, limits, strict=strict)
 
     def _build_sandboxed(
-        self, command: str, root: Path, skills: Sequence[Path], config: BashConfig, *, strict: bool
+        self, command: str, root: Path, skills: Sequence[Path], limits: CommandLimits, *, strict: bool
     ) -> ShellCommand:
         box = SandboxMounts(
             root=root,
@@ -561,13 +555,15 @@ class ShellTools:
         argv = build_sandboxed_argv(
             command,
             box,
-            config,
+            limits.config,
             bwrap=_find_bwrap() or "bwrap",
             strict=strict,
             filter_file=filter_file(),
             root=os.geteuid() == 0,
         )
-        return ShellCommand(argv=argv, env={"PATH": PATH}, directory=root, helper_processes=BWRAP_PROCESSES)
+        return ShellCommand(
+            argv=argv, env={"PATH": PATH}, directory=root, limits=limits, helper_processes=BWRAP_PROCESSES
+        )
 
     async def _probe_sandbox(self, root: Path, config: BashConfig) -> tuple[str, bool | None]:
         """Return why no sandbox works, or else if the strict one does.
@@ -584,21 +580,14 @@ class ShellTools:
         for strict in (True, False):
             kept = OutputBuffer(config.output_bytes)
             try:
-                boxed_true = self._build_sandboxed("true", root, (), config, strict=strict)
-                ended = await _command_runner(boxed_true, config, PROBE_TIMEOUT_S)(kept)
+                limits = CommandLimits(config, PROBE_TIMEOUT_S)
+                ended = await run_command(self._build_sandboxed("true", root, (), limits, strict=strict), kept)
             except ProgramNotStarted as error:
                 return str(error), None
             if not ended.status and not ended.end_reason:
                 return "", strict
             reason = to_single_line(kept.render(), MAX_ORIGIN_CHARS) or ended.render()
         return f"the sandbox does not work: {reason}", None
-
-
-def _command_runner(
-    command: ShellCommand, config: BashConfig, time_s: float
-) -> Callable[[OutputBuffer], Awaitable[ShellResult]]:
-    limits = CommandLimits.from_config(config, time_s)
-    return lambda kept: run_command(command, limits, kept)
 
 
 def _chown_to_nobody(root: Path) -> None:

@@ -8,7 +8,7 @@ from gateway.config.tools import BashConfig
 from gateway.tools.sandbox import DISK_USE_FACTOR, MAX_NEW_FILES, CommandLimits, DiskSpace, ProcessUsage
 from gateway.tools.shell import OutputBuffer, ShellResult, strip_terminal_codes
 
-LIMITS = CommandLimits.from_config(BashConfig(), 60)
+LIMITS = CommandLimits(BashConfig(), 60)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_is_too_much(load: ProcessUsage, why: str) -> None:
 
 
 GB = 1_000_000_000
-MOST = DISK_USE_FACTOR * LIMITS.disk_bytes
+MOST = DISK_USE_FACTOR * LIMITS.config.disk_bytes
 
 
 @pytest.mark.parametrize(
