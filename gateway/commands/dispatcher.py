@@ -47,7 +47,7 @@ from gateway.store import AppendResult, NewEntry
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import attention
 from gateway.stream.attention import ListenMode
-from gateway.stream.uncertain_sends import find_uncertain_posts
+from gateway.stream.outbox import find_uncertain_posts
 
 logger = logging.getLogger("reverie.commands")
 

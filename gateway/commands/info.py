@@ -23,8 +23,8 @@ from gateway.core.text_safety import shorten
 from gateway.store import LogEntry, SpendingSum, ledger
 from gateway.store.effects import CommandEffect
 from gateway.store.format import format_entry
+from gateway.stream.outbox import find_uncertain_posts
 from gateway.stream.trace import explain_event
-from gateway.stream.uncertain_sends import find_uncertain_posts
 from gateway.tools.approvals import Approvals
 
 MAX_POSTS_SEARCHED = 10

@@ -8,7 +8,8 @@ subscribes to the log.
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from channels.aio import run_to_completion
 from gateway.access.policy import decide
@@ -166,12 +167,9 @@ class EventJudge:
         return self._salience.find_reason(message, self._clock.now())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DecidedEvent:
+class _DecidedEvent(NamedTuple):
     event: Notification
     handled: CommandResult
-    conversation: ConversationId | None
-    """Conversation in which it is unread, if due; else the one in which it happened."""
     entries: tuple[NewEntry, ...]
     """The event, its judgement, its changes, and the answer if there is one."""
 
@@ -292,7 +290,7 @@ class Intake:
             key = f"post:{handled.post.key}"
             where = handled.post.to.conversation
             entries.append(NewEntry(fact=queued, at=now, conversation=where, key=key, cause=noticed))
-        return _DecidedEvent(event=event, handled=handled, conversation=place, entries=tuple(entries))
+        return _DecidedEvent(event, handled, tuple(entries))
 
     async def _handle(self, event: Notification) -> tuple[Notification, CommandResult, ConversationId | None]:
         """Return the event as it was understood (text may be a command), its result, and its conversation.

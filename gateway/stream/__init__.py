@@ -5,11 +5,11 @@
 - `attention`: type, urgency and fate of each event (pure), guards against bot loops, overrides set at run time;
   `presence`: how present people are; `inbox`: windows that collect messages of a conversation.
 - `routing`: bindings, and who can read a place; `place_names`: titles of places.
-- `outbox`: posts to deliveries, with retries; `uncertain_sends`: posts that may not have arrived; `preview`: typing and
-  growing answers; `media`: attachments.
+- `outbox`: posts to deliveries, with retries; `preview`: typing and growing answers; `media`: attachments.
 - `policies`: settings to policies (pure); `access_service`: the access package, wired.
 - `trace`: what happened to an event, from the log.
 
-Posts and events are durable before they are handed on, so that a crash loses none. An exception of an adapter ends its
+Posts and events are durable before anybody acts on them, so that a crash loses none: inbox, outbox, rooms and presence
+subscribe to the log (`Store.subscribe`). An exception of an adapter ends its
 attempt and is logged; it never stops the gateway. A `StoreError` always does.
 """

@@ -7,7 +7,8 @@ order; conversations do not wait for each other.
 
 Decisions on retries and the outcome of a post are pure functions. `DeliveryAttempt` tracks the parts of one post,
 `OutgoingFiles` holds the files that go with posts, and `Outbox` delivers. Files are named by digest, so the same file
-in two posts is stored once, and a changed one is detected.
+in two posts is stored once, and a changed one is detected. Whoever waits for an answer that may not have arrived gets a
+notice, and the command `again` repeats it (`find_uncertain_posts`).
 """
 
 import asyncio
@@ -41,22 +42,23 @@ from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,
     ChannelName,
+    Command,
     ConnectionChanged,
     ConversationId,
     DeliveryReport,
     EventId,
+    Message,
     Post,
     PostFile,
     PostKey,
     Receipt,
 )
-from gateway.core.facts import Fact, PartSendEnded, PartSendStarted, PostQueued, dedup_key
+from gateway.core.facts import MESSAGE_KINDS, Fact, PartSendEnded, PartSendStarted, PostQueued, dedup_key
 from gateway.core.logging import log_context
 from gateway.core.private_files import read_private, replace_private
 from gateway.core.redaction import Redactor
 from gateway.store import LogEntry, NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
 from gateway.stream.internal import InternalIntake
-from gateway.stream.uncertain_sends import build_uncertain_notice
 
 logger = logging.getLogger("reverie.outbox")
 
@@ -679,3 +681,70 @@ class Outbox:
         queued = await self._store.entry_by_key(f"post:{post.key}")
         cause = await self._store.entry(queued.cause) if queued is not None and queued.cause is not None else None
         return cause is not None and cause.kind in ("turn_ended", "acted")
+
+
+MAX_REPEATED: Final = 3
+"""Newest answers that are repeated at once."""
+UNCERTAIN_LOOK_BACK: Final = 200
+"""Deliveries and commands of a place that are searched."""
+
+
+async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId) -> list[Post]:
+    """Return answers that may not have arrived there and were not repeated since, oldest first."""
+    posts = list[Post]()
+    for stored in reversed(
+        await reader.newest_entries(UNCERTAIN_LOOK_BACK, kinds=["delivery", "command"], conversation=conversation)
+    ):
+        fact = stored.fact
+        if isinstance(fact, Command) and fact.name == "again" and await _was_answered(reader, stored):
+            break
+        if (
+            isinstance(fact, DeliveryReport)
+            and fact.state == "uncertain"
+            and (post := await _find_answer(reader, fact.post))
+        ):
+            posts.append(post)
+        if len(posts) == MAX_REPEATED:
+            break
+    return posts[::-1]
+
+
+async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_replies: bool) -> Post | None:
+    """Return the notice for the person who waited for this answer; always the same. None: nobody, or it is no answer.
+
+    `marks_replies`: the channel shows to whom a post replies; else the notice begins with the name.
+    """
+    if await _find_answer(reader, post.key) is None:
+        return None
+    newest = await reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=post.to.conversation)
+    direct = bool(newest) and isinstance(newest[0].fact, Message) and newest[0].fact.kind == "direct"
+    if not direct and post.reply_to is None:
+        return None
+    question = None if direct else await reader.entry_by_key(f"message:{post.to.conversation}:{post.reply_to}")
+    name = question.fact.sender.name if question is not None and isinstance(question.fact, Message) else ""
+    called = f"{name}: " if name and not marks_replies else ""
+    how = 'say "again"' if direct else 'say "again" to me'
+    return Post(
+        key=PostKey(hashlib.sha256(f"doubt:{post.key}".encode()).hexdigest()[:26]),
+        to=post.to,
+        text=f"{called}(My last answer may not have reached you: {how} and I repeat it.)",
+        reply_to=post.reply_to,
+        style="notice",
+        private=post.private,
+    )
+
+
+async def _was_answered(reader: StoreReader, command: LogEntry) -> bool:
+    return any(isinstance(one.fact, PostQueued) for one in await reader.caused_by(command.seq))
+
+
+async def _find_answer(reader: StoreReader, key: PostKey) -> Post | None:
+    """Return the post if a turn or `again` posted it. Notices of the gateway itself are never repeated."""
+    queued = await reader.entry_by_key(f"post:{key}")
+    if queued is None or queued.cause is None or not isinstance(queued.fact, PostQueued):
+        return None
+    cause = await reader.entry(queued.cause)
+    if cause is None:
+        return None
+    repeats = isinstance(cause.fact, Command) and cause.fact.name == "again"
+    return queued.fact.post if repeats or cause.kind in ("turn_ended", "acted") else None
