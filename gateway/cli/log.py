@@ -302,6 +302,8 @@ def log_show_command(args: argparse.Namespace) -> int:
         last = 50 if args.last is None and args.after is None else args.last
         if last is None:
             pages = _iter_pages(reader, args.after, kinds=args.kind, conversation=args.conversation, match=args.match)
+            async for page in pages:
+                _write_rows(sys.stdout, page, redactor, jsonl=args.jsonl)
         else:
             newest = await reader.entry_rows(
                 after=args.after or 0,
@@ -311,9 +313,7 @@ def log_show_command(args: argparse.Namespace) -> int:
                 limit=max(0, last),
                 newest=True,
             )
-            pages = _iter_single_page(newest)
-        async for page in pages:
-            _write_rows(sys.stdout, page, redactor, jsonl=args.jsonl)
+            _write_rows(sys.stdout, newest, redactor, jsonl=args.jsonl)
 
     return run_with_reader("log", args, run)
 
@@ -424,10 +424,6 @@ async def _iter_pages(
         after = page[-1][0]
 
 
-async def _iter_single_page(page: list[LogRow]) -> AsyncIterator[list[LogRow]]:
-    yield page
-
-
 def add_replay_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `replay` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "decide again what the log says was decided, and compare effects and bytes"
@@ -446,7 +442,7 @@ def replay_command(args: argparse.Namespace) -> int:
         path = args.file if args.file is not None else settings.store.path if settings is not None else None
         if path is None:
             raise ValueError("say which: a file, or --config with a directory whose store it is")  # noqa: TRY301 - reported like the others
-        since = _parse_replay_since(args.since, datetime.now(UTC)) if args.since is not None else None
+        since = parse_since(args.since, datetime.now(UTC)) if args.since is not None else None
         report = asyncio.run(_replay_file(path, since))
     except (StoreError, OSError, ValueError) as error:
         return report_failure("replay", error)
@@ -466,16 +462,3 @@ async def _replay_file(path: Path, since: datetime | None) -> ReplayReport:
     with show_progress("deciding again", "entries") as tell:
         async with open_log(path) as reader:
             return await replay_log(reader, since=since, progress=tell)
-
-
-def _parse_replay_since(text: str, now: datetime) -> datetime:
-    """Parse a time, or a duration before now. Raises ValueError with a message for people."""
-    try:
-        if "-" in text:
-            at = datetime.fromisoformat(text)
-            return at if at.tzinfo else at.replace(tzinfo=UTC)
-        if text.endswith("d"):
-            return now - timedelta(days=float(text[:-1]))
-        return now - timedelta(seconds=_DURATION.validate_python(text))
-    except (ValidationError, ValueError, OverflowError) as error:
-        raise ValueError(f"not a time or a duration: {text!r}; write 2026-03-04T07:00, 2h or 7d") from error

@@ -19,10 +19,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from channels.base import Channel, KnowsJoinRefusals
-from gateway.access.owners import OwnerNotifier
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, RoomId
@@ -38,7 +37,10 @@ from gateway.core.format import (
 )
 from gateway.core.metrics import SNAPSHOT, GatewaySnapshot, GatewayStats
 from gateway.store import ConnectionState, LogEntry, Store, StoreError
-from gateway.stream.place_names import PlaceTitles
+
+if TYPE_CHECKING:
+    from gateway.access.owners import OwnerNotifier
+    from gateway.stream.place_names import PlaceTitles
 
 HEARTBEAT_INTERVAL_S = 5.0
 BLOCK_BYTES = 4096
@@ -263,15 +265,11 @@ class OutageMonitor:
         stats: GatewayStats,
         clock: Clock,
         *,
-        owners: OwnerNotifier,
-        titles: PlaceTitles,
+        owners: "OwnerNotifier",
+        titles: "PlaceTitles",
     ) -> None:
-        self._live_settings = live
-        self._channels = channels
-        self._stats = stats
-        self._clock = clock
-        self._owners = owners
-        self._titles = titles
+        self._live_settings, self._channels, self._stats, self._clock = live, channels, stats, clock
+        self._owners, self._titles = owners, titles
 
     def check_rooms(self) -> None:
         """Update the configured rooms that cannot be entered. Call it every few seconds."""

@@ -321,8 +321,8 @@ def test_another_policy_than_the_log_has_is_said(tmp_path: Path, capsys: pytest.
         (["{}/none.db"], "cannot read "),
         (["{}/notes.txt"], "line 1 of "),
         (["{}/twice.jsonl"], "is no log: "),
-        (["{}/notes.txt", "--since", "yesterday"], "not a time or a duration: 'yesterday'"),
-        (["{}/notes.txt", "--since", "5-m"], "not a time or a duration"),
+        (["{}/notes.txt", "--since", "yesterday"], "not a duration or a date: 'yesterday'"),
+        (["{}/notes.txt", "--since", "5-m"], "not a duration or a date"),
     ],
 )
 def test_what_cannot_be_replayed_is_said(
