@@ -10,9 +10,9 @@ import asyncio
 import json
 import logging
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import yarl
@@ -23,10 +23,12 @@ from discord.utils import _ActiveDecompressionContext
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import Denied, RateLimited, Rejected, SendError
 from channels.discord.config import DiscordConfig
-from channels.discord.inflow import DiscordInbox
-from channels.discord.rest import EVENTS, DiscordClient, DiscordRestClient
+from channels.discord.rest import EVENTS, DiscordClient
 from channels.text import get_int, get_number, get_object, get_str
 from gateway.core.clock import Clock
+
+if TYPE_CHECKING:
+    from channels.discord.session import DiscordSession
 
 logger = logging.getLogger("reverie.discord")
 IDENTIFY_INTERVAL_S = 5.0
@@ -279,7 +281,6 @@ _NOT_RESUMABLE = frozenset({4007, 4009})
 """From that page: close codes after which resuming must not be tried again."""
 _MAX_RESUMES = 3
 """Consecutive connections that failed to resume a session before it is abandoned."""
-DiscordLinkListener = Callable[[bool, str], None]
 
 
 class DiscordShards:
@@ -290,17 +291,10 @@ class DiscordShards:
         client: DiscordClient,
         config: DiscordConfig,
         clock: Clock,
-        *,
-        random: Callable[[], float],
-        inbox: DiscordInbox,
-        api: DiscordRestClient,
-        report_link: DiscordLinkListener,
-        identify_limiter: IdentifyLimiter,
+        session: "DiscordSession",
     ) -> None:
-        """Connect with `client`; `identify_limiter` outlives this object, for Discord counts earlier sessions, too."""
-        self._client, self._config, self._clock, self._random = client, config, clock, random
-        self._inbox, self._report_link, self._api = inbox, report_link, api
-        self._identifies = identify_limiter
+        """Connect with `client`, and report to `session`."""
+        self._client, self._config, self._clock, self._session = client, config, clock, session
         self._identifying = asyncio.Lock()
         self._count: int | None = config.shards if isinstance(config.shards, int) else None
         self._sockets: dict[int, GatewaySocket] = {}
@@ -323,7 +317,7 @@ class DiscordShards:
         """Record READY or RESUMED; call it before the following events are processed."""
         self._up_s[shard] = self._clock.monotonic()
         if len(self._up_s) == (self._count or 1):
-            self._report_link(True, "connected to Discord")
+            self._session.report_link(True, "connected to Discord")
 
     async def _recommended_shards(self) -> int:
         """Return Discord's recommended number of shards; repeated until it answers.
@@ -340,9 +334,11 @@ class DiscordShards:
                 return 1
             except SendError as error:
                 retry_after_s = error.retry_after_s if isinstance(error, RateLimited) else 0.0
-                delay_s = max(retry_after_s, backoff.next_delay_s(0.0, self._random()))
+                delay_s = max(retry_after_s, backoff.next_delay_s(0.0, self._session.random()))
                 logger.warning("the number of shards is not known: %s; asked again in %.1f s", error.reason, delay_s)
-                self._report_link(False, f"Discord does not tell how many shards there are to be: {error.reason}")
+                self._session.report_link(
+                    False, f"Discord does not tell how many shards there are to be: {error.reason}"
+                )
                 await self._clock.sleep(delay_s)
 
     async def _fetch_budget(self) -> int | None:
@@ -350,11 +346,11 @@ class DiscordShards:
 
         Raises a `SendError`.
         """
-        answer = await self._api.call("GET", "/gateway/bot", again=False)
+        answer = await self._session.api.call("GET", "/gateway/bot", again=False)
         limit = get_object(answer, "session_start_limit")
         remaining, reset_ms = get_int(limit, "remaining"), get_number(limit, "reset_after")
         if remaining is not None and reset_ms is not None:
-            self._identifies.set_budget(
+            self._session.state.identify_limiter.set_budget(
                 self._clock.monotonic(),
                 remaining=remaining,
                 reset_after_s=reset_ms / 1000,
@@ -372,11 +368,11 @@ class DiscordShards:
                     raise
                 except SendError as error:  # the limiter keeps its own count
                     logger.warning("Discord does not tell the session budget: %s", error.reason)
-            while (wait_s := self._identifies.wait_s(shard, self._clock.monotonic())) > 0:
+            while (wait_s := self._session.state.identify_limiter.wait_s(shard, self._clock.monotonic())) > 0:
                 if wait_s > 2 * 60:
                     logger.warning("the budget of new sessions is used up; the next one in %.0f s", wait_s)
                 await self._clock.sleep(wait_s)
-            self._identifies.take(shard, self._clock.monotonic())
+            self._session.state.identify_limiter.take(shard, self._clock.monotonic())
 
     async def _keep_connected(self, shard: int) -> None:
         session: ResumableSession | None = None
@@ -387,8 +383,8 @@ class DiscordShards:
             session, reason = await self._connect_once(shard, session)
             attempts += 1
             up_s = self._clock.monotonic() - self._up_s.pop(shard) if shard in self._up_s else 0.0
-            self._report_link(False, reason)
-            delay_s = backoff.next_delay_s(up_s, self._random())
+            self._session.report_link(False, reason)
+            delay_s = backoff.next_delay_s(up_s, self._session.random())
             logger.warning("shard %d: %s; next attempt in %.1f s", shard, reason, delay_s)
             await self._clock.sleep(delay_s)
 
@@ -438,20 +434,20 @@ class DiscordShards:
             shard=(shard, self._count or 1) if sharded else None,
             session=session,
             clock=self._clock,
-            chance=self._random(),
+            chance=self._session.random(),
         )
         opened.append(socket)
         if session is None:
-            self._identifies.mark_sent(shard, self._clock.monotonic())
+            self._session.state.identify_limiter.mark_sent(shard, self._clock.monotonic())
         while not socket.is_ready:
             await socket.poll_event()
         return socket
 
     async def _wait_for_room(self, socket: GatewaySocket) -> None:
         """Pause reading while the inbox is full."""
-        if self._inbox.is_full:
+        if self._session.inbox.is_full:
             socket.is_paused = True
-            await self._inbox.wait_for_room()
+            await self._session.inbox.wait_for_room()
             socket.is_paused = False
 
     def _resumable_session(

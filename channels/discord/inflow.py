@@ -8,22 +8,25 @@ and gaps, `DiscordBackfill` reads the histories, `DiscordEventPipeline` processe
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from channels.aio import BackpressureBuffer, cancel_and_wait
-from channels.base import CommandSpec, Denied, Emit, Rejected, SendError
+from channels.base import Denied, Emit, Rejected, SendError
 from channels.discord import wire
 from channels.discord.directory import DiscordDirectory, DiscordPlace
 from channels.discord.ids import get_snowflake, parse_id, snowflake_at
-from channels.discord.rest import DiscordRestClient, fetch_channel, parse_messages
+from channels.discord.rest import fetch_channel, parse_messages
 from channels.text import Json, get_bool, get_int, get_object, get_objects
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Message, Notification
 from gateway.core.lru import LruDict
+
+if TYPE_CHECKING:
+    from channels.discord.session import DiscordAccountState
 
 logger = logging.getLogger("reverie.discord")
 ANY_ROOM = "*"
@@ -183,17 +186,10 @@ class DiscordBackfill:
         rooms: AbstractSet[str],
         directory: DiscordDirectory,
         progress: DiscordProgress,
-        api: DiscordRestClient,
-        drop_seen: Callable[[Sequence[Notification]], Sequence[Notification]],
-        put_delayed: Callable[[float, RawGatewayEvent], None],
+        pipeline: "DiscordEventPipeline",
     ) -> None:
-        """Read histories with `api`.
-
-        `drop_seen` removes messages that were emitted before; `put_delayed` adds an event to the inbox after so many
-        seconds.
-        """
         self._clock, self._rooms, self._directory, self._progress = clock, rooms, directory, progress
-        self._api, self._unseen, self._put_delayed = api, drop_seen, put_delayed
+        self._pipeline, self._api = pipeline, pipeline.api
 
     async def fill(self, item: RawGatewayEvent, data: Json, emit: Emit) -> None:
         """Emit the missed messages of a guild (or, at READY, of direct chats), and close the gap."""
@@ -221,7 +217,7 @@ class DiscordBackfill:
 
     def _retry_later(self, shard: int, event: str, previous: Json, guild: str = "") -> None:
         tries = min(max(get_int(previous, _TRIES_KEY) or 0, 0), 9)
-        self._put_delayed(
+        self._pipeline.put_delayed(
             min(_RETRY_FIRST_S * 2.0**tries, _RETRY_MAX_S),
             RawGatewayEvent(shard, event, {"id": guild, _TRIES_KEY: tries + 1}),
         )
@@ -301,7 +297,7 @@ class DiscordBackfill:
                 return False
             page = [data for data in parse_messages(answer) if int(get_snowflake(data, "id") or 0) > since]
             messages = [event for data in page if (event := wire.parse_message(data, self._directory)) is not None]
-            if new := self._unseen(messages):
+            if new := self._pipeline.drop_seen(messages):
                 logger.info("%d messages in %s were said while we were away", len(new), place.id)
                 await emit(new)
             if len(page) < _PAGE_SIZE:
@@ -327,22 +323,12 @@ class DiscordEventPipeline:
         directory: DiscordDirectory,
         progress: DiscordProgress,
         inbox: DiscordInbox,
-        api: DiscordRestClient,
-        on_session_begin: Callable[[str], None],
-        specs: Sequence[CommandSpec] = (),
+        state: "DiscordAccountState",
     ) -> None:
-        """Read `inbox`; `on_session_begin` gets the cursor of each new session, durable or not."""
-        self._clock, self._directory, self._progress, self._specs = clock, directory, progress, specs
-        self._inbox, self._api, self._on_session_begin = inbox, api, on_session_begin
-        self._backlog = DiscordBackfill(
-            clock,
-            rooms=rooms,
-            directory=directory,
-            progress=progress,
-            api=api,
-            drop_seen=self._drop_seen,
-            put_delayed=self._put_delayed,
-        )
+        """Read `inbox`."""
+        self._clock, self._directory, self._progress, self._inbox = clock, directory, progress, inbox
+        self._state, self.api = state, state.api
+        self._backlog = DiscordBackfill(clock, rooms=rooms, directory=directory, progress=progress, pipeline=self)
         self._seen = LruDict[str, None](_MAX_SEEN)
         """Recently emitted messages: history and gateway send some of them twice."""
         self._unresolved: set[str] = set()
@@ -390,8 +376,10 @@ class DiscordEventPipeline:
             if item.event.startswith(CHANNEL_EVENT_PREFIXES):
                 await self._learn_place(data)
             now = self._clock.now()
-            notifications = self._drop_seen(
-                wire.parse_event(item.event, data, self._directory, now, new_id(now), specs=self._specs)
+            notifications = self.drop_seen(
+                wire.parse_event(
+                    item.event, data, self._directory, now, new_id(now), specs=self._state.interactions.specs
+                )
             )
             self._update_progress(item, data, notifications)
         except Exception:
@@ -416,10 +404,10 @@ class DiscordEventPipeline:
                     shards=shards if isinstance(shards, int) else 1,
                 )
                 self._has_new_session = True
-                self._on_session_begin(self._progress.to_cursor())
+                self._state.begin_session(self._progress.to_cursor())
                 for task in [task for task, shard in self._delayed.items() if shard == item.shard]:
                     task.cancel()  # it belongs to the previous session
-                self._put_delayed(_GUILDS_TIMEOUT_S, RawGatewayEvent(item.shard, LATE, {}))
+                self.put_delayed(_GUILDS_TIMEOUT_S, RawGatewayEvent(item.shard, LATE, {}))
             case "GUILD_DELETE":
                 if data.get("unavailable") is True:
                     self._progress.open_gap(item.shard, number)
@@ -432,7 +420,7 @@ class DiscordEventPipeline:
             case _:
                 pass
 
-    def _drop_seen(self, notifications: Sequence[Notification]) -> list[Notification]:
+    def drop_seen(self, notifications: Sequence[Notification]) -> list[Notification]:
         """Return the notifications without repeated messages and without deletions of our own."""
         if len(self.deleted_ids) > _MAX_SEEN:
             self.deleted_ids.clear()
@@ -457,7 +445,7 @@ class DiscordEventPipeline:
         description = get_object(data, "channel")
         if get_snowflake(description, "id") != channel:
             try:
-                description = await fetch_channel(self._api, channel)
+                description = await fetch_channel(self.api, channel)
             except SendError as error:
                 logger.warning("channel %s is not known: %s", channel, error.reason)
                 if not isinstance(error, Rejected):
@@ -466,7 +454,7 @@ class DiscordEventPipeline:
             # It is at least in that guild; as a room of its own it is closed unless the operator opened it.
             self._directory.add_channel({"id": channel, "type": 0}, guild)
 
-    def _put_delayed(self, delay_s: float, item: RawGatewayEvent) -> None:
+    def put_delayed(self, delay_s: float, item: RawGatewayEvent) -> None:
         async def wait() -> None:
             await self._clock.sleep(delay_s)
             self._inbox.put(item)

@@ -74,8 +74,8 @@ class DiscordSession:
         directory: DiscordDirectory,
         state: DiscordAccountState,
     ) -> None:
-        self._name, self._config, self._clock, self._random = name, config, clock, random
-        self._directory, self._state = directory, state
+        self._name, self._config, self._clock, self.random = name, config, clock, random
+        self._directory, self.state = directory, state
         self.api, self.interactions = state.api, state.interactions
         self.inbox = DiscordInbox()
         self.pipeline = DiscordEventPipeline(
@@ -84,9 +84,7 @@ class DiscordSession:
             directory=directory,
             progress=DiscordProgress(state.cursor, config.history_age),
             inbox=self.inbox,
-            api=self.api,
-            on_session_begin=state.begin_session,
-            specs=state.interactions.specs,
+            state=state,
         )
         self.autocomplete = AutocompleteResponder(self.api, clock, directory)
         self._shards: DiscordShards | None = None
@@ -94,7 +92,7 @@ class DiscordSession:
 
     async def run(self, emit: Emit) -> None:
         """Log in, connect and emit. Ends only by cancellation, by `Denied`, or by an error of `emit`."""
-        state = self._state
+        state = self.state
         try:
             await self.inbox.run_producer_consumer(self._stay_connected(), self.pipeline.run(state.track_cursor(emit)))
         finally:
@@ -110,10 +108,10 @@ class DiscordSession:
             try:
                 reason = await self._run_logged_in()
             except Denied as denied:
-                self._report_link(False, denied.reason)
+                self.report_link(False, denied.reason)
                 raise
-            self._report_link(False, reason)
-            delay_s = backoff.next_delay_s(0.0, self._random())
+            self.report_link(False, reason)
+            delay_s = backoff.next_delay_s(0.0, self.random())
             logger.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
             await self._clock.sleep(delay_s)
 
@@ -146,35 +144,27 @@ class DiscordSession:
 
     async def run_gateway(self, client: DiscordClient) -> None:
         """Stay connected to the gateway. Ends only by cancellation or `Denied`."""
-        self._shards = DiscordShards(
-            client,
-            self._config,
-            self._clock,
-            random=self._random,
-            inbox=self.inbox,
-            api=self.api,
-            report_link=self._report_link,
-            identify_limiter=self._state.identify_limiter,
-        )
+        self._shards = DiscordShards(client, self._config, self._clock, self)
         await self._shards.run()
 
     def handle_raw_event(self, shard: int, event: str, data: object) -> None:
         """Queue an event of the gateway. Never waits, never raises."""
         if event in {"READY", "RESUMED"}:
             if self._shards is None:
-                self._report_link(True, "connected to Discord")
+                self.report_link(True, "connected to Discord")
             else:
                 self._shards.mark_up(shard)
         elif event == "INTERACTION_CREATE":
             self.interactions.handle_interaction(data)
             self.autocomplete.handle_interaction(data)
         self.inbox.put(RawGatewayEvent(shard, event, data))
-        if self._state.unread_events and event in {"READY", "GUILD_CREATE"}:
+        if self.state.unread_events and event in {"READY", "GUILD_CREATE"}:
             # The histories are read after these events, and the unread events are newer than the histories.
-            for item in self._state.take_unread(get_snowflake(data, "id") if event == "GUILD_CREATE" else ""):
+            for item in self.state.take_unread(get_snowflake(data, "id") if event == "GUILD_CREATE" else ""):
                 self.inbox.put(RawGatewayEvent(shard, item.event, item.data))
 
-    def _report_link(self, up: bool, reason: str) -> None:
+    def report_link(self, up: bool, reason: str) -> None:
+        """Emit the state of the link, if it has changed."""
         if self._up is not up:
             self._up = up
             now = self._clock.now()

@@ -233,14 +233,7 @@ class TelegramChannel:
                 await backoff.handle_error(error)
                 continue
             self._reader.context = context
-            outgoing = TelegramOutgoing(
-                api,
-                self._clock,
-                self._pacer,
-                self._reader.chat_id,
-                self._reader.record_move,
-                numbers=self._reader.numbers,
-            )
+            outgoing = TelegramOutgoing(api, self._clock, self._pacer, self._reader)
             extras = TelegramExtras(api, self._clock, outgoing, self._config.preview)
             self._connected_parts = (outgoing, extras, TelegramActions(api, self._clock, outgoing, context.own_id))
             backoff.set_welcome(f"connected to {self._config.base_url} as @{context.username}")

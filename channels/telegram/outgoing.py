@@ -30,8 +30,9 @@ from channels.base import (
 )
 from channels.telegram.api import FloodWait, TelegramApi, TelegramServerError
 from channels.telegram.config import TelegramRateLimit
-from channels.telegram.ids import MessageNumbers, format_message_id, has_own_sequence, parse_message_number
+from channels.telegram.ids import format_message_id, has_own_sequence, parse_message_number
 from channels.telegram.render import TelegramSpan, TelegramText, parse_body
+from channels.telegram.wire import UpdateReader
 from channels.text import safe_content_type, safe_file_name
 from gateway.core.clock import Clock
 from gateway.core.events import Address, MessageId, Receipt
@@ -177,14 +178,10 @@ class TelegramOutgoing:
         api: TelegramApi,
         clock: Clock,
         pace: TelegramPacer,
-        chat: Callable[[str], str],
-        moved: Callable[[str, str], None],
-        *,
-        numbers: MessageNumbers,
+        reader: UpdateReader,
     ) -> None:
-        """Send with `api`; `chat` returns a room's current chat, and `moved(old, new)` records a move."""
-        self._api, self._clock, self.pacer, self._resolve_chat, self._on_moved = api, clock, pace, chat, moved
-        self.numbers = numbers
+        """Send with `api`; `reader` knows each room's current chat and the messages in it."""
+        self._api, self._clock, self.pacer, self._reader, self.numbers = api, clock, pace, reader, reader.numbers
         self._resolve_lock = asyncio.Lock()
         """Chats may share their numbers, so failed messages are resolved one after the other."""
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -192,7 +189,7 @@ class TelegramOutgoing:
     def chat_id(self, at: Address) -> int:
         """Return the chat's current id. Raises Rejected."""
         try:
-            return int(self._resolve_chat(at.room))
+            return int(self._reader.chat_id(at.room))
         except ValueError:
             raise Rejected(f"{at.room!r} is not the id of a Telegram chat") from None
 
@@ -348,7 +345,7 @@ class TelegramOutgoing:
 
     def record_move(self, chat: int, error: ChatMigrated) -> None:
         """Record that the group `chat` has a new id."""
-        self._on_moved(str(chat), str(error.new_chat_id))
+        self._reader.record_move(str(chat), str(error.new_chat_id))
 
 
 def to_entities(spans: tuple[TelegramSpan, ...]) -> list[MessageEntity] | None:
