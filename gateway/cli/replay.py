@@ -321,9 +321,8 @@ class ViewReplay:
                 if report is not None:
                     self._compare_view(entry, entry.fact, report)
                 for simple, view in self._views.items():
-                    self._views[simple] = view.with_turn(
-                        HistoryTurn.from_record(entry.seq, entry.fact, entry.at, simple=simple)
-                    )
+                    newest = HistoryTurn.from_record(entry.seq, entry.fact, entry.at, simple=simple)
+                    self._views[simple] = replace(view, turns=(*view.turns, newest))
             case ViewFolded():
                 if report is not None and entry.fact.weighed is not None:
                     self._compare_fold(entry, entry.fact, entry.fact.weighed, report)

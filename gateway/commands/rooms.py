@@ -63,13 +63,8 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandRe
     key = follow_up_key(call.command, "said")
     facts = _build_said_facts(key, to, text, context.bindings.find(to).agent)
     words = f"I say it in {name}."
-
-    def settle(appended: AppendResult | None) -> None:
-        lock.release()
-        if appended is not None and appended.is_new:
-            context.agents.forget_view(to.conversation)
-
-    return CommandReply(text=words, effect=CommandEffect(answer=words, facts=facts, settle=settle))
+    effect = CommandEffect(answer=words, facts=facts, settle=lambda _: lock.release())
+    return CommandReply(text=words, effect=effect)
 
 
 def _may_write_to(context: CommandContext, message: Message) -> bool:

@@ -584,4 +584,4 @@ def compute_context_budget(
 def is_window_filled(history: HistoryView, tokens: float) -> bool:
     """Return whether the newest prompt had so many tokens, as its provider counted, and nothing was folded since."""
     newest = next(history.turns_since_fold(), None)
-    return newest is not None and newest.billed[0] >= tokens
+    return newest is not None and newest.record.prompt_tokens >= tokens

@@ -3,7 +3,7 @@
 Text of places that are not public never enters a digest; it only says that something waits there, to be handled there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -12,9 +12,20 @@ from typing import Final
 from gateway.context.conversation import ConversationReader, CurrentMessage, RenderedInput, find_reply_to, render_lines
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Alarm, ConversationId, MessageId, SenderId
-from gateway.core.facts import LOW, URGENT, Seq, TurnId, UnreadDismissed, inner_conversation, is_inner
+from gateway.core.facts import (
+    LOW,
+    URGENT,
+    ConversationRewound,
+    Seq,
+    TurnId,
+    TurnRecord,
+    UnreadDismissed,
+    ViewFolded,
+    inner_conversation,
+    is_inner,
+)
 from gateway.core.trust import TRUSTED_LABEL, TrustLabel
-from gateway.store import NewEntry, Store, UnreadEntries
+from gateway.store import LogEntry, NewEntry, Store, UnreadEntries
 from gateway.stream.place_names import PlaceTitles
 from gateway.stream.routing import PrivacyCache
 
@@ -88,10 +99,16 @@ class DigestBuilder:
         """Rooms of the newest digest that have not been handled since."""
         self.room_ids: frozenset[ConversationId] = frozenset()
         """All rooms of the newest digest."""
+        store.subscribe(self._on_appended, TurnRecord, UnreadDismissed, ViewFolded, ConversationRewound)
 
     def forget(self, conversation: ConversationId) -> None:
         """Remove a place from the newest digest, because it changed."""
         self.room_digests.pop(conversation, None)
+
+    def _on_appended(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if entry.conversation is not None:
+                self.forget(entry.conversation)
 
     async def pending_urgency(self) -> int:
         """Return the highest urgency of the entries that a digest would hold now."""

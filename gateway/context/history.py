@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, reduce
 from operator import or_
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from agent.brief import NOTHING_NEW, PromptTurn
 from agent.models.base import MessagePart, TextPart
@@ -32,6 +32,7 @@ from agent.view_forms import (
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, ToolImage
 from gateway.core.facts import (
+    ConversationRewound,
     Fact,
     MediaRef,
     NoteWritten,
@@ -42,6 +43,7 @@ from gateway.core.facts import (
     TurnRecord,
     ViewFolded,
 )
+from gateway.core.lru import LruDict
 from gateway.core.tool_spec import Image, ToolCall
 from gateway.core.trust import ANYBODY_ROLE, UNKNOWN_LABEL, TrustLabel, label_of_summary, recorded_label
 from gateway.store import LogEntry, NewEntry, Store, StoreReader
@@ -97,19 +99,9 @@ class HistoryTurn:
     """Rendered form, as `form` says."""
     form: TurnForm = TurnForm.WHOLE
     measure: TurnMeasure
-    media: tuple[MediaRef, ...]
+    record: TurnRecord
     at: datetime
     """Time of its end."""
-    is_addressed: bool = False
-    """A message was addressed to the agent."""
-    interrupted: bool = False
-    """True if it was interrupted before it could answer."""
-    billed: tuple[int, int] = (0, 0)
-    """`TurnRecord.prompt_tokens` and `.prompt_estimate`."""
-    cleared_tokens: int = 0
-    """Tokens of its last prompt that the provider left out by itself."""
-    recalled: tuple[str, ...] = ()
-    nudged: bool = False
     label: TrustLabel = UNKNOWN_LABEL
     """Trust label of all that its requests held."""
 
@@ -135,16 +127,25 @@ class HistoryTurn:
                 image_tokens=estimate_image_tokens(ended.media),
                 requests=ended.requests,
             ),
-            media=ended.media,
+            record=ended,
             at=at,
-            is_addressed=not ended.autonomous and ended.heard not in ("", NOTHING_NEW),
-            interrupted=ended.outcome == "interrupted",
-            billed=(ended.prompt_tokens, ended.prompt_estimate),
-            cleared_tokens=ended.accounts[-1].cleared if ended.accounts else 0,
-            recalled=ended.recalled,
-            nudged=ended.nudged,
             label=recorded_label(ended) or label or UNKNOWN_LABEL,
         )
+
+    @property
+    def media(self) -> tuple[MediaRef, ...]:
+        """Images of its input."""
+        return self.record.media
+
+    @property
+    def is_addressed(self) -> bool:
+        """True if a message was addressed to the agent."""
+        return not self.record.autonomous and self.record.heard not in ("", NOTHING_NEW)
+
+    @property
+    def cleared_tokens(self) -> int:
+        """Tokens of its last prompt that the provider left out by itself."""
+        return self.record.accounts[-1].cleared if self.record.accounts else 0
 
     def with_form(self, exchange: PromptTurn, form: TurnForm) -> Self:
         """Return this turn in another form."""
@@ -230,7 +231,8 @@ class HistoryView:
     @property
     def interrupted(self) -> bool:
         """The newest turn that had any input was interrupted before it could answer."""
-        return next((turn.interrupted for turn in reversed(self.turns) if turn.raw.messages), False)
+        newest = next((turn for turn in reversed(self.turns) if turn.raw.messages), None)
+        return newest is not None and newest.record.outcome == "interrupted"
 
     @property
     def digest(self) -> str:
@@ -245,15 +247,15 @@ class HistoryView:
 
     def _billed(self) -> list[tuple[int, int]]:
         return [
-            (turn.billed[0] + turn.cleared_tokens, turn.billed[1])
+            (turn.record.prompt_tokens + turn.cleared_tokens, turn.record.prompt_estimate)
             for turn in self.turns[-BILLED_TURNS:]
-            if turn.billed[1]
+            if turn.record.prompt_estimate
         ]
 
     @property
     def cleared_tokens(self) -> int:
         """Tokens of it that the provider leaves out by itself, as billed."""
-        return next((turn.cleared_tokens for turn in self.turns_since_fold() if turn.billed[0]), 0)
+        return next((turn.cleared_tokens for turn in self.turns_since_fold() if turn.record.prompt_tokens), 0)
 
     def seq_at(self, index: int) -> Seq:
         """Return the log position of the turn with this index.
@@ -277,56 +279,88 @@ class HistoryView:
             return [turn.sizes for turn in self.turns]
         return [replace(turn.sizes, is_in_journal=turn.at <= written) for turn in self.turns]
 
-    def with_turn(self, newest: HistoryTurn) -> "HistoryView":
-        """Return the view with one more turn at its end."""
-        return replace(self, turns=(*self.turns, newest))
+    def with_fold(self, folded: ViewFolded, seq: Seq) -> "HistoryView":
+        """Return the view after a fold, whose log position is `seq`."""
+        return HistoryView.build([turn for turn in self.turns if turn.seq >= folded.start], folded, seq)
+
+    def with_entry(self, entry: LogEntry, *, simple: bool) -> "HistoryView | None":
+        """Return the view after one more entry of its log. None: it must be read again."""
+        match entry.fact:
+            case TurnRecord() if recorded_label(entry.fact) is not None:
+                newest = HistoryTurn.from_record(entry.seq, entry.fact, entry.at, simple=simple)
+                return replace(self, turns=(*self.turns, newest))
+            case ViewFolded() if self.fold is None or self.fold.start <= entry.fact.start:
+                return self.with_fold(entry.fact, entry.seq)
+            case _:
+                return None
+
+
+class _CachedView(NamedTuple):
+    view: HistoryView
+    simple: bool
+    as_of: Seq
+    """The log's last position when it was read."""
 
 
 class HistoryStore:
-    """History views of one agent's conversations."""
+    """History views of one agent's conversations. Those of the last active ones are kept, and follow the log."""
 
-    def __init__(self, store: Store, clock: Clock, media: MediaStore, *, simple: bool = False) -> None:
-        """`simple`: the model takes no tools."""
+    def __init__(self, store: Store, clock: Clock, media: MediaStore) -> None:
         self._store = store
         self._clock = clock
         self.media = media
-        self._simple = simple
-        self._cache = HistoryCache()
+        self._cached = LruDict[ConversationId, _CachedView](MAX_CACHED_VIEWS)
+        self._under_read = dict[ConversationId, object]()
+        """Views that are being read, without those that have changed since."""
+        store.subscribe(self._on_appended, TurnRecord, ViewFolded, ConversationRewound)
 
-    async def take(self, conversation: ConversationId) -> HistoryView:
-        """Return the view. The next `take` reads it from the log again unless `add_turn` is called before."""
-        kept = self._cache.pop(conversation)
-        return kept if kept is not None else await self.read(conversation)
+    async def view(self, conversation: ConversationId, *, simple: bool = False) -> HistoryView:
+        """Return the present view. `simple`: the model takes no tools."""
+        cached = self._cached.get(conversation)
+        if cached is None or cached.simple != simple:
+            read = self._under_read[conversation] = object()
+            cached = _CachedView(*await self._read(conversation, simple=simple))
+            if self._under_read.get(conversation) is not read:
+                return cached.view
+            del self._under_read[conversation]
+        self._cached.put(conversation, cached)
+        return cached.view
 
-    async def read(self, conversation: ConversationId) -> HistoryView:
-        """Read the view from the log: only the turns in view, nothing before them."""
-        turns = await self._store.turns_in_view(conversation)
-        found = await self._store.newest_fold(conversation)
-        past = [
-            HistoryTurn.from_record(turn.seq, turn.fact, turn.at, simple=self._simple, label=await self._label_of(turn))
-            for turn in turns
+    async def _read(self, conversation: ConversationId, *, simple: bool) -> tuple[HistoryView, bool, Seq]:
+        found = await self._store.view_entries(conversation)
+        turns = [
+            HistoryTurn.from_record(turn.seq, turn.fact, turn.at, simple=simple, label=await self._label_of(turn))
+            for turn in found.turns
         ]
-        if found is None or not isinstance(found.fact, ViewFolded):
-            return HistoryView.build(past, None, Seq(0))
-        return HistoryView.build(past, found.fact, found.seq)
+        folded = found.fold.fact if found.fold is not None else None
+        if found.fold is None or not isinstance(folded, ViewFolded):
+            return HistoryView.build(turns, None, _NEVER_FOLDED), simple, found.as_of
+        return HistoryView.build(turns, folded, found.fold.seq), simple, found.as_of
 
     async def _label_of(self, turn: LogEntry) -> TrustLabel | None:
         return await label_of_turn(self._store, turn.fact) if isinstance(turn.fact, TurnRecord) else None
 
-    def add_turn(self, conversation: ConversationId, view: HistoryView, seq: Seq, ended: TurnRecord) -> None:
-        """Put the view back with one more turn, which is durable at `seq`."""
-        newest = HistoryTurn.from_record(seq, ended, self._clock.now(), simple=self._simple)
-        self._cache.put(conversation, view.with_turn(newest))
-
-    def forget(self, conversation: ConversationId) -> None:
-        """Drop the cached view, because the log differs from it."""
-        self._cache.pop(conversation)
+    def _on_appended(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if entry.conversation is None:
+                continue
+            self._under_read.pop(entry.conversation, None)
+            cached = self._cached.get(entry.conversation)
+            if cached is not None and entry.seq > cached.as_of:
+                view = cached.view.with_entry(entry, simple=cached.simple)
+                if view is not None:
+                    self._cached[entry.conversation] = cached._replace(view=view)
+                else:
+                    del self._cached[entry.conversation]
 
     async def apply_fold(self, conversation: ConversationId, view: HistoryView, folded: ViewFolded) -> HistoryView:
         """Append a fold to the log and return the new view. Cut off, the old or the new view holds."""
         entry = NewEntry(fact=folded, at=self._clock.now(), conversation=conversation)
         (stored,) = await self._store.append([entry])
-        return HistoryView.build([turn for turn in view.turns if turn.seq >= folded.start], folded, stored.seq)
+        cached = self._cached.get(conversation)
+        if cached is not None and cached.view.folded_at == stored.seq:
+            return cached.view
+        return view.with_fold(folded, stored.seq)
 
     async def load_exchanges(self, view: HistoryView, *, seeing: bool) -> tuple[PromptTurn, ...]:
         """Return the view as prompt turns; with images if the model sees them (`seeing`) and they still exist."""
@@ -339,27 +373,6 @@ class HistoryStore:
                     found = await self.media.load_images_by_hash(turn.tool_images)
                     exchanges[index] = replace(exchanges[index], tool_images=tuple(found.items()))
         return (*_head_exchanges(view.head), *exchanges)
-
-
-class HistoryCache:
-    """Views by conversation; the one stored longest ago leaves first."""
-
-    def __init__(self) -> None:
-        self._views: dict[ConversationId, HistoryView] = {}
-
-    def pop(self, conversation: ConversationId) -> HistoryView | None:
-        """Remove and return the view.
-
-        It is absent until the next `put`: a turn that is cut off leaves nothing stale.
-        """
-        return self._views.pop(conversation, None)
-
-    def put(self, conversation: ConversationId, view: HistoryView) -> None:
-        """Store the view. Call once the newest turn's record is durable."""
-        self._views.pop(conversation, None)
-        self._views[conversation] = view
-        if len(self._views) > MAX_CACHED_VIEWS:
-            del self._views[next(iter(self._views))]
 
 
 def fold_marks(fold: ViewFolded) -> ViewMarks:

@@ -40,9 +40,8 @@ async def find_inherited_requesters(
     """
     found = list[TurnRecord]()
     for turn in reversed(turns[-MAX_TURNS:]):
-        entry = await reader.entry(turn.seq)
-        ended = entry.fact if entry is not None else None
-        if not isinstance(ended, TurnRecord) or ended.within is not None or ended.cause == "compact":
+        ended = turn.record
+        if ended.within is not None or ended.cause == "compact":
             continue  # nobody wrote anything to it
         if not continuing and ended.outcome != "interrupted":
             break

@@ -94,6 +94,7 @@ class Agent(AgentLoop):
         )
         self._agents = agents
         self._services = agents.services
+        self._history = HistoryStore(agents.store, agents.clock, agents.media)
         self._digests = DigestBuilder(
             agent=config.id,
             store=agents.store,
@@ -144,9 +145,6 @@ class Agent(AgentLoop):
         """Build what depends on the model, and on settings that hold for a whole turn."""
         agents, services, model = self._agents, self._services, agent_model.model
         tools = agents.registry.build_dispatcher(self.id, model, self._rest_tools)
-        history = HistoryStore(
-            agents.store, agents.clock, agents.media, simple=not model.takes_tools or model.family == "local"
-        )
         return AgentContext(
             agent=self,
             store=agents.store,
@@ -165,15 +163,15 @@ class Agent(AgentLoop):
                 kept_warm_at=partial(agents.models.keep_warm.last_refresh, self.id),
                 tools=lambda: tools.specs if model.takes_tools else (),
             ),
-            history=history,
-            compaction=self._build_compactor(agent_model, history),
+            history=self._history,
+            compaction=self._build_compactor(agent_model),
             tools=tools,
             guidance=self._guidance,
             limits=agents.limits,
             on_truncated=lambda: agents.on_compacted(self.id, "tool_result_truncated", None),
         )
 
-    def _build_compactor(self, agent_model: AgentModel, history: HistoryStore) -> Compactor:
+    def _build_compactor(self, agent_model: AgentModel) -> Compactor:
         agents, live = self._agents, self._agents.live
         summarizer = Summarizer(
             agent=self.id,
@@ -187,7 +185,7 @@ class Agent(AgentLoop):
         return Compactor(
             store=agents.store,
             clock=agents.clock,
-            history=history,
+            history=self._history,
             model=agent_model.model,
             cache_forecast=partial(agent_model.forecast, self.id),
             settings=lambda: live.optimization,
@@ -232,11 +230,6 @@ class Agent(AgentLoop):
         """Return the last answered request there. None: there was none since the start, or it is not kept."""
         found = (model.last_requests.get(self.id, conversation) for model in self.agent_model.caching_models)
         return max((one for one in found if one is not None), key=lambda one: one.sent_at_s, default=None)
-
-    def forget_view(self, conversation: ConversationId) -> None:
-        """Drop the cached view of a place, because the log differs from it."""
-        self.context.history.forget(conversation)
-        self._digests.forget(conversation)
 
     async def compact(self, conversation: ConversationId) -> str:
         """Fold the view of a place, while no turn runs there. Return the result in words."""
@@ -308,7 +301,6 @@ class Agent(AgentLoop):
         if handle is not None:
             handle.stop(why)
         self.send(LeftOff(at=self._agents.clock.now(), conversation=conversation))
-        self.forget_view(conversation)
 
     def is_direct(self, conversation: ConversationId) -> bool:
         return self._services.places.is_known_direct(conversation)
@@ -384,7 +376,6 @@ class Agents:
         inbox.listener = self
         services.presence.listener = self
         store.subscribe(self._on_alarms, Alarm)
-        store.subscribe(self._on_turns_from_elsewhere, TurnRecord)
 
     def prepare(self, new: Settings) -> Callable[[], None]:
         """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next DMN step on."""
@@ -407,16 +398,6 @@ class Agents:
         # A place that no binding matches any more may still hold older messages.
         name = place.room if is_inner(conversation) else self.bindings.find(place).agent
         return self.by_id.get(name, self._default_agent)
-
-    def _on_turns_from_elsewhere(self, entries: Sequence[LogEntry]) -> None:
-        """Drop the cached view of a place where a turn of another place has posted."""
-        for entry in entries:
-            if isinstance(entry.fact, TurnRecord) and entry.fact.within and entry.conversation is not None:
-                self.forget_view(entry.conversation)
-
-    def forget_view(self, conversation: ConversationId) -> None:
-        """Drop the cached view of a place, because the log differs from it."""
-        self.agent_for(conversation).forget_view(conversation)
 
     async def compact(self, conversation: ConversationId) -> str:
         """Fold the view of a place, while no turn runs there. Return the result in words."""

@@ -110,7 +110,6 @@ async def _record(context: AgentContext, turn: TurnId, place: Address, result: D
         cause="dream",
     )
     await context.store.append([NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
-    context.history.forget(place.conversation)
     changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in result.diff.splitlines() if line)
     text = result.reason if failed else f"MEMORY.md has changed in {changed} lines"
     await context.services.internal_intake.submit(

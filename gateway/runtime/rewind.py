@@ -119,9 +119,6 @@ class RewindRequest:
 class RewindAgents(Protocol):
     """All agents: `gateway.runtime.agents.Agents`, or none beside a stopped gateway."""
 
-    def forget_view(self, conversation: ConversationId) -> None:
-        """Drop the cached view of a place, because the log differs from it."""
-
     def notice(self, arrival: ReadyConversation) -> None:
         """Announce a conversation that is ready for a turn."""
 
@@ -196,14 +193,13 @@ class Rewinder:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _decide(self, request: RewindRequest, place: ConversationId) -> RewindPlan:
-        turns = await self._store.turns_in_view(place)
-        view = [TurnInView(turn.seq, turn.fact) for turn in turns if isinstance(turn.fact, TurnRecord)]
+        found = await self._store.view_entries(place)
+        view = [TurnInView(turn.seq, turn.fact) for turn in found.turns if isinstance(turn.fact, TurnRecord)]
         if request.action == "rewind":
             return plan_rewind(view, request.count, request.by)
         if request.action == "retry":
             return plan_retry([await self._with_missed(turn, place) for turn in view], request.by, place)
-        newest = await self._store.newest_fold(place)
-        folded = newest.fact if newest is not None and isinstance(newest.fact, ViewFolded) else None
+        folded = found.fold.fact if found.fold is not None and isinstance(found.fold.fact, ViewFolded) else None
         unread = await self._store.unread_entries(place, most=MAX_REWOUND_LINES)
         return plan_new(view, folded, request.by, overheard=find_overheard_upto(unread.messages, unread.upto))
 
@@ -226,7 +222,6 @@ class Rewinder:
         self, request: RewindRequest, plan: RewindPlan, lock: asyncio.Lock, written: AppendResult | None
     ) -> None:
         place = request.at.conversation
-        self._agents.forget_view(place)
         lock.release()
         if written is None or not written.is_new:
             return

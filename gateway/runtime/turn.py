@@ -169,7 +169,6 @@ class TurnRunner:
         if not turn.is_inner:
             await turn.handle.begin_ending()
             if turn.input.unread.messages and not turn.handle.stop_reason:
-                turn.context.history.forget(turn.conversation)
                 await turn.input.consume_unasked()
                 await write_record(turn, TurnOutcome(outcome="silent", reason=NOTHING_TO_ANSWER))
         return TurnResult(autonomous=turn.autonomous)
@@ -199,7 +198,7 @@ class TurnRunner:
 
     async def _record(self, turn: "Turn", outcome: TurnOutcome) -> None:
         """Record the outcome, if there is any."""
-        stopped, history = bool(turn.handle.stop_reason), turn.context.history
+        stopped = bool(turn.handle.stop_reason)
         if turn.input.digest is not None and outcome.outcome == "interrupted":
             turn.input.leave_pending()
         if stopped:
@@ -207,19 +206,13 @@ class TurnRunner:
         interrupted = outcome.outcome == "interrupted" or stopped
         never_asked = outcome.is_over_budget or (interrupted and turn.input.rendered.text in ("", NOTHING_NEW))
         if never_asked and not outcome.requests and not outcome.steps:
-            history.forget(turn.conversation)
             return
-        seq, record = await write_record(turn, outcome)
-        if interrupted or turn.view is None:  # a fold may have been in progress
-            history.forget(turn.conversation)
-        else:
-            history.add_turn(turn.conversation, turn.view, seq, record)
+        await write_record(turn, outcome)
 
     async def give_up(
         self, context: AgentContext, conversation: ConversationId, reason: str, *, autonomous: bool
     ) -> TurnResult:
         """Consume all that is unread there, with one message about the failure for whoever waits for an answer."""
-        context.history.forget(conversation)
         turn = Turn(context, conversation, TurnHandle(), self._tracker, autonomous=autonomous)
         turn.input.unread = unread = await context.store.unread_entries(conversation, most=MAX_UNREAD_LINES)
         if turn.is_inner:
@@ -246,7 +239,6 @@ class TurnRunner:
         try:
             return await work.compact_on_request()
         finally:  # the requests so far are paid for, also if this was cut off
-            context.history.forget(conversation)
             outcome = work.with_preparation_cost(TurnOutcome(outcome="silent", reason=COMPACTION_REASON))
             if outcome.requests:
                 await run_to_completion(write_record(recorded, outcome))
@@ -354,13 +346,13 @@ class Turn(TurnHost):
             self.autonomous = await self.context.store.unread_urgency(self.conversation) <= AMBIENT
         if self.continuing or await self.input.is_answer_owed():
             return True
-        self.view = await self.context.history.take(self.conversation)
+        self.view = await self.context.view(self.conversation)
         return self.view.interrupted
 
     async def read_context(self) -> None:
         """Read all that the prompt holds besides the new input, and the people on whose behalf the turn acts."""
         context, new = self.context, self.input
-        history = self.view = self.view or await context.history.take(self.conversation)
+        history = self.view = self.view or await context.view(self.conversation)
         self._prompt_context = prompt = await context.prompt_context.build(self.place, new.unread, history.turns)
         await new.render()
         self._inherited = await find_inherited_requesters(
@@ -383,7 +375,9 @@ class Turn(TurnHost):
         if takes_tools:
             status = await context.guidance.tool_status(self.conversation, context.tools, self.input.roles())
         is_nearly_full = context.compaction.is_full(history, context.live.optimization.folds.nudge_at_pct)
-        self.nudged = is_nearly_full and takes_tools and not any(turn.nudged for turn in history.turns_since_fold())
+        self.nudged = (
+            is_nearly_full and takes_tools and not any(turn.record.nudged for turn in history.turns_since_fold())
+        )
         return "\n".join(filter(None, [directives, status, load_prompt("write_down") if self.nudged else ""]))
 
     async def compact_if_due(self) -> None:
@@ -436,7 +430,7 @@ class Turn(TurnHost):
     async def compact_on_request(self) -> str:
         """Fold the view. Return the result in words. Raises StoreError."""
         context = self.context
-        history = self.view = await context.history.take(self.conversation)
+        history = self.view = await context.view(self.conversation)
         if history.tokens < MIN_FOLD_TOKENS:
             return f"What I see of it is small already: about {history.tokens} tokens."
         self._prompt_context = await context.prompt_context.build(self.place, self.input.unread, history.turns)
@@ -652,22 +646,21 @@ def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
     )
 
 
-async def write_record(turn: Turn, outcome: TurnOutcome) -> tuple[Seq, TurnRecord]:
-    """Append the turn and its post. Return the record's log position, and the record."""
+async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
+    """Append the turn and its post."""
     store, now, place, ended = turn.context.store, turn.context.clock.now(), turn.place, build_record(turn, outcome)
     record = NewEntry(
         fact=ended, at=now, conversation=turn.conversation, key=f"turn:{ended.turn}", cause=turn.input.upto or None
     )
     if not ended.text or turn.is_inner:  # a reply in the inner conversation has no reader
-        (written,) = await store.append([record])
-        return written.seq, ended
+        await store.append([record])
+        return
     reply_to = find_reply_to((*turn.input.messages, *turn.input.arrived))
     post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=reply_to)
     queued = NewEntry(
         fact=PostQueued(post=post), at=now, conversation=turn.conversation, key=f"post:{post.key}", cause=record
     )
-    written, _ = await store.append([record, queued])
-    return written.seq, ended
+    await store.append([record, queued])
 
 
 async def build_stop_record(context: AgentContext, conversation: ConversationId, why: str) -> TurnRecord:

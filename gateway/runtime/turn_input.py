@@ -81,6 +81,10 @@ class AgentContext:
         """True for a very small model, which needs plain prompts."""
         return self.model.model.family == "local"
 
+    async def view(self, conversation: ConversationId) -> HistoryView:
+        """Return what a turn there sees of the earlier ones."""
+        return await self.history.view(conversation, simple=not self.model.model.takes_tools or self.is_small_model)
+
 
 class TurnGuidance:
     """Instructions and offers for the turns of one agent, as they are at that moment."""
@@ -274,7 +278,7 @@ class TurnInput:
         recalled = await context.services.ambient_recall(
             tool_context,
             lines,
-            known_names={name for turn in history.turns for name in turn.recalled},
+            known_names={name for turn in history.turns for name in turn.record.recalled},
             since=history.turns[0].seq if history.turns else None,
             tokens=tokens,
             is_addressed=any(one.line.is_addressed for one in self.lines),

@@ -6,6 +6,7 @@ every derived table again from the log and reports the differences.
   types.py        entries, results and errors
   store.py        the store open for writing: append plan, group commit, retries during an outage
   projections.py  changes that a fact makes in the derived tables; costs, notification types, current facts
+  active.py       what every turn asks for, kept in memory
   reader.py       queries of the gateway; queries.py: their SQL
   overview.py     queries of the dashboard and the console, on a connection of their own
   schema.py       the file: lock, migrations (`migrations/*.sql`), checks
@@ -19,7 +20,7 @@ A released migration never changes; `tests/gateway/store/released` holds a store
 belongs to tests/gateway/store/test_query_plans.py, which requires an index for it.
 """
 
-from gateway.store.reader import EntryLocation, LogRow, StoreReader, WordUses, search_terms
+from gateway.store.reader import EntryLocation, LogRow, StoreReader, ViewEntries, WordUses, search_terms
 from gateway.store.rebuild import rebuild
 from gateway.store.store import Store, StoreOutage
 from gateway.store.types import (
@@ -78,6 +79,7 @@ __all__ = [
     "StoreUnreadable",
     "TableDifference",
     "UnreadEntries",
+    "ViewEntries",
     "WordUses",
     "judged_events",
     "rebuild",

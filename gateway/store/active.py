@@ -23,6 +23,7 @@ from gateway.core.facts import (
     UnreadDismissed,
 )
 from gateway.store import queries
+from gateway.store.reader import last_seq
 from gateway.store.types import LogEntry, UnreadEntries
 
 MAX_CONVERSATIONS: Final = 32
@@ -198,7 +199,7 @@ def read_conversation(connection: sqlite3.Connection, conversation: Conversation
     """Read the state of a conversation, in the connection's thread. None: there is too much."""
     connection.execute("BEGIN")  # one snapshot
     try:
-        ((as_of,),) = connection.execute("SELECT coalesce(max(seq), 0) FROM log")
+        as_of = last_seq(connection)
         unread = connection.execute(queries.UNREAD_ROWS, (conversation, MAX_UNREAD + 1)).fetchall()
         if len(unread) > MAX_UNREAD or any(row[1] is None for row in unread):
             return None
@@ -212,7 +213,7 @@ def read_conversation(connection: sqlite3.Connection, conversation: Conversation
         return None
     messages = [(one.seq, one.fact.sender) for one in (*older, *newer) if isinstance(one.fact, Message)]
     return ActiveConversation(
-        as_of=Seq(as_of),
+        as_of=as_of,
         unread={Seq(row[1]): (row[0], LogEntry.from_row(row[1:])) for row in unread},
         changed=Seq(changed[0] if changed is not None else 0),
         senders=deque(messages),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Self, TypeVar, TypeVarTuple
+from typing import Any, NamedTuple, Self, TypeVar, TypeVarTuple
 
 import aiosqlite
 
@@ -63,7 +63,9 @@ async def run_in_thread(
     Cancelled, it is executed all the same, if the thread has begun it or gets to it. Raises ValueError once closed.
     """
     # aiosqlite has no public name for this.
-    result: Result = await connection._execute(function, connection._conn, *args)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    result: Result = await connection._execute(  # type: ignore[no-untyped-call]  # noqa: SLF001 - see above
+        lambda: function(connection._conn, *args)  # noqa: SLF001 - the same
+    )
     return result
 
 
@@ -113,6 +115,36 @@ class EntryLocation:
             is_removed=bool(cut),
             is_left_behind=bool(left),
         )
+
+
+class ViewEntries(NamedTuple):
+    """Entries that the view of a conversation is made of, as of one moment."""
+
+    turns: list[LogEntry]
+    """Records of the turns since the start of the view that were not rewound, oldest first."""
+    fold: LogEntry | None
+    """The newest `ViewFolded`, which gives the form of the view; None: it was never folded."""
+    as_of: Seq
+    """The log's last position."""
+
+
+def _read_view_entries(connection: sqlite3.Connection, conversation: ConversationId) -> ViewEntries:
+    connection.execute("BEGIN")
+    try:
+        turns = connection.execute(queries.TURNS_IN_VIEW, (conversation,)).fetchall()
+        fold = connection.execute(queries.NEWEST_FOLD, (conversation,)).fetchone()
+        as_of = last_seq(connection)
+    finally:
+        connection.rollback()
+    return ViewEntries(
+        [LogEntry.from_row(turn) for turn in turns], LogEntry.from_row(fold) if fold is not None else None, as_of
+    )
+
+
+def last_seq(connection: sqlite3.Connection) -> Seq:
+    """Return the log's last position; 0 if it is empty."""
+    ((last,),) = connection.execute("SELECT coalesce(max(seq), 0) FROM log")
+    return Seq(last)
 
 
 def search_terms(text: str) -> str:
@@ -307,13 +339,12 @@ class StoreReader:
             (ConversationId(place), MessageId(message)) for place, message in await self._rows(queries.OPEN_PREVIEWS)
         ]
 
-    async def turns_in_view(self, conversation: ConversationId) -> list[LogEntry]:
-        """Return the records of the turns since the start of the view, oldest first. Reads nothing before that."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.TURNS_IN_VIEW, conversation)]
-
-    async def newest_fold(self, conversation: ConversationId) -> LogEntry | None:
-        """Return the newest `ViewFolded` there, which gives the form of the view; None: it was never folded."""
-        return self._first_entry(await self._rows(queries.NEWEST_FOLD, conversation))
+    async def view_entries(self, conversation: ConversationId) -> ViewEntries:
+        """Return the entries that the view of a conversation is made of. Reads nothing before its start."""
+        try:
+            return await run_in_thread(self._reading, _read_view_entries, conversation)
+        except sqlite3.Error as error:
+            raise self._read_error(error) from error
 
     async def last_fresh_start(self, conversation: ConversationId) -> Seq:
         """Return the position of the last fresh start of the conversation; 0 if there was none."""

@@ -26,7 +26,7 @@ from gateway.core.facts import FACT, Fact, Seq
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import finish_moves
 from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
-from gateway.store.reader import StoreReader, connect_reader, run_in_thread
+from gateway.store.reader import StoreReader, connect_reader, last_seq, run_in_thread
 from gateway.store.rebuild import upgrade_store
 from gateway.store.schema import (
     WRITER_PRAGMAS,
@@ -435,12 +435,6 @@ def _find_known(connection: sqlite3.Connection, wanted: list[str]) -> dict[str, 
     size = next((size for size in reversed(_ROWS_PER_STATEMENT) if size >= len(wanted)), len(wanted))
     sql = f"SELECT key, seq FROM log WHERE key IN ({', '.join('?' * size)})"  # noqa: S608 - question marks only
     return {key: Seq(seq) for key, seq in connection.execute(sql, wanted + [None] * (size - len(wanted)))}
-
-
-def last_seq(connection: sqlite3.Connection) -> Seq:
-    """Return the log's last position; 0 if it is empty."""
-    ((last,),) = connection.execute("SELECT coalesce(max(seq), 0) FROM log")
-    return Seq(last)
 
 
 class Store(StoreReader):

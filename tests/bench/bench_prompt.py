@@ -29,9 +29,9 @@ from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
 from gateway.config.secrets import load_price_table
 from gateway.context.conversation import RenderedMessage, fit_lines
-from gateway.context.history import HistoryStore, HistoryView
+from gateway.context.history import HistoryStore
 from gateway.core.clock import SystemClock
-from gateway.core.events import Address, ChannelName, ConversationId, RoomId, SenderId, Usage
+from gateway.core.events import Address, ChannelName, RoomId, SenderId, Usage
 from gateway.core.facts import Seq, TurnId, TurnRecord, ViewFolded
 from gateway.runtime.models import TokenCounters
 from gateway.store import NewEntry, Store
@@ -105,9 +105,9 @@ async def measure(messages: int, rounds: int) -> list[Figure]:
         async with await Store.open(Path(folder) / "r.db", clock) as store:
             await filled(store, clock, messages // 2)
             views = HistoryStore(store, clock, MediaStore(LiveSettings(settings), Path(folder), {}, clock))
-            cold, warm, seen = await one(views, keeper), [], 0
+            cold, warm, seen = await one(store, clock, views, keeper), [], 0
             for _ in range(rounds):
-                spent, seen = await one(views, keeper)
+                spent, seen = await one(store, clock, views, keeper)
                 warm.append(spent)
         await counting.aclose()
     return [
@@ -119,12 +119,12 @@ async def measure(messages: int, rounds: int) -> list[Figure]:
     ]
 
 
-async def one(views: HistoryStore, keeper: CachingModel) -> tuple[float, int]:
+async def one(store: Store, clock: SystemClock, views: HistoryStore, keeper: CachingModel) -> tuple[float, int]:
     conversation, rng = PLACE.conversation, random.Random()
     line = PromptLine(sender="ann", role="guest", sent=datetime.now(UTC), text=words(rng, 5, 60), is_addressed=True)
     budget = view.budget_tokens(WINDOW_TOKENS, 3_000)
     began = time.perf_counter()
-    past = await views.take(conversation)
+    past = await views.view(conversation)
     told = fit_lines(
         [RenderedMessage(seq=Seq(1), sender=SenderId("ann"), line=line)], omitted=0, budget=budget, plain=False
     )
@@ -142,12 +142,10 @@ async def one(views: HistoryStore, keeper: CachingModel) -> tuple[float, int]:
     async with aclosing(keeper.stream(request)) as chunks:
         async for _ in chunks:
             pass
-    keep(views, conversation, past, told.text)
+    await store.append(
+        [NewEntry(fact=replace(ended(rng, 0), heard=told.text), at=clock.now(), conversation=conversation)]
+    )
     return Timed.reached_s - began, len(past.turns)
-
-
-def keep(views: HistoryStore, conversation: ConversationId, past: HistoryView, heard: str) -> None:
-    views.add_turn(conversation, past, Seq(10**9), replace(ended(random.Random(), 0), heard=heard))
 
 
 def main() -> None:

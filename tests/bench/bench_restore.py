@@ -95,7 +95,7 @@ async def start(path: Path) -> tuple[float, float]:
         await load_dmn_states(store, ["reverie"], clock.now())
         await store.due_conversations(1)
         opened = time.perf_counter()
-        view = await HistoryStore(store, clock, MediaStore(live_settings(), path.parent / "media", {}, clock)).read(
+        view = await HistoryStore(store, clock, MediaStore(live_settings(), path.parent / "media", {}, clock)).view(
             PLACE
         )
         assert len(view.turns) == IN_VIEW - IN_VIEW // 10

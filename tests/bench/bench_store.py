@@ -105,7 +105,7 @@ async def opening(path: Path) -> tuple[float, float]:
         await store.undelivered_posts()
         for conversation, _ in await store.due_conversations(URGENT):
             await store.unread_entries(conversation, most=50)
-            await store.turns_in_view(conversation)
+            await store.view_entries(conversation)
         return opened - began, time.perf_counter() - opened
 
 

@@ -15,13 +15,9 @@ from tests.kits.tasks import LooseTasks
 class Views:
     """What agents are told of it."""
 
-    forgotten: list[ConversationId] = field(default_factory=list)
     noticed: list[ReadyConversation] = field(default_factory=list)
     folded: list[ConversationId] = field(default_factory=list)
     broken: bool = False
-
-    def forget_view(self, conversation: ConversationId) -> None:
-        self.forgotten.append(conversation)
 
     def notice(self, arrival: ReadyConversation) -> None:
         self.noticed.append(arrival)

@@ -186,7 +186,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
             people=people_of(who, dict.fromkeys(made, "!")),
             bindings=bindings,
             services=parts_of(places=PrivacyCache(store, bindings)),
-            agents=agents_of(forget_view=views.forget_view),
+            agents=agents_of(),
             room_locks=doors,
             membership=travels,
             tasks=tasks,

@@ -174,7 +174,6 @@ async def test_what_is_said_elsewhere_is_durable_with_the_command_and_a_turn_of_
         answer = await it.do(ask)
         assert answer.text == "I say it in `here/#Den`."
         den = Address(channel=HERE, room=RoomId("#Den"))
-        assert it.views.forgotten == [den.conversation]
         (turn,) = await it.store.entries(kinds=("turn_ended",))
         (post,) = await it.store.entries(kinds=("post",))
         (given,) = await it.store.entries(kinds=("command",))

@@ -1,10 +1,24 @@
+import asyncio
+import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
-from gateway.context.history import MAX_CACHED_VIEWS, HistoryCache, HistoryTurn, HistoryView
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.context.history import MAX_CACHED_VIEWS, HistoryStore, HistoryTurn, HistoryView
+from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId, ToolCallRecord, ToolImage, TurnStep, Usage
-from gateway.core.facts import Seq, TurnId, TurnRecord, ViewFolded
+from gateway.core.facts import ConversationRewound, Fact, Seq, TurnId, TurnRecord, UnreadDismissed, ViewFolded
 from gateway.core.trust import UNKNOWN_LABEL, TrustLabel
+from gateway.store import NewEntry, Store
+from gateway.stream.media import MediaStore
+from tests.kits.channels import story
+from tests.kits.examples import examples
+from tests.kits.settings import live_settings
+from tests.kits.strategies import texts
 
 WHEN = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -26,17 +40,6 @@ def ended(text: str) -> TurnRecord:
     )
 
 
-def test_a_view_that_is_taken_and_not_kept_again_must_be_read_from_the_log() -> None:
-    past, place = HistoryCache(), ConversationId("irc.test/#room")
-    assert past.pop(place) is None
-    past.put(place, HistoryView(turns=(HistoryTurn.from_record(Seq(3), ended("Hi."), WHEN),)))
-    view = past.pop(place)
-    assert view is not None
-    (turn,) = view.turns
-    assert (turn.seq, turn.exchange.reply, turn.tokens > 0) == (3, "Hi.", True)
-    assert past.pop(place) is None
-
-
 def test_a_view_has_the_label_of_all_whose_words_are_in_it() -> None:
     olga = HistoryTurn.from_record(Seq(3), replace(ended("Hi."), least_role="owner"), WHEN)
     page = HistoryTurn.from_record(Seq(4), replace(ended("Hi."), least_role="owner", foreign="web_fetch"), WHEN)
@@ -52,17 +55,6 @@ def test_a_view_has_the_label_of_all_whose_words_are_in_it() -> None:
     assert HistoryView(turns=(olga,), fold=replace(head, head="")).label == TrustLabel("owner", "")
     assert HistoryView(fold=replace(head, least_role="", foreign="")).label == UNKNOWN_LABEL  # of an earlier version
     assert HistoryView(turns=(HistoryTurn.from_record(Seq(3), ended("Hi."), WHEN),)).label == UNKNOWN_LABEL
-
-
-def test_only_the_conversations_that_were_active_last_are_kept() -> None:
-    past = HistoryCache()
-    places = [ConversationId(f"irc.test/#{number}") for number in range(MAX_CACHED_VIEWS + 1)]
-    for place in places[:-1]:
-        past.put(place, HistoryView())
-    past.put(places[0], HistoryView())  # active again
-    past.put(places[-1], HistoryView())
-    assert past.pop(places[1]) is None
-    assert past.pop(places[0]) == past.pop(places[2]) == past.pop(places[-1]) == HistoryView()
 
 
 def test_an_image_that_a_fold_takes_out_is_gone_as_it_is_after_a_restart() -> None:
@@ -83,3 +75,70 @@ def test_an_image_that_a_fold_takes_out_is_gone_as_it_is_after_a_restart() -> No
     again, anew = HistoryView.build(folded.turns, takes, Seq(6)), HistoryView.build([turn], takes, Seq(6))
     assert again.turns[0].tool_images == anew.turns[0].tool_images == ()
     assert again.digest == anew.digest
+
+
+PLACES = [ConversationId("irc.test/#a"), ConversationId("irc.test/#b")]
+_near = st.integers(1, 30).map(Seq)
+_entries = st.builds(
+    NewEntry,
+    fact=st.one_of(
+        st.builds(
+            lambda text, role: replace(ended(text), least_role=role), texts, st.sampled_from(["owner", "guest", ""])
+        ),
+        st.builds(lambda text: replace(ended(text), least_role="owner"), texts),
+        st.builds(ViewFolded, start=_near, reason=st.just(""), head=texts, trimmed=_near, summed=_near, spared=_near),
+        st.builds(ConversationRewound, first=_near, last=st.just(Seq(0)), by=st.just("")),
+        st.builds(UnreadDismissed, turn=st.just(TurnId("T")), upto=_near),
+    ),
+    at=st.just(WHEN),
+    conversation=st.sampled_from(PLACES),
+)
+
+
+def _as_of(fact: Fact, last: Seq) -> Fact:
+    """Only the past is rewound and folded."""
+    if isinstance(fact, ConversationRewound):
+        return replace(fact, last=last)
+    if isinstance(fact, ViewFolded):
+        return replace(fact, **{mark: min(getattr(fact, mark), last + 1) for mark in ("start", "trimmed", "summed")})
+    return fact
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.tuples(_entries, st.sets(st.sampled_from(PLACES)), st.booleans()), max_size=14))
+def test_a_kept_view_is_the_one_that_the_log_gives(steps: list[tuple[NewEntry, set[ConversationId], bool]]) -> None:
+    """Views are asked for while the log grows, by models with tools and without."""
+
+    async def play(path: Path) -> None:
+        async with await Store.open(path, ManualClock(WHEN)) as store:
+            kept = history_of(store)
+            for number, (planned, places, simple) in enumerate(steps):
+                entry = replace(planned, fact=_as_of(planned.fact, Seq(number)))
+                await asyncio.gather(store.append([entry]), *[kept.view(place, simple=simple) for place in places])
+                for place in PLACES:
+                    found, anew = [await one.view(place, simple=simple) for one in (kept, history_of(store))]
+                    assert found == anew
+                    assert found.digest == anew.digest
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(play(Path(folder) / "s.db"))
+
+
+@story
+async def test_only_the_views_of_the_last_conversations_are_kept_and_cost_no_read(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(WHEN)) as store:
+        history = history_of(store)
+        places = [ConversationId(f"irc.test/#{number}") for number in range(MAX_CACHED_VIEWS + 1)]
+        for place in (*places[:-1], places[0], places[-1]):
+            await history.view(place)
+        await store._reading.close()
+        told = NewEntry(fact=replace(ended("Hi."), least_role="owner"), at=WHEN, conversation=places[0])
+        await store.append([told, told])
+        assert [turn.record.text for turn in (await history.view(places[0])).turns] == ["Hi.", "Hi."]
+        with pytest.raises(ValueError, match="losed"):
+            await history.view(places[1])
+
+
+def history_of(store: Store) -> HistoryStore:
+    clock = ManualClock(WHEN)
+    return HistoryStore(store, clock, MediaStore(live_settings(), Path("/nonexistent"), {}, clock))

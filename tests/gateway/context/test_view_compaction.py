@@ -10,7 +10,7 @@ from agent.models.base import ModelBusy, ModelMessage, ModelRequest, PromptTooLo
 from agent.prompts import load_prompt
 from agent.view_forms import HEAD_START
 from gateway.config.models import CompactionConfig, ContextOptimizationConfig, FoldsConfig
-from gateway.context.history import HistoryView
+from gateway.context.history import HistoryStore, HistoryView
 from gateway.core.facts import NoteWritten, Seq, TurnRecord, ViewFolded
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
@@ -56,7 +56,7 @@ async def folds(desk: Desk) -> list[ViewFolded]:
 
 
 async def viewed(desk: Desk) -> HistoryView:
-    return await desk.means.history.read(ROOM.conversation)
+    return await HistoryStore(desk.store, desk.clock, desk.means.history.media).view(ROOM.conversation)
 
 
 def told(request: ModelRequest) -> str:
@@ -102,7 +102,7 @@ def test_a_view_is_the_same_after_a_restart_and_says_so_in_the_log(tmp_path: Pat
     async def story(desk: Desk) -> None:
         desk.drawer, desk.context = Library(), ALWAYS
         await talk(desk, 5)
-        kept = await desk.means.history.take(ROOM.conversation)
+        kept = await desk.means.history.view(ROOM.conversation)
         read = await viewed(desk)
         assert (kept.digest, kept.turns) == (read.digest, read.turns)
         assert len(await folds(desk)) > 1
@@ -378,13 +378,12 @@ def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_ans
         place = ROOM.conversation
         view = [
             TurnInView(one.seq, one.fact)
-            for one in await desk.store.turns_in_view(place)
+            for one in (await desk.store.view_entries(place)).turns
             if isinstance(one.fact, TurnRecord)
         ]
         unread = await desk.store.unread_entries(place, most=50)
         back = rewind.plan_new(view, None, "ann", overheard=rewind.find_overheard_upto(unread.messages, unread.upto))
         await desk.store.append([NewEntry(fact=fact, at=desk.clock.now(), conversation=place) for fact in back.facts])
-        desk.means.history.forget(place)
         await desk.take()
         assert "overheard before" not in desk.told()
         assert "and I ask you" in desk.told()

@@ -157,10 +157,9 @@ def test_a_command_that_changes_something_ends_a_transaction(tmp_path: Path) -> 
         kinds = [entry.kind for entry in await house.store.entries(after=3)]
         change = ["command", "judged", "rewound", "audited", "post"]
         assert kinds == ["room", "judged", *change, "room", "judged", *change, "room", "judged", "cursor"]
-        (left,) = await house.store.turns_in_view(place)
+        (left,) = (await house.store.view_entries(place)).turns
         assert isinstance(left.fact, TurnRecord)
         assert left.fact.text == "one"
-        assert house.views.forgotten == [place, place]
         assert not house.rooms.is_busy(place)
 
     story(tmp_path, tell, **ANN_RULES)
@@ -192,7 +191,7 @@ def test_a_channel_that_ends_in_the_middle_leaves_the_room_open(tmp_path: Path) 
         taking = asyncio.ensure_future(house.intake([_rewind(1)]))
         while not house.rooms.is_busy(place):
             await asyncio.sleep(0)
-        while not house.views.forgotten and house.rooms.is_busy(place):
+        while house.rooms.is_busy(place):
             taking.cancel()
             await asyncio.sleep(0)
         with contextlib.suppress(asyncio.CancelledError):

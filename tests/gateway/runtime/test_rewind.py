@@ -215,7 +215,7 @@ async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None
                 change = await asked.plan(wish(what))
                 assert (change.answer, change.facts) == (rewind.TURN_RUNNING, ())
                 change.settle(AppendResult(Seq(1), is_new=True))
-        assert (views.forgotten, views.noticed, views.folded) == ([], [], [])
+        assert (views.noticed, views.folded) == ([], [])
 
 
 @story
@@ -251,7 +251,6 @@ async def test_no_turn_begins_between_what_is_decided_and_what_is_durable(tmp_pa
         assert (await asked.plan(wish("rewind"))).answer == rewind.TURN_RUNNING
         await written(store, change)
         assert not doors.is_busy(PLACE)
-        assert views.forgotten == [PLACE]
         assert (await asked.plan(wish("rewind"))).answer.startswith("Nothing is in view")
         assert not doors.is_busy(PLACE)
 
@@ -442,7 +441,7 @@ async def test_a_retry_that_was_only_just_durable_is_answered_by_the_next_proces
     async with running(tmp_path, TALK) as gateway:
         await _say(gateway, "say two", count=1)
     async with await Store.open(gateway.path, ManualClock(NOW)) as store:
-        (ended,) = await store.turns_in_view(ConversationId("console/ann"))
+        (ended,) = (await store.view_entries(ConversationId("console/ann"))).turns
         assert isinstance(ended.fact, TurnRecord)
         back = ConversationRewound(first=ended.seq, last=ended.seq, by="ops", again=ended.fact.covers)
         await store.append([NewEntry(fact=back, at=NOW, conversation=ended.conversation)])

@@ -7,7 +7,7 @@ from agent.turn import CUT_OFF
 from gateway.core.events import SenderId
 from gateway.core.facts import AMBIENT
 from tests.kits.scripted_turn import Say
-from tests.kits.turns import ROOM, Desk, at_desk
+from tests.kits.turns import Desk, at_desk
 
 LOOK = Say(text="Let me see.", calls=(("c", "look_up"),))
 
@@ -21,7 +21,7 @@ def test_steps_are_written_down_and_repeated(tmp_path: Path) -> None:
         (first, second) = await desk.ended()
         assert (report.used_tools, first.cause, len(first.steps), second.steps) == (True, "addressed", 1, ())
         assert [post.post.text for post in desk.posts] == ["Done.", "Done."]
-        desk.means.history.forget(ROOM.conversation)  # as after a restart
+        desk.means.history._cached.clear()  # as after a restart
         await desk.say("ann", "once more")
         await desk.take()
         asked = [request.conversation for request in desk.model.requests]

@@ -70,7 +70,7 @@ def test_a_large_result_is_whole_in_the_log_and_in_part_in_every_prompt(tmp_path
         (turn,) = await desk.store.newest_entries(9, kinds=["turn_ended"])
         assert evidence.seq < turn.seq
         assert (await opens(desk).find(f"t{turn.seq}.1", HERE)).text == PAGE
-        desk.means.history.forget(ROOM.conversation)  # as after a restart
+        desk.means.history._cached.clear()  # as after a restart
         await desk.say("ann", "and?")
         await desk.take()
         first, second, third = [request.conversation for request in desk.model.requests]
@@ -103,7 +103,7 @@ def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path)
         assert (await opens(desk).find(first.source.handle, HERE)).text == "0" * 4_000
         assert [second.result, third.result] == ["1" * 4_000, "2" * 4_000]
         for _ in range(2):  # the second time as after a restart
-            desk.means.history.forget(ROOM.conversation)
+            desk.means.history._cached.clear()
             await desk.say("ann", "and?")
             await desk.take()
             assert model.requests[-1].conversation[: len(last)] == last
@@ -177,7 +177,7 @@ def test_who_spoke_in_the_middle_is_heard_once_also_where_the_turn_is_shortened(
             texts = [part.text for said in request.conversation for part in said.parts if isinstance(part, TextPart)]
             assert [sum(words in text for text in texts) for words in ("wait for me", "now look")] == [1, 1]
         last = model.requests[-1].conversation
-        desk.means.history.forget(ROOM.conversation)
+        desk.means.history._cached.clear()
         await desk.say("ann", "and?")
         await desk.take()
         assert model.requests[-1].conversation[: len(last)] == last

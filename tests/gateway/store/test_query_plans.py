@@ -207,8 +207,8 @@ def _steps(path: Path, turns_before: int) -> int:
                 elif number % 2 == 0 and number < turns_before:
                     back = ConversationRewound(first=ended.seq, last=ended.seq, by="ops")
                     await store.append([NewEntry(fact=back, at=NOW, conversation=conversation)])
-            assert len(await store.turns_in_view(conversation)) == 2
-            assert (await store.newest_fold(conversation)) is not None
+            found = await store.view_entries(conversation)
+            assert (len(found.turns), found.fold is not None) == (2, True)
 
     run(story())
     connection = sqlite3.connect(path)

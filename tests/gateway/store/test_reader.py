@@ -158,13 +158,13 @@ def test_turns_begin_where_the_view_does(tmp_path: Path) -> None:
                 (message, _) = await store.append(heard(number))
                 await store.append([turn(A, message.seq, text=f"answer {number}")])
             await store.append([turn(B, 4, 1, text="other room")])
-            assert [one.seq for one in await store.turns_in_view(A)] == [3, 6, 9]
+            assert [one.seq for one in (await store.view_entries(A)).turns] == [3, 6, 9]
             await store.append([fact(ViewFolded(start=Seq(6), reason="size"), A)])
-            assert [one.seq for one in await store.turns_in_view(A)] == [6, 9]
+            assert [one.seq for one in (await store.view_entries(A)).turns] == [6, 9]
             await store.append([fact(ViewFolded(start=Seq(9), reason="size"), A), turn(A, text="alone")])
-            assert [one.fact for one in await store.turns_in_view(A)][1:] == [turn(A, text="alone").fact]
-            assert [one.seq for one in await store.turns_in_view(B)] == [10]
-            assert await store.turns_in_view(place("#c").conversation) == []
+            assert [one.fact for one in (await store.view_entries(A)).turns][1:] == [turn(A, text="alone").fact]
+            assert [one.seq for one in (await store.view_entries(B)).turns] == [10]
+            assert (await store.view_entries(place("#c").conversation)).turns == []
 
     run(story())
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 
+from gateway.context.history import HistoryStore
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address
 from gateway.core.facts import CompactionLocked, TurnRecord, ViewFolded
@@ -114,14 +115,14 @@ class Life:
 async def shown(home: Home) -> str:
     """The view, as the process has it."""
     views = home.minds.agent_for(PLACE).context.history
-    seen = await views.take(PLACE)
-    views._cache.put(PLACE, seen)
+    seen = await views.view(PLACE)
     return seen.digest
 
 
 async def logged(home: Home) -> str:
     """The view, as the log has it."""
-    return (await home.minds.agent_for(PLACE).context.history.read(PLACE)).digest
+    kept = home.minds.agent_for(PLACE).context.history
+    return (await HistoryStore(kept._store, kept._clock, kept.media).view(PLACE)).digest
 
 
 def noting(life: Life, home: list[Home]) -> type[Store]:

@@ -74,8 +74,7 @@ def watching(script: Script) -> type[Store]:
 async def digest(home: Home) -> str:
     """Of the view as this process has it."""
     views = home.minds.agent_for(ROOM.conversation).context.history
-    seen = await views.take(ROOM.conversation)
-    views._cache.put(ROOM.conversation, seen)
+    seen = await views.view(ROOM.conversation)
     history = await views.load_exchanges(seen, seeing=False)
     return f"{seen.digest} {hash(tuple(exchange.messages for exchange in history))}"
 
