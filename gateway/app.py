@@ -42,7 +42,7 @@ from gateway.core.facts import (
     TurnRecord,
 )
 from gateway.core.format import format_time
-from gateway.core.identity import AccessPolicy, role_of
+from gateway.core.identity import role_of
 from gateway.core.logging import set_title_lookup
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
@@ -72,7 +72,7 @@ from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.place_names import PlaceTitles
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.routing import Bindings, CommandPrefixes
+from gateway.stream.routing import CommandPrefixes
 from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
@@ -239,7 +239,7 @@ def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
 class _Gateway:
     """Services of one run."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - the picture of the program
         self,
         *,
         settings: Settings,
@@ -258,38 +258,151 @@ class _Gateway:
         `make`: see `make_channel`, for channels that are added or changed at run time. None: the channels stay the
         same.
         """
-        self.store, self.clock, self.model_services = store, clock, model_services
+        self.store, self.clock, self.model_services, self.tasks = store, clock, model_services, tasks
         self.channels = dict(channels)
-        self.tasks, self.redactor = tasks, redactor
         self.outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
         """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
-        live = model_services.live
+        live = self.live = model_services.live
         live.add_secret_listener(redactor.add_secrets)
-        self.turn_tracker = TurnTracker()
-        self.titles = PlaceTitles(store, redactor, self.channels)
-        self.people = self._build_people(live)
-        access_policy = self.people.policy
+
+        # Who may do what.
+        titles = self.titles = PlaceTitles(store, redactor, self.channels)
+        people = self.people = AccessService(
+            live, store, clock, self.channels, tasks=tasks, title=titles.room_title, with_titles=titles.add_titles
+        )
+        access_policy, owners = people.policy, people.owner_notifier
+
+        # What deserves attention, and whose it is.
         self.overrides = AttentionOverrideStore(store)
         store.subscribe(self.overrides.on_appended, AttentionRuleSet, AttentionThresholdSet)
-        self.attention_policy = replace(policies.build_attention_policy(settings), overrides=self.overrides.current)
+        attention_policy = replace(policies.build_attention_policy(settings), overrides=self.overrides.current)
+        live.add_change_listener(lambda new: attention_policy.update(policies.build_attention_policy(new)))
         bindings = policies.build_bindings(settings)
-        live.add_change_listener(lambda new: self._apply_settings(new, bindings))
+        live.add_change_listener(lambda new: bindings.update(policies.build_bindings(new)))
+        self.inbox = ConversationInbox(clock, live)
+        store.subscribe(self.inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
+
+        # What the agents know.
+        self.media = MediaStore(live, store.path.parent / "media", self.channels, clock)
+        services = self.background_services = BackgroundServices(
+            live=live,
+            store=store,
+            clock=clock,
+            access_policy=access_policy,
+            attention_policy=attention_policy,
+            bindings=bindings,
+            channels=self.channels,
+            propose=self._propose_notes,
+            redactor=redactor,
+            titles=titles,
+        )
+        places = services.places
+
+        # What is sent.
+        self.outgoing_files = OutgoingFiles(store)
+        self.outbox = Outbox(
+            store,
+            self.channels,
+            clock,
+            tasks,
+            files=self.outgoing_files,
+            internal=services.internal_intake,
+            redactor=redactor,
+        )
         self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor)
+        self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy)
+
+        # What the agents can do.
+        files = AgentFiles(live, store.path)
+        self.tool_definitions = ToolDefinitionReview(store, clock, tasks, owners)
+        self.approvals = Approvals(
+            store=store,
+            clock=clock,
+            live=live,
+            places=places,
+            access_policy=access_policy,
+            command_prefixes=CommandPrefixes(live, self.channels),
+            definitions=self.tool_definitions,
+        )
+        tool_stats = ToolStats()
+        store.subscribe(tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded)
+        skills = SkillTools(live, bindings)
+        self.shell = ShellTools(live, clock, files, skills, services.internal_intake)
+        self.web = WebTools(live, clock)
+        self.mcp = McpServers(live.settings.tools.mcp, clock, tasks, self.media, self.tool_definitions)
+        rooms = RoomReader(
+            reader=store,
+            places=places,
+            bindings=bindings,
+            access_policy=access_policy,
+            channels=self.channels,
+            redactor=redactor,
+        )
+        messaging = MessagingTools(
+            store=store,
+            clock=clock,
+            bindings=bindings,
+            places=places,
+            access_policy=access_policy,
+            channels=self.channels.keys(),
+        )
+        platform = PlatformTools(
+            store=store,
+            clock=clock,
+            channels=self.channels,
+            places=places,
+            rooms=rooms,
+            files=files,
+            outfiles=self.outgoing_files,
+            messaging=messaging,
+        )
+        memory = MemoryTools(services.journal_store, services.recall_search, services.forgetter, services.evidence)
+        self.turn_tracker = TurnTracker()
+        self.tool_registry = ToolRegistry(
+            live=live,
+            gate=PermissionGate(live, store, clock, self.approvals, access_policy),
+            running=RunningCalls(self.turn_tracker, tool_stats),
+            redactor=redactor,
+            mcp=self.mcp,
+            shell=self.shell,
+            families={
+                "itself": [messaging, memory, ReminderTools(services.reminders, clock), skills],
+                "rooms": [platform, rooms],
+                "files": [FileTools(files, self.media, AuthoredFiles(store, clock))],
+                "shell": [self.shell],
+                "web": [self.web],
+            },
+        )
+
+        # The agents.
         self.agent_stats = AgentStats(
             [agent.id for agent in settings.agents],
             model_services.workspaces.counts.by_path,
             lambda: self.agents.dmn_status,
         )
         store.subscribe(self.agent_stats.on_appended, Judgement, TurnRecord, *NOTIFICATION_CLASSES)
-        self.media = MediaStore(live, store.path.parent / "media", self.channels, clock)
-        self.inbox = ConversationInbox(clock, live)
-        store.subscribe(self.inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
-        self.background_services = self._build_background(access_policy, bindings)
-        files = self.outgoing_files = OutgoingFiles(store)
-        self.outbox = self._build_outbox(files)
-        self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy)
-        self.tool_registry = self._build_tool_registry(access_policy, bindings, files)
-        self.agents = self._build_agents(access_policy, bindings, states, chosen or {})
+        capabilities = ChannelLookup(self.channels, lambda channel: channel.capabilities)
+        self.agents = Agents(
+            store=store,
+            clock=clock,
+            tasks=tasks,
+            models=model_services,
+            services=services,
+            registry=self.tool_registry,
+            skills=skills,
+            reader=ConversationReader(store, access_policy, self.media, redactor),
+            media=self.media,
+            bindings=bindings,
+            cards=ChannelCards(store, clock, capabilities, access_policy, redactor, titles=titles),
+            messaging=messaging,
+            inbox=self.inbox,
+            previews=self.previews,
+            tracker=self.turn_tracker,
+            limits=people.limits,
+            states=states,
+            chosen=chosen or {},
+            on_compacted=self.agent_stats.count_compaction,
+        )
         self.rewinder = Rewinder(
             store=store,
             clock=clock,
@@ -299,20 +412,12 @@ class _Gateway:
         )
         self.model_selector = ModelSelector(self.agents, chosen or {})
         store.subscribe(self._on_roles_assigned, RoleAssigned)
+
+        # The platforms.
         platforms = {name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)}
         self.stats = GatewayStats(
             {name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now()
         )
-        self.outages = OutageMonitor(
-            live,
-            self.channels,
-            self.stats,
-            clock,
-            owners=self.people.owner_notifier,
-            titles=self.titles,
-        )
-        store.subscribe(self.outages.on_appended, TurnRecord)
-        live.add_reload_listener(self._on_reloaded)
         self.channel_supervisor = ChannelSupervisor(
             platforms,
             ChannelLookup(self.channels, lambda one: self._build_emit(one.name)),
@@ -322,16 +427,91 @@ class _Gateway:
             tasks=tasks,
             tell=self._report_trouble,
         )
-        self.command_context = self._build_command_context(bindings)
-        self.dispatcher = CommandDispatcher(self.command_context)
-        self.ops_service = self._build_ops_service(settings)
-        self.intake = self._build_intake(access_policy, bindings)
+
+        # Commands, and what comes in.
+        context = self.command_context = CommandContext(
+            store=store,
+            clock=clock,
+            live=live,
+            channels=self.channels,
+            stats=self.stats,
+            version=version("reverie-gateway"),
+            redactor=redactor,
+            people=people,
+            bindings=bindings,
+            attention_policy=attention_policy,
+            overrides=self.overrides,
+            services=services,
+            agents=self.agents,
+            rewinder=self.rewinder,
+            model_selector=self.model_selector,
+            approvals=self.approvals,
+            running_tools=self.tool_registry.running,
+            room_locks=self.agents.room_locks,
+            membership=self.room_membership,
+            supervisor=self.channel_supervisor,
+            tasks=tasks,
+        )
+        self.dispatcher = CommandDispatcher(context)
+        self.suggestions = partial(suggest_values, context)
+        for channel in self.channels.values():
+            if isinstance(channel, CanCompleteCommands):
+                channel.set_completer(self.suggestions)
+        judge = EventJudge(
+            store,
+            clock,
+            live=live,
+            access_policy=access_policy,
+            attention_policy=attention_policy,
+            bindings=bindings,
+            presence=services.presence,
+        )
+        self.intake = Intake(
+            store,
+            clock,
+            stats=self.stats,
+            titles=titles,
+            places=places,
+            judge=judge,
+            dispatcher=self.dispatcher,
+            people=people,
+        )
+
+        # What operators see.
+        self.outages = OutageMonitor(
+            live,
+            self.channels,
+            self.stats,
+            clock,
+            owners=owners,
+            titles=titles,
+        )
+        store.subscribe(self.outages.on_appended, TurnRecord)
+        backend = ApiBackend(
+            store,
+            clock,
+            self.stats,
+            self.turn_tracker,
+            agents=self.agents,
+            channels=self.channels,
+            titles=titles,
+            redactor=redactor,
+        )
+        self.event_stream = EventBroadcaster(backend)
+        has_api = settings.ops.token is not None
+        self.ops_service = OpsService(
+            settings.ops,
+            store,
+            clock,
+            self.stats,
+            redactor,
+            sources=(self.agent_stats, tool_stats, people.limits.stats),
+            outages=self.outages,
+            router=ApiRouter(backend, self.event_stream, self.dispatcher.carry_out) if has_api else None,
+        )
+        live.add_reload_listener(self._on_reloaded)
         if make is not None:
             live.add_listener(self._build_channel_reconciler(settings, make))
-
-    def _apply_settings(self, new: Settings, bindings: Bindings) -> None:
-        self.attention_policy.update(policies.build_attention_policy(new))
-        bindings.update(policies.build_bindings(new))
 
     def _on_roles_assigned(self, entries: Sequence[LogEntry]) -> None:
         if any(isinstance(entry.fact, RoleAssigned) and entry.fact.role == "blocked" for entry in entries):
@@ -357,31 +537,6 @@ class _Gateway:
         self.agents.end_blocked_turns()
         self.tasks.create_task(end())
 
-    def _build_people(self, live: LiveSettings) -> AccessService:
-        return AccessService(
-            live,
-            self.store,
-            self.clock,
-            self.channels,
-            tasks=self.tasks,
-            title=self.titles.room_title,
-            with_titles=self.titles.add_titles,
-        )
-
-    def _build_background(self, access_policy: AccessPolicy, bindings: Bindings) -> BackgroundServices:
-        return BackgroundServices(
-            live=self.model_services.live,
-            store=self.store,
-            clock=self.clock,
-            access_policy=access_policy,
-            attention_policy=self.attention_policy,
-            bindings=bindings,
-            channels=self.channels,
-            propose=self._propose_notes,
-            redactor=self.redactor,
-            titles=self.titles,
-        )
-
     async def _propose_notes(self, agent: str, notes: Sequence[DreamNote]) -> None:
         """Ask owners whether these notes may enter an agent's memory. The text is shown only in a direct chat."""
         notify_address = self.model_services.live.settings.access.tell
@@ -400,17 +555,6 @@ class _Gateway:
             return render_pending_notes(notes, prefix, lambda place: inline_code(self.titles.title(place), PLACE_CHARS))
 
         await self.people.owner_notifier.notify_and_wait(f"memory:{agent}:{notes[-1].seq}", text)
-
-    def _build_outbox(self, files: OutgoingFiles) -> Outbox:
-        return Outbox(
-            self.store,
-            self.channels,
-            self.clock,
-            self.tasks,
-            files=files,
-            internal=self.background_services.internal_intake,
-            redactor=self.redactor,
-        )
 
     def _on_reloaded(self, result: ReloadResult) -> None:
         problems = [*map(str, result.problems), result.read_error]
@@ -448,180 +592,11 @@ class _Gateway:
             adapted=self.room_membership.rejoin,
         )
 
-    def _build_tool_registry(
-        self, access_policy: AccessPolicy, bindings: Bindings, outfiles: OutgoingFiles
-    ) -> ToolRegistry:
-        live, store, clock, services = self.model_services.live, self.store, self.clock, self.background_services
-        places, files = services.places, AgentFiles(live, store.path)
-        self.tool_definitions = ToolDefinitionReview(store, clock, self.tasks, self.people.owner_notifier)
-        self.approvals = Approvals(
-            store=store,
-            clock=clock,
-            live=live,
-            places=places,
-            access_policy=access_policy,
-            command_prefixes=CommandPrefixes(live, self.channels),
-            definitions=self.tool_definitions,
-        )
-        self.tool_stats = ToolStats()
-        store.subscribe(self.tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded)
-        self.skills = SkillTools(live, bindings)
-        self.shell = ShellTools(live, clock, files, self.skills, services.internal_intake)
-        self.web = WebTools(live, clock)
-        self.mcp = McpServers(live.settings.tools.mcp, clock, self.tasks, self.media, self.tool_definitions)
-        rooms = RoomReader(
-            reader=store,
-            places=places,
-            bindings=bindings,
-            access_policy=access_policy,
-            channels=self.channels,
-            redactor=self.redactor,
-        )
-        self.messaging = MessagingTools(
-            store=store,
-            clock=clock,
-            bindings=bindings,
-            places=places,
-            access_policy=access_policy,
-            channels=self.channels.keys(),
-        )
-        platform = PlatformTools(
-            store=store,
-            clock=clock,
-            channels=self.channels,
-            places=places,
-            rooms=rooms,
-            files=files,
-            outfiles=outfiles,
-            messaging=self.messaging,
-        )
-        memory = MemoryTools(services.journal_store, services.recall_search, services.forgetter, services.evidence)
-        return ToolRegistry(
-            live=live,
-            gate=PermissionGate(live, store, clock, self.approvals, access_policy),
-            running=RunningCalls(self.turn_tracker, self.tool_stats),
-            redactor=self.redactor,
-            mcp=self.mcp,
-            shell=self.shell,
-            families={
-                "itself": [self.messaging, memory, ReminderTools(services.reminders, clock), self.skills],
-                "rooms": [platform, rooms],
-                "files": [FileTools(files, self.media, AuthoredFiles(store, clock))],
-                "shell": [self.shell],
-                "web": [self.web],
-            },
-        )
-
-    def _build_ops_service(self, settings: Settings) -> OpsService:
-        backend = ApiBackend(
-            self.store,
-            self.clock,
-            self.stats,
-            self.turn_tracker,
-            agents=self.agents,
-            channels=self.channels,
-            titles=self.titles,
-            redactor=self.redactor,
-        )
-        self.event_stream = EventBroadcaster(backend)
-        has_api = settings.ops.token is not None
-        return OpsService(
-            settings.ops,
-            self.store,
-            self.clock,
-            self.stats,
-            self.redactor,
-            sources=(self.agent_stats, self.tool_stats, self.people.limits.stats),
-            outages=self.outages,
-            router=ApiRouter(backend, self.event_stream, self.dispatcher.carry_out) if has_api else None,
-        )
-
-    def _build_intake(self, access_policy: AccessPolicy, bindings: Bindings) -> Intake:
-        self.suggestions = partial(suggest_values, self.command_context)
-        for channel in self.channels.values():
-            if isinstance(channel, CanCompleteCommands):
-                channel.set_completer(self.suggestions)
-        live, services = self.model_services.live, self.background_services
-        judge = EventJudge(
-            self.store,
-            self.clock,
-            live=live,
-            access_policy=access_policy,
-            attention_policy=self.attention_policy,
-            bindings=bindings,
-            presence=services.presence,
-        )
-        return Intake(
-            self.store,
-            self.clock,
-            stats=self.stats,
-            titles=self.titles,
-            places=services.places,
-            judge=judge,
-            dispatcher=self.dispatcher,
-            people=self.people,
-        )
-
-    def _build_command_context(self, bindings: Bindings) -> CommandContext:
-        return CommandContext(
-            store=self.store,
-            clock=self.clock,
-            live=self.model_services.live,
-            channels=self.channels,
-            stats=self.stats,
-            version=version("reverie-gateway"),
-            redactor=self.redactor,
-            people=self.people,
-            bindings=bindings,
-            attention_policy=self.attention_policy,
-            overrides=self.overrides,
-            services=self.background_services,
-            agents=self.agents,
-            rewinder=self.rewinder,
-            model_selector=self.model_selector,
-            approvals=self.approvals,
-            running_tools=self.tool_registry.running,
-            room_locks=self.agents.room_locks,
-            membership=self.room_membership,
-            supervisor=self.channel_supervisor,
-            tasks=self.tasks,
-        )
-
     def _build_emit(self, name: ChannelName) -> Emit:
         async def emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
             await self.intake.accept(name, batch, cursor=cursor)
 
         return emit
-
-    def _build_agents(
-        self,
-        access_policy: AccessPolicy,
-        bindings: Bindings,
-        states: Mapping[str, DmnState],
-        chosen: Mapping[str, str],
-    ) -> Agents:
-        capabilities = ChannelLookup(self.channels, lambda channel: channel.capabilities)
-        return Agents(
-            store=self.store,
-            clock=self.clock,
-            tasks=self.tasks,
-            models=self.model_services,
-            services=self.background_services,
-            registry=self.tool_registry,
-            skills=self.skills,
-            reader=ConversationReader(self.store, access_policy, self.media, self.redactor),
-            media=self.media,
-            bindings=bindings,
-            cards=ChannelCards(self.store, self.clock, capabilities, access_policy, self.redactor, titles=self.titles),
-            messaging=self.messaging,
-            inbox=self.inbox,
-            previews=self.previews,
-            tracker=self.turn_tracker,
-            limits=self.people.limits,
-            states=states,
-            chosen=chosen,
-            on_compacted=self.agent_stats.count_compaction,
-        )
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Start the services in the order of their dependencies, and stop them along the way of a message.

@@ -28,9 +28,7 @@ from gateway.core.tool import ToolContext, build_tool
 from gateway.runtime.agents import Agent, Agents
 from gateway.runtime.lane import TurnHandle, TurnResult
 from gateway.runtime.models import ModelServices, open_model_services
-from gateway.runtime.rewind import Rewinder
 from gateway.store import LogEntry, NewEntry, Store
-from gateway.stream import policies
 from tests.kits.console_platforms import Town
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.kits.tasks import ListedTasks
@@ -205,15 +203,8 @@ class Home:
             states={},
             tasks=self._tasks,
         )
-        bindings = policies.build_bindings(self.settings)
-        minds = gateway._build_agents(policies.build_access_policy(self.settings), bindings, {}, {})
-        self.rewinder = Rewinder(
-            store=self.store,
-            clock=self.clock,
-            room_locks=minds.room_locks,
-            agents=minds,
-            tasks=self._tasks,
-        )
+        minds = gateway.agents
+        self.rewinder = gateway.rewinder
         for mind in minds.by_id.values():
             self._give(mind)
         return minds

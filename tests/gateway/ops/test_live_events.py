@@ -27,7 +27,7 @@ async def house(tmp_path: Path) -> AsyncIterator[ApiBackend]:
     home = Home(settings(tmp_path), ManualClock(NOW), None, str)
     await home.begin()
     gateway = home._gateway
-    gateway.redactor.add_secrets([SECRET])
+    gateway.event_stream.backend.redactor.add_secrets([SECRET])
     try:
         yield gateway.event_stream.backend
     finally:

@@ -27,9 +27,11 @@ LEAVE = frozenset(
         # not of the settings: the clock, tasks, the store
         *("clock", "_clock", "tasks", "_tasks", "store", "_store", "reader", "_reader"),
         # what came of the reading, and what it has set going
-        *("_warned", "_later", "_read", "_trace", "_state_saver", "_reported_level", "presence"),
+        *("_warned", "_later", "_read", "_trace", "_save_task", "_reported_level", "presence"),
+        # follows the settings at its next use
+        "_buckets",
         # what was secret once stays so
-        *("redactor", "_redactor", "_secret_listeners", "(clean)"),
+        *("redactor", "_redactor", "_secret_listeners", "(redactor)"),
     }
 )
 ADAPTERS = "channels.*."
