@@ -13,6 +13,7 @@ from gateway.access.channel_lookup import ChannelLookup
 from gateway.access.pairing import AttemptLimiter
 from gateway.commands.definition import CommandDefinition
 from gateway.config.reload import LiveSettings
+from gateway.context.conversation import ConversationLocks
 from gateway.context.services import BackgroundServices
 from gateway.core.clock import Clock
 from gateway.core.control_messages import OPERATOR
@@ -35,7 +36,6 @@ from gateway.stream.routing import Bindings, make_private_address_lookup
 from gateway.stream.supervisor import ChannelSupervisor
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import RunningCalls
-from gateway.tools.platform import ConversationLocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

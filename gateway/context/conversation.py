@@ -5,10 +5,12 @@ an event that is not a message, `topic_change_as_message` and `event_as_message`
 the order of the log, and `fit_lines` chooses what fits a request.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from agent import view
 from agent.brief import PromptLine
@@ -21,6 +23,7 @@ from gateway.core.events import (
     Address,
     Alarm,
     ConnectionChanged,
+    ConversationId,
     DeliveryReport,
     EventId,
     MembershipChanged,
@@ -507,3 +510,22 @@ def _with_reason(own: str, words: str) -> NoticePieces:
 
 def _format_time(at: datetime, now: datetime) -> str:
     return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
+
+
+class ConversationLocks:
+    """Locks of conversations: one turn at a time in each, also for turns from elsewhere."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[ConversationId, asyncio.Lock] = WeakValueDictionary()
+
+    def lock_for(self, conversation: ConversationId) -> asyncio.Lock:
+        """Return the lock of a conversation, which is held while a turn runs there."""
+        lock = self._locks.get(conversation)
+        if lock is None:
+            self._locks[conversation] = lock = asyncio.Lock()
+        return lock
+
+    def is_busy(self, conversation: ConversationId) -> bool:
+        """Return True if a turn runs there."""
+        lock = self._locks.get(conversation)
+        return lock is not None and lock.locked()

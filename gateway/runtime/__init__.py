@@ -7,7 +7,7 @@
 - `models.py`: models and counters. `model_choice.py`: `/model`.
 - `rewind.py`: `/new`, `/rewind`, `/retry` and `/compact`.
 
-Rules: one turn at a time runs in a conversation, under its lock (`gateway.tools.platform.ConversationLocks`). A turn is
-durable as one transaction, its record and its post; until then its input is unread, and is read again after a crash.
+Rules: one turn at a time runs in a conversation, under its lock (`ConversationLocks`). A turn is durable as
+one transaction, its record and its post; until then its input is unread, and is read again after a crash.
 A model may change at any time: running turns keep the `AgentContext` that they began with, and its models open.
 """

@@ -21,6 +21,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
+from gateway.context.conversation import ConversationLocks
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Alarm, ConversationId, Message, MessageId, Post, PostKey
 from gateway.core.facts import (
@@ -39,7 +40,6 @@ from gateway.core.facts import (
 from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreError
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.inbox import ReadyConversation
-from gateway.tools.platform import ConversationLocks
 
 logger = logging.getLogger("reverie.rewinds")
 

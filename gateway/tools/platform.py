@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
-from weakref import WeakValueDictionary
 
 from pydantic import Field
 
@@ -22,7 +21,7 @@ from agent.journal import to_single_line
 from channels.aio import run_to_completion
 from channels.base import CanDelete, CanEdit, CanReact, CanSetTopic, Channel, RateLimited, SendError, Uncertain
 from gateway.access.policy import decide, is_room_allowed
-from gateway.context.conversation import RenderedInput
+from gateway.context.conversation import ConversationLocks, RenderedInput
 from gateway.context.digest import DigestBuilder, RoomDigest
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, Post, PostFile, PostKey, Usage
@@ -44,25 +43,6 @@ MAX_PLACES = 20
 """Places that are listed by name."""
 MAX_POST_CHARS: Final = 8_000
 _PendingPlace = Annotated[str, Field(description="Where, as it is written above what is pending there.")]
-
-
-class ConversationLocks:
-    """Locks of conversations: one turn at a time in each, also for turns from elsewhere."""
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[ConversationId, asyncio.Lock] = WeakValueDictionary()
-
-    def lock_for(self, conversation: ConversationId) -> asyncio.Lock:
-        """Return the lock of a conversation, which is held while a turn runs there."""
-        lock = self._locks.get(conversation)
-        if lock is None:
-            self._locks[conversation] = lock = asyncio.Lock()
-        return lock
-
-    def is_busy(self, conversation: ConversationId) -> bool:
-        """Return True if a turn runs there."""
-        lock = self._locks.get(conversation)
-        return lock is not None and lock.locked()
 
 
 class MessagingTools:

@@ -430,14 +430,11 @@ class _WebSearchHit(BaseModel):
     """By Brave."""
 
 
-class _WebSearchHits(BaseModel):
+class _WebSearchResponse(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     results: list[_WebSearchHit] = []
-
-
-class _WebSearchResponse(_WebSearchHits):
-    web: _WebSearchHits | None = None
+    web: "_WebSearchResponse | None" = None
     """By Brave; missing if nothing is found."""
 
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from gateway.context.conversation import ConversationLocks
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId
 from gateway.runtime.rewind import Rewinder
 from gateway.store import Store
 from gateway.stream.inbox import ReadyConversation
-from gateway.tools.platform import ConversationLocks
 from tests.kits.tasks import LooseTasks
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
 from gateway.commands.context import CommandCall, CommandContext, CommandReply
+from gateway.context.conversation import ConversationLocks
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -33,7 +34,6 @@ from gateway.store.effects import CommandEffect
 from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
-from gateway.tools.platform import ConversationLocks
 from tests.kits.commands import agents_of, answer_of, command_context, parts_of, people_of
 from tests.kits.rewind import Views
 from tests.kits.store import NOW

@@ -12,6 +12,7 @@ import pytest
 
 from channels.console import ConsoleChannel
 from gateway.config.reload import LiveSettings
+from gateway.context.conversation import ConversationLocks
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -39,7 +40,6 @@ from gateway.stream import policies
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
 from gateway.stream.presence import PresencePolicy, PresenceTracker
-from gateway.tools.platform import ConversationLocks
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.intake import FixedPresence, emits
 from tests.kits.rewind import Views, rewinds

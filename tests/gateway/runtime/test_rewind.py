@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from gateway.context.conversation import ConversationLocks
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, Command, ConversationId, EventId, RoomId, Sender, SenderId, Usage
 from gateway.core.facts import ConversationRewound, Seq, TurnId, TurnRecord, ViewFolded, inner_conversation
@@ -22,7 +23,6 @@ from gateway.runtime.rewind import COMPACTING, MOST_EXCHANGES, RewindRequest, Tu
 from gateway.store import AppendResult, NewEntry, Store, rebuild
 from gateway.store.effects import CommandEffect
 from gateway.stream.trace import explain_event
-from gateway.tools.platform import ConversationLocks
 from tests.kits.gateway import CONSOLE, Running, running
 from tests.kits.rewind import Views, rewinds
 from tests.kits.store import posts_of, turn
