@@ -6,18 +6,23 @@ rendered as a line, and the card is written anew when the cache is cold anyway o
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Literal
 
 from agent.brief import ChannelCard, PromptBinding
+from agent.cache.keep_warm import CacheWarmer
 from agent.prompt import render_channel_card
 from agent.prompts import load_prompt
 from agent.view import estimate_tokens
+from agent.workspace import default_workspace
+from agent.workspace.cache import WorkspaceCache
 from agent.workspace.persona import PersonaBundle, PersonaScope
 from channels.base import Capabilities
 from gateway.access.policy import decide
+from gateway.config.reload import LiveSettings
 from gateway.context.history import HistoryTurn
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, ConversationId, Message
@@ -187,40 +192,53 @@ class PromptContextBuilder:
 
     def __init__(
         self,
+        agent: str,
+        live: LiveSettings,
         *,
-        persona: Callable[[PersonaScope], Awaitable[PersonaBundle]],
-        peers: tuple[str, ...],
+        workspaces: WorkspaceCache,
+        own: Path,
+        family: str,
+        keep_warm: CacheWarmer,
         bindings: Bindings,
         access_policy: AccessPolicy,
         cards: ChannelCards,
         places: PrivacyCache,
-        kept_warm_at: Callable[[str], datetime | None] = lambda _: None,
-        tools: Callable[[], Sequence[ToolSpec]] = tuple,
     ) -> None:
-        """`persona`: load the current persona. `peers`: names of the other agents of this gateway.
-
-        `kept_warm_at`: return when the cache of a conversation without new messages was last kept warm. `tools`: return
-        the tools that each request describes.
-        """
-        self._kept_warm_at = kept_warm_at
-        self._tools = tools
-        self._load_bundle = persona
-        self._peers = peers
+        """`own`: directory of the agent's own files. `family`: of its model, which the persona is written for."""
+        self._agent = agent
+        self._live = live
+        self._workspaces = workspaces
+        self._own = own
+        self._family = family
+        self._keep_warm = keep_warm
+        self._peers = tuple(sorted(one.id for one in live.settings.agents if one.id != agent))
         self._bindings = bindings
         self._access = access_policy
         self._cards = cards
         self._places = places
 
-    async def build(self, place: Address, unread: UnreadEntries, past: Sequence[HistoryTurn]) -> PromptContext:
-        """Return everything but the card, which waits for the fold."""
+    async def load_persona(self, scope: PersonaScope) -> PersonaBundle:
+        """Load the present persona. Raises OSError."""
+        return await self._workspaces.get(
+            self._live.agent_config(self._agent).workspace or default_workspace(),
+            scope=scope,
+            family=self._family,
+            own=self._own,
+            cached=self._live.enabled_optimizations(self._agent).workspace_cache,
+        )
+
+    async def build(
+        self, place: Address, unread: UnreadEntries, past: Sequence[HistoryTurn], tools: Sequence[ToolSpec]
+    ) -> PromptContext:
+        """Return everything but the card, which waits for the fold. `tools`: the tools that each request describes."""
         if is_inner(place.conversation):
-            return await self._build_inner(place, past)
+            return await self._build_inner(place, past, tools)
         messages = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
         direct = await self._places.is_direct(place.conversation) is True
         if direct and not messages and (newest := await self._places.newest_message(place.conversation)) is not None:
             messages = [newest]  # nobody wrote just now, but the reader is the same
         is_owner_only = direct and bool(messages) and all(self._is_owner(message) for message in messages)
-        persona, bound = await self._load_bundle("private" if is_owner_only else "public"), self._bindings.find(place)
+        persona, bound = await self.load_persona("private" if is_owner_only else "public"), self._bindings.find(place)
         return PromptContext(
             persona=persona.identity,
             binding=PromptBinding(
@@ -233,25 +251,26 @@ class PromptContextBuilder:
             peer_name=messages[-1].sender.name if direct and messages else None,
             last_active_at=self._last_active_at(place, past),
             visibility=await self._places.visibility(place.conversation, everything=is_owner_only),
-            tools_tokens=self._estimate_tools_tokens(),
+            tools_tokens=_estimate_tools_tokens(tools),
         )
 
-    async def _build_inner(self, place: Address, past: Sequence[HistoryTurn]) -> PromptContext:
+    async def _build_inner(
+        self, place: Address, past: Sequence[HistoryTurn], tools: Sequence[ToolSpec]
+    ) -> PromptContext:
         return PromptContext(
-            persona=(await self._load_bundle("public")).identity,
+            persona=(await self.load_persona("public")).identity,
             binding=PromptBinding(peers=self._peers),
             peer_name=None,
             last_active_at=self._last_active_at(place, past),
             visibility=await self._places.visibility(place.conversation),
             card=load_prompt("inner"),
-            tools_tokens=self._estimate_tools_tokens(),
+            tools_tokens=_estimate_tools_tokens(tools),
         )
 
-    def _estimate_tools_tokens(self) -> int:
-        return sum([estimate_tokens(one.name + one.description + one.schema) for one in self._tools()])
-
     def _last_active_at(self, place: Address, past: Sequence[HistoryTurn]) -> datetime | None:
-        return max(past[-1].at, self._kept_warm_at(place.conversation) or past[-1].at) if past else None
+        if not past:
+            return None
+        return max(past[-1].at, self._keep_warm.last_refresh(self._agent, place.conversation) or past[-1].at)
 
     def _is_owner(self, message: Message) -> bool:
         return role_of(self._access, message.at, message.sender) == FULL_ACCESS_ROLE
@@ -266,3 +285,7 @@ class PromptContextBuilder:
         return await self._cards.card(
             place, peer_name=prompt_context.peer_name, last=prompt_context.last_active_at, folded=folded
         )
+
+
+def _estimate_tools_tokens(tools: Sequence[ToolSpec]) -> int:
+    return sum([estimate_tokens(one.name + one.description + one.schema) for one in tools])

@@ -19,8 +19,6 @@ from agent.cache.plan import PlannedRequest
 from agent.models.base import Model, ModelError
 from agent.signals import DmnState, LeftOff, Presence
 from agent.turn import build_prefix_request
-from agent.workspace import default_workspace
-from agent.workspace.persona import PersonaBundle, PersonaScope
 from gateway.access.limits import UsageLimiter
 from gateway.config.models import AgentConfig, Settings
 from gateway.context.compaction import CompactionOutcome, Compactor, Summarizer
@@ -154,14 +152,16 @@ class Agent(AgentLoop):
             reader=agents.reader,
             services=services,
             prompt_context=PromptContextBuilder(
-                persona=partial(self._load_persona, model.family),
-                peers=tuple(sorted(other.id for other in agents.live.settings.agents if other.id != self.id)),
+                self.id,
+                agents.live,
+                workspaces=agents.models.workspaces,
+                own=services.agent_directory(self.id),
+                family=model.family,
+                keep_warm=agents.models.keep_warm,
                 bindings=agents.bindings.snapshot(),
                 access_policy=agents.reader.access_policy,
                 cards=agents.cards,
                 places=services.places,
-                kept_warm_at=partial(agents.models.keep_warm.last_refresh, self.id),
-                tools=lambda: tools.specs if model.takes_tools else (),
             ),
             history=self._history,
             compaction=self._build_compactor(agent_model),
@@ -192,20 +192,6 @@ class Agent(AgentLoop):
             is_enabled=lambda: live.enabled_optimizations(self.id).compaction,
             summarizer=summarizer,
         )
-
-    async def _load_persona(self, family: str, scope: PersonaScope) -> PersonaBundle:
-        live = self._agents.live
-        return await self._agents.models.workspaces.get(
-            live.agent_config(self.id).workspace or default_workspace(),
-            scope=scope,
-            family=family,
-            own=self._services.agent_directory(self.id),
-            cached=live.enabled_optimizations(self.id).workspace_cache,
-        )
-
-    async def load_bundle(self, scope: PersonaScope) -> PersonaBundle:
-        """Load its present persona."""
-        return await self._load_persona(self.model.family, scope)
 
     @contextlib.contextmanager
     def _hold_context(self) -> Iterator[AgentContext]:
@@ -253,7 +239,7 @@ class Agent(AgentLoop):
                 return
             try:
                 await self.refresh_tools()  # tool servers start at the same time
-                persona = await self.load_bundle("public")
+                persona = await context.prompt_context.load_persona("public")
                 brief = await self.build_prompt_input(persona.identity)
                 request = build_prefix_request(brief, model, self.tools.specs, key=self.id)
                 async with aclosing(model.stream(request)) as chunks:

@@ -29,7 +29,7 @@ class _DreamHost(TurnHost):
 async def run_dream(context: AgentContext, place: Address, handle: TurnHandle) -> TurnResult:
     """Run a dream. Interrupted, it has changed nothing or everything: see `Dreamer.dream`."""
     agent, turn = context.agent.id, TurnId(new_id(context.clock.now()))
-    prompt_context = await context.prompt_context.build(place, NO_UNREAD, ())
+    prompt_context = await context.prompt_context.build(place, NO_UNREAD, (), context.specs)
     prompt_input = PromptInput(
         persona=prompt_context.persona,
         binding=prompt_context.binding,

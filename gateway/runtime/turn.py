@@ -353,7 +353,9 @@ class Turn(TurnHost):
         """Read all that the prompt holds besides the new input, and the people on whose behalf the turn acts."""
         context, new = self.context, self.input
         history = self.view = self.view or await context.view(self.conversation)
-        self._prompt_context = prompt = await context.prompt_context.build(self.place, new.unread, history.turns)
+        self._prompt_context = prompt = await context.prompt_context.build(
+            self.place, new.unread, history.turns, context.specs
+        )
         await new.render()
         self._inherited = await find_inherited_requesters(
             context.store, context.reader.access_policy, history.turns, continuing=self.continuing
@@ -433,7 +435,9 @@ class Turn(TurnHost):
         history = self.view = await context.view(self.conversation)
         if history.tokens < MIN_FOLD_TOKENS:
             return f"What I see of it is small already: about {history.tokens} tokens."
-        self._prompt_context = await context.prompt_context.build(self.place, self.input.unread, history.turns)
+        self._prompt_context = await context.prompt_context.build(
+            self.place, self.input.unread, history.turns, context.specs
+        )
         self.trust = TurnTrust()
         self.trust.add(history.label | self._prompt_context.label)
         await self._fold(RenderedInput(), 0, is_requested=True)

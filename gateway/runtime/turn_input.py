@@ -38,6 +38,7 @@ from gateway.core.events import Address, Alarm, ConversationId, Sender
 from gateway.core.facts import ReminderSet, Seq, is_inner
 from gateway.core.identity import AccessPolicy
 from gateway.core.tool import Requester, ToolContext
+from gateway.core.tool_spec import ToolSpec
 from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel
 from gateway.runtime.loop import AgentLoop
 from gateway.runtime.models import AgentModel
@@ -84,6 +85,11 @@ class AgentContext:
     async def view(self, conversation: ConversationId) -> HistoryView:
         """Return what a turn there sees of the earlier ones."""
         return await self.history.view(conversation, simple=not self.model.model.takes_tools or self.is_small_model)
+
+    @property
+    def specs(self) -> Sequence[ToolSpec]:
+        """Tools that each request describes."""
+        return self.tools.specs if self.model.model.takes_tools else ()
 
 
 class TurnGuidance:

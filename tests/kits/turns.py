@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from agent.cache.keep_warm import CacheWarmer
 from agent.cache.plan import CacheForecast
 from agent.models.base import Model, TextPart
 from agent.signals import DmnPolicy, DmnState
 from agent.turn import Toolset
+from agent.workspace.cache import WorkspaceCache
 from agent.workspace.persona import PersonaBundle, PersonaScope
 from gateway.config.models import ContextOptimizationConfig
 from gateway.config.reload import LiveSettings
@@ -178,8 +180,11 @@ class Digests(DigestBuilder):
         return self._desk.digest
 
 
-async def me(_: PersonaScope) -> PersonaBundle:
-    return PersonaBundle(identity="You are Ana.", private="")
+class Ana(PromptContextBuilder):
+    """Ana's, whose persona stands in no file."""
+
+    async def load_persona(self, scope: PersonaScope) -> PersonaBundle:  # noqa: ARG002 - the same everywhere
+        return PersonaBundle(identity="You are Ana.", private="")
 
 
 def context_of(  # noqa: PLR0917 - as an agent has them
@@ -227,9 +232,13 @@ def context_of(  # noqa: PLR0917 - as an agent has them
         ),
         reader=ConversationReader(store, WHO, media, Redactor()),
         services=services,
-        prompt_context=PromptContextBuilder(
-            persona=me,
-            peers=(),
+        prompt_context=Ana(
+            "ana",
+            live,
+            workspaces=WorkspaceCache(clock),
+            own=Path("/nonexistent"),
+            family=model.family,
+            keep_warm=CacheWarmer(clock, budget_usd=lambda: 0.0),
             bindings=bindings,
             access_policy=WHO,
             cards=ChannelCards(store, clock, {}, WHO, redactor=Redactor()),
