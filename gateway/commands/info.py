@@ -173,7 +173,7 @@ async def handle_usage(call: CommandCall, context: CommandContext) -> str:
             _format_spending(f"Everywhere in {MONTH_DAYS} days", await context.store.spending_sums("all", since=month))
         )
         rooms = await context.store.spending_sums("room", since=day)
-        dearest = sorted(rooms, key=lambda one: (-one.cost_usd, -ledger.prompt_tokens(one.usage), one.key))
+        dearest = sorted(rooms, key=lambda one: (-one.cost_usd, -one.usage.prompt_tokens, one.key))
         hidden = await find_hidden(call, context, [ConversationId(one.key) for one in dearest])
         listed = [one for one in dearest if one.key not in hidden]
         lines += [f"`{escape_code(one.key)}` today: {ledger.format_spending(one)}" for one in listed[:MAX_ROOMS_LISTED]]

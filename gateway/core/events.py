@@ -404,6 +404,11 @@ class Usage:
     """Part of `cache_write_tokens` written for an hour, which costs more. 0 where a provider has no such cache."""
     output_tokens: int = 0
 
+    @property
+    def prompt_tokens(self) -> int:
+        """Size of the prompts, however they were billed."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,

@@ -30,7 +30,7 @@ from gateway.ops.http import HttpProblem, problem_response
 from gateway.runtime.agents import Agents
 from gateway.store import Store
 from gateway.store.format import actor_name, describe_contents, hide_codes
-from gateway.store.ledger import prompt_tokens, read_share
+from gateway.store.ledger import read_share
 from gateway.store.overview import ConversationRow, NotificationRow, OverviewReader, SpokenRow, TurnRow
 from gateway.stream.place_names import PlaceTitles
 from gateway.stream.trace import find_outcome
@@ -411,7 +411,7 @@ async def get_cache_report(backend: ApiBackend, query: models.SpendingQuery) -> 
     for one in found:
         requests, usage, cost = sums.get(one.key, (0, Usage(), 0.0))
         sums[one.key] = requests + one.requests, usage + one.usage, cost + one.cost_usd
-    order = sorted(sums.items(), key=lambda item: (-item[1][2], -prompt_tokens(item[1][1]), item[0]))
+    order = sorted(sums.items(), key=lambda item: (-item[1][2], -item[1][1].prompt_tokens, item[0]))
     return models.CacheReport(
         by=query.by,
         buckets=tuple(

@@ -69,10 +69,6 @@ class _RequestCounters:
     drift: Histogram = field(default_factory=lambda: Histogram(DRIFT_PERCENT))
 
 
-def _prompt_tokens(usage: Usage) -> int:
-    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
-
-
 class AgentStats:
     """Counters of notifications, turns, model requests and compactions, and gauges of the DMN.
 
@@ -127,7 +123,7 @@ class AgentStats:
         counters.usage += account.usage
         if account.cost_usd is not None:
             counters.cost_usd, counters.priced = counters.cost_usd + account.cost_usd, True
-        estimated, billed = sum(block.tokens for block in account.blocks), _prompt_tokens(account.usage)
+        estimated, billed = sum(block.tokens for block in account.blocks), account.usage.prompt_tokens
         if estimated > 0:
             counters.estimated = estimated
             if billed > 0:
@@ -245,9 +241,9 @@ class AgentStats:
         usage: dict[str, Usage] = {}
         for labels, counters in self._requests.items():
             usage[labels.agent] = usage.get(labels.agent, Usage()) + counters.usage
-        billed = {agent: one for agent, one in usage.items() if _prompt_tokens(one) > 0}
+        billed = {agent: one for agent, one in usage.items() if one.prompt_tokens > 0}
         return [
-            MetricSample({"agent": agent}, one.cache_read_tokens / _prompt_tokens(one)) for agent, one in billed.items()
+            MetricSample({"agent": agent}, one.cache_read_tokens / one.prompt_tokens) for agent, one in billed.items()
         ]
 
     @staticmethod

@@ -76,14 +76,9 @@ def expected_usage(blocks: Iterable[BlockUsage]) -> Usage:
     return sum(parts, Usage())
 
 
-def prompt_tokens(usage: Usage) -> int:
-    """Return the size of a prompt, however it was billed."""
-    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
-
-
 def read_share(usage: Usage) -> float | None:
     """Return the share of the prompts that was read from the cache, 0 to 1; None: there were none."""
-    whole = prompt_tokens(usage)
+    whole = usage.prompt_tokens
     return usage.cache_read_tokens / whole if whole > 0 else None
 
 
@@ -114,7 +109,7 @@ def format_spending(spending: SpendingSum) -> str:
     usage = spending.usage
     requests = f"{spending.requests:,} request{'' if spending.requests == 1 else 's'}"
     tokens = (
-        f"{format_read_share(usage)} of {prompt_tokens(usage):,} input tokens read from the cache, "
+        f"{format_read_share(usage)} of {usage.prompt_tokens:,} input tokens read from the cache, "
         f"{usage.output_tokens:,} output"
     )
     return f"{requests}: {tokens}, {_format_cost(spending)}"
@@ -124,11 +119,11 @@ def format_spending_table(by: SpendingKey, sums: Sequence[SpendingSum]) -> list[
     """Format sums as a table, one line each, the most expensive first."""
     requests = () if by == "sender" else ("requests",)
     rows: list[tuple[str, ...]] = [(by, *requests, "input", "read", "written", "output", "cost")]
-    for one in sorted(sums, key=lambda one: (-one.cost_usd, -prompt_tokens(one.usage), one.key)):
+    for one in sorted(sums, key=lambda one: (-one.cost_usd, -one.usage.prompt_tokens, one.key)):
         usage = one.usage
         counts = (f"{one.requests:,}",) if requests else ()
         tokens = (
-            _format_count(prompt_tokens(usage)),
+            _format_count(usage.prompt_tokens),
             format_read_share(usage),
             _format_count(usage.cache_write_tokens),
         )
@@ -174,7 +169,7 @@ def _format_cost(spending: SpendingSum) -> str:
 def _token_counts(usage: Usage) -> tuple[int, ...]:
     """Return the counts in the order of `LEDGER_COLUMNS`."""
     hour, written = usage.cache_write_1h_tokens, usage.cache_write_tokens
-    return prompt_tokens(usage), usage.cache_read_tokens, written - hour, hour, usage.input_tokens
+    return usage.prompt_tokens, usage.cache_read_tokens, written - hour, hour, usage.input_tokens
 
 
 def _format_count(count: int) -> str:
