@@ -14,8 +14,9 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from ipaddress import ip_address
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -24,11 +25,12 @@ from telegram.error import BadRequest, ChatMigrated, Conflict, Forbidden, Invali
 from telegram.request import HTTPXRequest
 
 from channels.aio import Backoff
-from channels.base import Denied, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.base import Denied, Emit, RateLimited, Rejected, SendError, Uncertain, Unreachable
 from channels.telegram.config import TelegramConfig
 from channels.telegram.people import TelegramUpdateContext
 from channels.text import Json, get_int, get_object, get_str
-from gateway.core.clock import Clock
+from gateway.core.clock import Clock, new_id
+from gateway.core.events import ChannelName, ConnectionChanged, EventId
 
 logger = logging.getLogger("reverie.telegram")
 _DEFAULT_FLOOD_S, _MAX_FLOOD_S = 5.0, 86_400.0
@@ -345,11 +347,11 @@ _CONFIRM_DELAYS_S = (0.0, 10.0, 20.0, 40.0, 80.0)
 """Delays before repeated checks of a refused token: a proxy, or a server that restarts, also answers 401 or 404."""
 
 
-class TelegramLinkListener(Protocol):
-    """Receiver of connection changes."""
-
-    async def __call__(self, up: bool, reason: str, /, *, says: bool = False) -> None:
-        """Report a state, see `ConnectionChanged`; a repeated state is ignored."""
+def build_link_change(
+    channel: ChannelName, now: datetime, *, up: bool, reason: str, says: bool = False
+) -> ConnectionChanged:
+    """Build the event of a connection that came up or went down."""
+    return ConnectionChanged(id=EventId(new_id(now)), channel=channel, up=up, reason=reason, sent=now, says=says)
 
 
 class PollBackoff:
@@ -358,9 +360,13 @@ class PollBackoff:
     Reports each change once, waits longer after each failure, and stops if the token is surely refused.
     """
 
-    def __init__(self, api: TelegramApi, clock: Clock, random: Callable[[], float], link: TelegramLinkListener) -> None:
-        self._api, self._clock, self._random, self._report_link = api, clock, random, link
+    def __init__(
+        self, channel: ChannelName, api: TelegramApi, clock: Clock, random: Callable[[], float], emit: Emit
+    ) -> None:
+        self._channel, self._api, self._clock, self._random, self._emit = channel, api, clock, random, emit
         self._backoff = Backoff(_MAX_DELAY_S)
+        self._up: tuple[bool, bool] | None = None
+        """Last reported state: up, and able to send although down. None: none was reported."""
         self._welcome = ""
 
     def set_welcome(self, welcome: str) -> None:
@@ -376,6 +382,12 @@ class PollBackoff:
         """Reset the back-off and report the connection as up."""
         self._backoff.reset()
         await self._report_link(True, self._welcome)
+
+    async def _report_link(self, up: bool, reason: str, *, says: bool = False) -> None:
+        """Emit a state, see `ConnectionChanged`; a repeated state is ignored."""
+        if self._up != (up, says):
+            self._up = (up, says)
+            await self._emit([build_link_change(self._channel, self._clock.now(), up=up, reason=reason, says=says)])
 
     async def deny(self, reason: str) -> NoReturn:
         """Report the connection as down and raise Denied: only the operator can help."""

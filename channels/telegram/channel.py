@@ -31,7 +31,7 @@ from channels.base import (
     no_before_send,
 )
 from channels.telegram.actions import CommandMenus, TelegramActions
-from channels.telegram.api import PollBackoff, TelegramApi
+from channels.telegram.api import PollBackoff, TelegramApi, build_link_change
 from channels.telegram.config import TelegramConfig
 from channels.telegram.ids import TelegramCursor, format_message_id, parse_message_number
 from channels.telegram.outgoing import (
@@ -47,13 +47,11 @@ from channels.telegram.render import MAX_CAPTION_UNITS, parse_body, render
 from channels.telegram.updates import TelegramPoller
 from channels.telegram.wire import UpdateReader
 from channels.text import get_str
-from gateway.core.clock import Clock, new_id
+from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,
     Attachment,
     ChannelName,
-    ConnectionChanged,
-    EventId,
     MessageId,
     PlaceNames,
     Post,
@@ -110,8 +108,6 @@ class TelegramChannel:
         """Set while messages can be sent."""
         self._refusals: dict[RoomId, str] = {}
         """Room -> reason why Telegram does not show us a configured chat; empty: it does."""
-        self._up: tuple[bool, bool] | None = None
-        """Last reported state: up, and able to send although down. None: none was reported."""
 
     @property
     def name(self) -> ChannelName:
@@ -189,25 +185,16 @@ class TelegramChannel:
         return self._connected_parts
 
     async def run(self, emit: Emit) -> None:
-        self._up = None
         self._reader.reset()
         self._reader.numbers.reset(self._clock.now())
-
-        async def link(up: bool, reason: str, *, says: bool = False) -> None:
-            if self._up != (up, says):
-                self._up = (up, says)
-                now = self._clock.now()
-                link = ConnectionChanged(
-                    id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now, says=says
-                )
-                await emit([link])
 
         try:
             api = TelegramApi(self._config)
         except (RuntimeError, ValueError, OSError) as error:  # invalid proxies or certificates of the environment
-            await link(False, f"the HTTP client cannot be set up: {error}")
-            raise Denied(f"the HTTP client cannot be set up: {error}") from None
-        backoff = PollBackoff(api, self._clock, self._random, link)
+            reason = f"the HTTP client cannot be set up: {error}"
+            await emit([build_link_change(self._name, self._clock.now(), up=False, reason=reason)])
+            raise Denied(reason) from None
+        backoff = PollBackoff(self._name, api, self._clock, self._random, emit)
         menu_task: asyncio.Task[None] | None = None
         room_task: asyncio.Task[None] | None = None
         try:
