@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from agent.models.base import Model
 from agent.signals import DmnState
-from channels.base import CanCompleteCommands, Channel, CountsDropped, Emit
+from channels.base import CanCompleteCommands, Channel, Emit
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.channel_lookup import ChannelLookup
 from gateway.commands.context import CommandContext
@@ -41,7 +41,6 @@ from gateway.core.facts import (
     ToolRefused,
     TurnRecord,
 )
-from gateway.core.format import format_time
 from gateway.core.identity import role_of
 from gateway.core.logging import set_title_lookup
 from gateway.core.metrics import GatewayStats
@@ -61,7 +60,7 @@ from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.rewind import Rewinder
 from gateway.runtime.turn import BLOCKED_REASON
 from gateway.runtime.turn_input import are_blocked
-from gateway.store import LogEntry, PendingReminder, Store, StoreClosed, StoreOutage
+from gateway.store import LogEntry, PendingReminder, Store, StoreClosed
 from gateway.stream import policies
 from gateway.stream.access_service import AccessService
 from gateway.stream.attention import AttentionOverrideStore
@@ -260,8 +259,6 @@ class _Gateway:
         """
         self.store, self.clock, self.model_services, self.tasks = store, clock, model_services, tasks
         self.channels = dict(channels)
-        self.outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
-        """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
         live = self.live = model_services.live
         live.add_secret_listener(redactor.add_secrets)
 
@@ -625,7 +622,7 @@ class _Gateway:
         await self.overrides.load()
 
     async def _start(self, background: list[asyncio.Task[None]]) -> None:
-        self.store.add_outage_listener(self._on_outage)
+        self.store.add_outage_listener(self.outages.on_store_outage)
         await self.load()
         background += [self.tasks.create_task(self.agents.warm_up()), self.tasks.create_task(self.ops_service.run())]
         background.append(self.tasks.create_task(serve_control(self.store.path, self.dispatcher.carry_out)))
@@ -708,22 +705,3 @@ class _Gateway:
 
     def _report_trouble(self, name: ChannelName, text: str) -> None:
         self.people.owner_notifier.notify(f"channel:{name}:{self.clock.now().isoformat()}", text, beside=name)
-
-    def _on_outage(self, outage: StoreOutage | None) -> None:
-        """Report that the log cannot be written, or that it can again. Meanwhile nothing is received or posted."""
-        dropped = {name: one.dropped_count for name, one in self.channels.items() if isinstance(one, CountsDropped)}
-        if outage is not None:
-            logger.error("the log cannot be written: %s; it is tried again and again", outage.reason)
-            self.stats.report_problem("store", f"the log cannot be written: {outage.reason}", outage.since)
-            self.outage = self.outage or (outage, dropped)
-            return
-        self.stats.clear_problem("store")
-        if self.outage is None:
-            return
-        (began, before), self.outage = self.outage, None
-        text = f"The log could not be written from {format_time(began.since)} to {format_time(self.clock.now())}"
-        text += f" ({began.reason}). Nothing was taken in and nothing was answered meanwhile; now it goes on."
-        for name, count in dropped.items():
-            if (lost := count - before.get(name, 0)) > 0:
-                text += f" {lost} lines that were said on {name} in that time could not be kept."
-        self.people.owner_notifier.notify(f"store:{began.since.isoformat()}", text)

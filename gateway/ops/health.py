@@ -14,6 +14,7 @@ begins, and when a model answers again.
 import asyncio
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from channels.base import Channel, KnowsJoinRefusals
+from channels.base import Channel, CountsDropped, KnowsJoinRefusals
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, RoomId
@@ -36,11 +37,13 @@ from gateway.core.format import (
     format_time,
 )
 from gateway.core.metrics import SNAPSHOT, GatewaySnapshot, GatewayStats
-from gateway.store import ConnectionState, LogEntry, Store, StoreError
+from gateway.store import ConnectionState, LogEntry, Store, StoreError, StoreOutage
 
 if TYPE_CHECKING:
     from gateway.access.owners import OwnerNotifier
     from gateway.stream.place_names import PlaceTitles
+
+logger = logging.getLogger("reverie.health")
 
 HEARTBEAT_INTERVAL_S = 5.0
 BLOCK_BYTES = 4096
@@ -270,6 +273,27 @@ class OutageMonitor:
     ) -> None:
         self._live_settings, self._channels, self._stats, self._clock = live, channels, stats, clock
         self._owners, self._titles = owners, titles
+        self._store_outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
+        """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
+
+    def on_store_outage(self, outage: StoreOutage | None) -> None:
+        """Report that the log cannot be written, or that it can again. Meanwhile nothing is received or posted."""
+        dropped = {name: one.dropped_count for name, one in self._channels.items() if isinstance(one, CountsDropped)}
+        if outage is not None:
+            logger.error("the log cannot be written: %s; it is tried again and again", outage.reason)
+            self._stats.report_problem("store", f"the log cannot be written: {outage.reason}", outage.since)
+            self._store_outage = self._store_outage or (outage, dropped)
+            return
+        self._stats.clear_problem("store")
+        if self._store_outage is None:
+            return
+        (began, before), self._store_outage = self._store_outage, None
+        text = f"The log could not be written from {format_time(began.since)} to {format_time(self._clock.now())}"
+        text += f" ({began.reason}). Nothing was taken in and nothing was answered meanwhile; now it goes on."
+        for name, count in dropped.items():
+            if (lost := count - before.get(name, 0)) > 0:
+                text += f" {lost} lines that were said on {name} in that time could not be kept."
+        self._owners.notify(f"store:{began.since.isoformat()}", text)
 
     def check_rooms(self) -> None:
         """Update the configured rooms that cannot be entered. Call it every few seconds."""

@@ -25,7 +25,7 @@ from tests.kits.tasks import LooseTasks
 LEAVE = frozenset(
     {
         # not of the settings: the clock, tasks, the store
-        *("clock", "_clock", "tasks", "_tasks", "store", "_store", "reader", "_reader"),
+        *("clock", "_clock", "tasks", "_tasks", "store", "_store", "_store_path", "reader", "_reader"),
         # what came of the reading, and what it has set going
         *("_warned", "_later", "_read", "_trace", "_save_task", "_reported_level", "presence"),
         # follows the settings at its next use
