@@ -504,7 +504,7 @@ class _Gateway:
             redactor,
             sources=(self.agent_stats, tool_stats, people.limits.stats),
             outages=self.outages,
-            router=ApiRouter(backend, self.event_stream, self.dispatcher.carry_out) if has_api else None,
+            router=ApiRouter(backend, self.event_stream, self.dispatcher) if has_api else None,
         )
         live.add_reload_listener(self._on_reloaded)
         if make is not None:

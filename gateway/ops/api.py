@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, get_type_hints
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
+from gateway.commands.dispatcher import CommandDispatcher
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.events import ConversationId
 from gateway.core.facts import OPERATOR_CHANNEL
@@ -244,15 +245,10 @@ ALLOWED_METHODS = {
 class ApiRouter:
     """Router of the API of one server."""
 
-    def __init__(
-        self,
-        backend: ApiBackend,
-        stream: EventBroadcaster,
-        orders: Callable[[CommandRequest], Awaitable[ControlResponse]],
-    ) -> None:
-        """`orders`: carries out what is posted to `/api/orders`."""
+    def __init__(self, backend: ApiBackend, stream: EventBroadcaster, dispatcher: CommandDispatcher) -> None:
+        """`dispatcher`: carries out what is posted to `/api/orders`."""
         self.stream = stream
-        self._backend, self._carry_out_order = backend, orders
+        self._backend, self._dispatcher = backend, dispatcher
 
     async def respond(self, head: HttpRequestHead, body: bytes) -> HttpResponse | StreamingHttpResponse:
         """Answer a request with a valid token, for an existing path and an allowed method."""
@@ -266,7 +262,11 @@ class ApiRouter:
                 return HttpResponse(body=json.dumps(build_openapi(release_version())), content_type=JSON_TYPE)
             row = _ROUTES_BY_PATH["GET" if head.method == "HEAD" else head.method, head.path]
             sent = _parse_input(row, head, body)
-            answer = await (self._carry_out_order(sent) if row.handler is None else row.handler(self._backend, sent))
+            answer: BaseModel
+            if row.handler is None:
+                answer = await self._dispatcher.carry_out(sent)
+            else:
+                answer = await row.handler(self._backend, sent)
             dumped, titles = answer.model_dump(mode="json"), self._backend.titles
             await titles.load([ConversationId(named) for _, named in find_untitled(dumped)])
             add_titles(dumped, titles)

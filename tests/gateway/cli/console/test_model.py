@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.cli.console import client, model, pane
@@ -272,6 +272,7 @@ HAPPENS = st.one_of(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
 @given(st.lists(HAPPENS, max_size=40))
 def test_in_whatever_order_things_happen_nothing_stays_open_behind_the_end(happened: list[tuple[Any, ...]]) -> None:
     console = new_console()
