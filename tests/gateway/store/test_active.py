@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +21,9 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import URGENT, ConversationRewound, Fact, Judgement, Seq, TurnId, TurnRecord, UnreadDismissed
-from gateway.store import NewEntry, Store, StoreReader, UnreadEntries, active
+from gateway.store import LogEntry, NewEntry, Store, StoreReader, UnreadEntries, active
+from gateway.store.active import read_conversation
+from gateway.store.reader import run_in_thread
 from tests.kits import strategies
 from tests.kits.channels import story
 from tests.kits.examples import examples
@@ -32,7 +34,7 @@ _rooms = st.sampled_from(ROOMS)
 _near = st.integers(1, 40).map(Seq)
 _senders = st.sampled_from([Sender(id=SenderId(name), name=name) for name in ("ann", "bob", "cid")])
 _judgements = st.builds(
-    Judgement, urgency=st.sampled_from([0, 1, 1, 2, 3]), fate=st.sampled_from(["due", "due", "context", "refused"])
+    Judgement, urgency=st.sampled_from([0, 1, 1, 1, 2, 3]), fate=st.sampled_from(["due", "due", "context", "refused"])
 )
 _events: st.SearchStrategy[Fact] = st.one_of(
     st.builds(
@@ -43,7 +45,7 @@ _events: st.SearchStrategy[Fact] = st.one_of(
         kind=st.sampled_from(["direct", "mention", "room", "room"]),
         attachments=st.just(()),
     ),
-    *[st.builds(ReactionChanged, at=st.just(place()), sender=_senders, sent=st.just(NOW))] * 2,
+    *[st.builds(ReactionChanged, at=st.just(place()), sender=_senders, sent=st.just(NOW))] * 5,
     st.builds(MessageEdited, at=st.just(place()), sender=_senders, sent=st.just(NOW)),
     st.builds(MessageDeleted, at=st.just(place()), sender=st.just(None), sent=st.just(NOW)),
     strategies.alarms,
@@ -75,10 +77,10 @@ _anything = st.builds(
 
 
 class End(NamedTuple):
-    """End of a turn, or a dismissal."""
+    """End of a turn, a dismissal, or a rewind that makes one message unread again."""
 
     room: ConversationId
-    dismisses: bool
+    kind: Literal["turn", "dismissed", "rewound"]
     back: int
     """Number of the newest entries of the log that stay unread."""
     looked: tuple[tuple[ConversationId, int], ...]
@@ -86,12 +88,15 @@ class End(NamedTuple):
 
     def entries(self, last: int) -> list[NewEntry]:
         """`last`: the log's last position."""
-        fact: Fact = UnreadDismissed(turn=TurnId(""), upto=Seq(max(0, last - self.back)))
-        if not self.dismisses:
+        upto = Seq(max(0, last - self.back))
+        fact: Fact = UnreadDismissed(turn=TurnId(""), upto=upto)
+        if self.kind == "rewound":
+            fact = ConversationRewound(first=upto, last=upto, by="", again=(upto,))
+        elif self.kind == "turn":
             ended = turn(self.room).fact
             assert isinstance(ended, TurnRecord)
             looked = tuple((place, Seq(max(0, last - back))) for place, back in self.looked)
-            fact = replace(ended, upto=Seq(max(0, last - self.back)), looked=looked)
+            fact = replace(ended, upto=upto, looked=looked)
         return [NewEntry(fact=fact, at=NOW, conversation=self.room)]
 
 
@@ -99,7 +104,7 @@ _back = st.integers(0, 12)
 _ends = st.builds(
     End,
     room=_rooms,
-    dismisses=st.booleans(),
+    kind=st.sampled_from(["turn", "turn", "dismissed", "rewound"]),
     back=_back,
     looked=st.lists(st.tuples(_rooms, _back), max_size=2).map(tuple),
 )
@@ -162,3 +167,34 @@ async def test_an_active_conversation_costs_no_read(tmp_path: Path) -> None:
         assert await store.unread_entries(ROOMS[0], most=9) == UnreadEntries(messages=(), omitted=0, upto=Seq(0))
         with pytest.raises(ValueError, match="losed"):
             await store.unread_entries(ROOMS[1], most=9)
+
+
+@story
+async def test_what_a_read_has_seen_is_not_applied_again_and_what_came_during_it_is(tmp_path: Path) -> None:
+    """An append is durable before its subscribers are called, so a read may be ahead of them."""
+    told = list[Sequence[LogEntry]]()
+    async with await opened(tmp_path / "s.db") as store:
+        store.subscribe(told.append)
+        for number in range(1, 4):
+            await store.append(heard(number))
+        found = await run_in_thread(store._reading, read_conversation, ROOMS[0])
+        await store.append(heard(4))
+        conversations = active.ActiveConversations(Seq(0))
+        appends = conversations.begin_read(ROOMS[0])
+        assert appends is not None
+        assert conversations.begin_read(ROOMS[0]) is None
+        for entries in told[1:2]:
+            conversations.on_appended(entries)  # a gap: what was being read is dropped
+        conversations.end_read(ROOMS[0], appends, found)
+        assert conversations.get(ROOMS[0]) is None
+        appends = conversations.begin_read(ROOMS[0])
+        assert appends is not None
+        conversations.on_appended(told[2])
+        conversations.on_appended(told[3])
+        conversations.end_read(ROOMS[0], appends, found)
+        kept = conversations.get(ROOMS[0])
+        assert kept is not None
+        assert kept.unread_entries(most=9, after=0) == await StoreReader.unread_entries(store, ROOMS[0], most=9)
+        assert len(kept.newest_senders(before=100, most=9) or ()) == 4
+        conversations.on_appended(told[1])
+        assert conversations.get(ROOMS[0]) is None
