@@ -194,6 +194,8 @@ class UsageLimiter:
         self._budget_freed = asyncio.Event()
         """Set when a reservation ends; then replaced by a new event."""
         self._notices = TokenBuckets(NOTICE_RATE)
+        self._open_notices = set[tuple[str, str]]()
+        """Notices by room and limit of which it is not known yet whether they were appended."""
         self._notice_throttle = NoticeThrottle()
         self._reported = LruDict[str, None]()
         """Limits that are in the log, by name and day."""
@@ -428,10 +430,13 @@ class UsageLimiter:
             return LimitDecision(judged)
         if with_notice:
             self._notice_throttle.record(room, name, now_s)
+            self._open_notices.add((room, name))
 
         def settle(result: AppendResult | None) -> None:
-            # If it is appended after a failure all the same, `on_appended` records it.
-            if with_notice and (result is None or not result.is_new):
+            # If it is appended all the same, `on_appended` records it, before this or after it.
+            is_open = (room, name) in self._open_notices
+            self._open_notices.discard((room, name))
+            if is_open and (result is None or not result.is_new):
                 self._notice_throttle.forget(room, name)
                 self._notices.give_back(message.at.channel, now_s, self._clock.monotonic())
 
@@ -445,7 +450,9 @@ class UsageLimiter:
         place = entry.conversation or ConversationId("")
         if with_notice:
             self.stats.count_notice()
-            self._notice_throttle.record(_room_key(Address.parse(place)), hit.key(day), self._clock.monotonic())
+            room, name = _room_key(Address.parse(place)), hit.key(day)
+            self._open_notices.discard((room, name))
+            self._notice_throttle.record(room, name, self._clock.monotonic())
         self._reported.put(_daily_key(hit, day), None)
 
     def _was_free_since(self, hit: LimitHit, since_s: float) -> bool:
