@@ -11,8 +11,12 @@
 - `inbound`: lines into notifications, CTCP. `history`: CHATHISTORY, and each event emitted once and in order.
 - `render`: Markdown to mIRC formatting and back. `compose`: pages, line lengths, multiline messages.
 
-Only `channel`, `session`, `connection`, `outgoing` and `membership` use asyncio; all other modules are pure: time and
-random values are passed in.
+The parts of a connection hold its `IrcSession`, which has the nick, the server's features and the clock; so a line can
+be followed from the socket to `emit` by method names: `IrcConnection.process_data`, `IrcSession.on_line`,
+`IrcEmitter.emit_line`, `IrcNotificationQueue.run`.
+
+`channel`, `session`, `connection`, `outgoing`, `membership` and `IrcEmitter` have a clock; all other modules are pure:
+time and random values are passed in.
 
 IRC has no acknowledgements, sends nothing twice and lets a nick change hands. So a sent part counts as accepted only
 after the answer to a later PING (or to its label), received events are kept while `emit` blocks, and a private answer

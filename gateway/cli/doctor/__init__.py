@@ -5,8 +5,7 @@
 `instance` (the gateway process and its port), `models`, `services` (platforms, MCP servers, certificates), `store`, and
 `system` (clock, files and modes, machine, sandbox, versions).
 
-Rules: functions `judge_*` and `find_*` decide and are pure; functions `check_*` look at the world and hand them what
-they found. Checks only read: they take neither the store's lock nor a session on a platform that a running gateway
-uses, so a running gateway is not disturbed. A finding is about one thing and has a stable code whose first word is its
-area (`AREAS`); docs/troubleshooting.md has an entry for each code.
+Rules: functions `check_*` look and judge, one for each thing. Checks only read: they take neither the store's lock nor
+a session on a platform that a running gateway uses, so a running gateway is not disturbed. A finding is about one thing
+and has a stable code whose first word is its area (`AREAS`); docs/troubleshooting.md has an entry for each code.
 """
