@@ -291,7 +291,9 @@ class CommandDispatcher:
         if isinstance(parsed, InvalidArguments):
             return _refuse(help.explain_invalid_arguments(row, parsed, SHELL_PREFIX), understood=False)
         if stopped and (row.needs_gateway or (parsed.sub is not None and parsed.sub.needs_gateway)):
-            raise GatewayNotRunning(f"no gateway is running with the store {context.store.path}: start it")
+            raise GatewayNotRunning(
+                f"no gateway is running with the store {context.store.path}, and `{row.name}` needs one: start it"
+            )
         answer = await self._call_handler(row, call, parsed, OPERATOR_TIMEOUT_S)
         effect = answer.effect or CommandEffect(answer=answer.text)
         audit = self._audit.build_operator_fact(row, command, answer, at if order.place else None)
