@@ -168,24 +168,22 @@ def test_the_command_line_tells_of_them(tmp_path: Path, capsys: pytest.CaptureFi
         "attention": {"thresholds": {"irc": "low"}, "rules": [{"type": "irc", "urgency": "low"}]},
     }
     (tmp_path / "reverie.yaml").write_text(json.dumps(config))
-    asked = ["notifications", "threshold", "--config", str(tmp_path), "irc.a", "x"]
 
     @story
-    async def written() -> None:
+    async def written(*facts: Fact) -> None:
         async with opened(tmp_path) as (store, _):
-            await write(store, bar("irc", 3), rule("r7", "irc.b", keyword="fire"))
+            await write(store, *facts)
 
-    assert main(asked) == 0
-    before = [line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines()]
+    def printed(*words: str) -> list[str]:
+        assert main(["notifications", *words, "--config", str(tmp_path)]) == 0
+        return capsys.readouterr().out.splitlines()[:-1]  # the last says that no gateway is running
+
     written()
-    assert main(asked) == 0
-    after = [line.split("  ")[-1].strip() for line in capsys.readouterr().out.splitlines()]
-    assert (before, after) == (
-        ["because of", "attention.thresholds.irc", "default"],
-        ["because of", "notify threshold irc", "default"],
-    )
-    assert main(["notifications", "rules", "--config", str(tmp_path)]) == 0
-    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:3]] == [
-        ["notify", "rule", "r7", "0", "irc.b,", "with", "'fire':", "urgent"],
-        ["attention.rules[0]", "0", "irc:", "low"],
+    assert printed("threshold", "irc.a") == ["`irc.a` passes from low on (`attention.thresholds.irc`)."]
+    assert printed("threshold", "x") == ["`x` passes whatever it is."]
+    written(bar("irc", 3), rule("r7", "irc.b", keyword="fire"))
+    assert printed("threshold", "irc.a") == ["`irc.a` passes from urgent on (`notify threshold irc`)."]
+    assert printed("rules")[:2] == [
+        "- `notify rule r7`: `irc.b, with 'fire': urgent`; 0 decided by it",
+        "- `attention.rules[0]`: `irc: low`; 0 decided by it",
     ]
