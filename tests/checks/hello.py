@@ -66,7 +66,7 @@ def run_traced(checkout: Path, config: str, result: Path) -> None:
 
     def create_task(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **more)
-        begun[task] = frames_above(sys._getframe()) if asyncio.current_task() is not None else []
+        begun[task] = frames_above(sys._getframe()) if loop.is_running() and asyncio.current_task() else []
         return task
 
     def start(_: int, __: object) -> None:
