@@ -51,8 +51,8 @@ from tests.kits.gateway import UNHURRIED
 from tests.servers.web_server import Heard, Page, WebServer
 
 STREET = ChannelName("street")
-LIMIT_S = 60.0
-APPROVAL_S = 4.0
+LIMIT_S = 240.0
+APPROVAL_S = 3.0
 LONG = 12
 """Characters of a variable that stands for all of the gateway's environment."""
 SAID_CHARS = 2_000
