@@ -52,7 +52,7 @@ from tests.servers.web_server import Heard, Page, WebServer
 
 STREET = ChannelName("street")
 LIMIT_S = 240.0
-APPROVAL_S = 3.0
+APPROVAL_S = 1.5
 LONG = 12
 """Characters of a variable that stands for all of the gateway's environment."""
 SAID_CHARS = 2_000
