@@ -492,7 +492,12 @@ def configure(
             "models": {"main": {"provider": "p", "name": "m"}},
             "context_optimization": {"workspace_cache": {"enabled": False}},
         },
-        "dmn": {"daily_cost_usd": 100.0, **mind.get("dmn", {})},
+        "dmn": {
+            "daily_cost_usd": 100.0,
+            "foraging": 2.0,
+            "resting": 2.0,  # a reminder that finds no free lane waits for a tick
+            **mind.get("dmn", {}),
+        },
         "attention": {"coalesce": 0, **mind.get("attention", {})},
         "commands": {"per_minute": 600},
         "access": {"dm": "open", "rates": UNHURRIED, "roles": ROLES},
