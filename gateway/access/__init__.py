@@ -6,7 +6,7 @@ holds the current state, and every change is appended first; what could not be a
 - `policy`: the decision about one event (pure).
 - `roster`: the current state, the rules on who may change it, and its lists for people.
 - `greeting`: codes and prompts for strangers; `pairing`: what happens to a code; `linking`: two accounts of one person;
-  `roles`: roles and blocks that an admin sets; `pairing_admin`: the same from the command line.
+  `roles`: roles and blocks that an admin sets.
 - `limits`: rates and budgets.
 - `owners`: notifications to owners, command menus by role.
 - `texts`: forms of codes, and texts about people and rooms; `approval_texts`: requests to approve a tool call.
