@@ -1,11 +1,11 @@
-# make install | demo | test | proof | check | docs | lock | bench | clean, each with ARGS="..."
+# make install | demo | test | test-all | proof | check | docs | lock | bench | clean, each with ARGS="..."
 # e.g. make test ARGS="-m system", make lock ARGS=--upgrade
 
 ARGS ?=
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: install demo test proof check docs lock bench clean
+.PHONY: install demo test test-all proof check docs lock bench clean
 
 install: .venv/.installed
 	@echo 'installed in .venv; try: make demo'
@@ -17,13 +17,22 @@ install: .venv/.installed
 demo: .venv/.installed
 	@.venv/bin/reverie demo $(ARGS)
 
-# Bytecode is kept: each worker, and each program that a test starts, would compile everything anew.
+# Two workers for each core, because many tests wait for a server. Bytecode is kept: each worker, and each program that
+# a test starts, would compile everything anew.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+PYTEST = PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n $(shell expr 2 \* $(CORES)) --dist worksteal
+
+# The unit tests.
 test: .venv/.installed
-	PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 4 --dist worksteal $(ARGS)
+	$(PYTEST) $(ARGS)
+
+# The unit tests, then the integration and system tests with what they print: lost and doubled messages.
+test-all: test
+	$(PYTEST) -m '(integration or system) and not soak' -rfEP $(ARGS)
 
 # What takes minutes, and the laws with all their examples: hours on two cores.
 proof: .venv/.installed
-	EXAMPLES=all PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 4 --dist worksteal -m 'system or soak or hypothesis' -rP $(ARGS)
+	EXAMPLES=all $(PYTEST) -m 'system or soak or hypothesis' -rP $(ARGS)
 
 check: .venv/.installed
 	.venv/bin/ruff check
