@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from tests.kits.examples import examples
 
-settings.register_profile("reverie", max_examples=examples())
+settings.register_profile("reverie", max_examples=examples(), deadline=None)
 settings.load_profile("reverie")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what runs in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # and so would all be that a test starts and interrupts

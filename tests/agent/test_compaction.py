@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.compaction import (
@@ -20,8 +20,6 @@ from agent.compaction import (
 )
 from agent.view_forms import TurnForm, TurnSizes, current_shape, estimate_turn_tokens
 from tests.agent.compaction_kit import View
-
-LAW = settings(deadline=None)
 
 
 @st.composite
@@ -104,7 +102,6 @@ def wanted(turns: tuple[TurnSizes, ...], at: CompactionParams) -> int:
     return max(0, min(int(min(most) * KEEP_SHARE) >> max(0, at.force - 1), budget - at.new))
 
 
-@LAW
 @given(views(), situations)
 def test_marks_only_move_forward(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found, now = plan_compaction(turns, at), current_shape(turns, at.spared)
@@ -116,7 +113,6 @@ def test_marks_only_move_forward(turns: tuple[TurnSizes, ...], at: CompactionPar
         assert found.head == at.head
 
 
-@LAW
 @given(views(), situations)
 def test_no_result_that_was_cleared_comes_back(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found, now = plan_compaction(turns, at), current_shape(turns, at.spared)
@@ -128,7 +124,6 @@ def shape(found: CompactionPlan) -> dict[str, int]:
     return {"start": found.start, "summed": found.summed, "trimmed": found.trimmed, "spared": found.spared}
 
 
-@LAW
 @given(views(), situations)
 def test_what_was_decided_holds(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     at = replace(at, force=0)  # a second failure is another situation
@@ -137,7 +132,6 @@ def test_what_was_decided_holds(turns: tuple[TurnSizes, ...], at: CompactionPara
     assert not again.changes_view, again.verdict
 
 
-@LAW
 @given(views(), situations)
 def test_a_fold_under_pressure_leaves_what_there_is_room_for(
     turns: tuple[TurnSizes, ...], at: CompactionParams
@@ -156,7 +150,6 @@ def test_a_fold_under_pressure_leaves_what_there_is_room_for(
     assert left < laid(turns, at) or not found.changes_view or (not after and found.start > 0)
 
 
-@LAW
 @given(views(), situations)
 def test_nothing_leaves_the_view_unless_something_presses(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     at = replace(at, full=False, force=0, compact_above=None, budget=10**9)
@@ -166,7 +159,6 @@ def test_nothing_leaves_the_view_unless_something_presses(turns: tuple[TurnSizes
     assert found.summed <= max(current_shape(turns, at.spared).summed, len(turns) - KEEP_LOOPS)
 
 
-@LAW
 @given(views(), situations)
 def test_the_newest_turn_keeps_its_loop_while_anything_else_can_go(
     turns: tuple[TurnSizes, ...], at: CompactionParams
@@ -177,7 +169,6 @@ def test_the_newest_turn_keeps_its_loop_while_anything_else_can_go(
         assert turns[-1].trimmed + int(wanted(turns, at) * HEAD_SHARE) > wanted(turns, at)
 
 
-@LAW
 @given(views(), situations)
 def test_the_newest_turn_leaves_only_if_nothing_else_helps(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found, room = plan_compaction(turns, at), wanted(turns, at)
@@ -190,7 +181,6 @@ def test_the_newest_turn_leaves_only_if_nothing_else_helps(turns: tuple[TurnSize
         assert sum(newest) > hard - (head if len(turns) > 1 else min(head, at.head))
 
 
-@LAW
 @given(views(), situations)
 def test_kinds_say_what_is_done(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found, now = plan_compaction(turns, at), current_shape(turns, at.spared)
@@ -210,7 +200,6 @@ def test_kinds_say_what_is_done(turns: tuple[TurnSizes, ...], at: CompactionPara
     assert ("trim" in found.kinds) == any(place >= found.summed for place in stay)
 
 
-@LAW
 @given(views(), situations)
 def test_each_fold_says_why_with_numbers(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found = plan_compaction(turns, at)
@@ -218,7 +207,6 @@ def test_each_fold_says_why_with_numbers(turns: tuple[TurnSizes, ...], at: Compa
     assert not found.verdict or any(character.isdigit() for character in found.verdict)
 
 
-@LAW
 @given(views(), situations)
 def test_a_small_gain_is_no_reason(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found = plan_compaction(turns, at)

@@ -81,7 +81,7 @@ def check_laws(core: Core, *, examples: int, shrink: bool = True) -> None:
     """Raises AssertionError if a law does not hold in some run of `core`. `shrink`: look for the shortest such run."""
     phases = [Phase.generate, Phase.shrink] if shrink else [Phase.generate]
 
-    @settings(max_examples=examples, deadline=None, derandomize=True, phases=phases, report_multiple_bugs=False)
+    @settings(max_examples=examples, derandomize=True, phases=phases, report_multiple_bugs=False)
     @given(POLICIES, st.lists(MOVES, min_size=20, max_size=80), st.booleans())
     def run(policy: DmnPolicy, moves: list[Move], stops: bool) -> None:
         shell = Shell(core, policy)
@@ -137,7 +137,7 @@ ANY_SIGNAL: st.SearchStrategy[Signal] = st.one_of(
 )
 
 
-@settings(max_examples=examples(1000), deadline=None)
+@settings(max_examples=examples(1000))
 @given(ANY_STATE, ANY_SIGNAL, POLICIES)
 def test_any_signal_in_any_state_gives_a_next_state(state: DmnState, signal: Signal, policy: DmnPolicy) -> None:
     after, effects = dmn.step(state, signal, policy)

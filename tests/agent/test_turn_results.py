@@ -219,7 +219,7 @@ def test_older_results_give_way_in_a_small_window_and_every_handle_is_whole() ->
     assert later.requests[0].conversation[: len(sent)] == sent
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.lists(st.integers(0, 40_000), min_size=1, max_size=3), max_size=6),
     st.integers(0, 20_000),

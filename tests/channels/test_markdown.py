@@ -5,7 +5,7 @@ import time
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.markdown import TextRun, parse_markdown
@@ -154,7 +154,6 @@ def test_code_is_never_touched(lines: list[str]) -> None:
         assert runs == (TextRun(text=code, marks=frozenset(["pre"])),)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["- ", "> ", "1. ", "  ", "# ", "```\n", "a", "\n", "**", "`", "    "]), max_size=60))
 def test_never_raises_on_blocks(pieces: list[str]) -> None:
     parse_markdown("".join(pieces))

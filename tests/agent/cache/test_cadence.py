@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cache.plan import CacheMultipliers, is_hour_cheaper
@@ -84,7 +84,6 @@ def test_what_all_share_is_asked_for_by_all() -> None:
 times = st.lists(st.tuples(st.floats(0, 1e5), st.integers(0, 3)), max_size=40)
 
 
-@settings(deadline=None)
 @given(times)
 def test_a_restart_changes_nothing(gaps: list[tuple[float, int]]) -> None:
     cadence, at_s = Cadence(), 0.0
@@ -97,7 +96,6 @@ def test_a_restart_changes_nothing(gaps: list[tuple[float, int]]) -> None:
     assert again.shared_odds() == cadence.shared_odds()
 
 
-@settings(deadline=None)
 @given(times)
 def test_shares_are_shares(gaps: list[tuple[float, int]]) -> None:
     cadence = Cadence()

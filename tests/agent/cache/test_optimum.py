@@ -41,7 +41,7 @@ talks = st.lists(
 )
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(talks)
 def test_no_legal_marks_cost_less(requests: list[tuple[float, int, list[str | None]]]) -> None:
     judge = MessagesCache(tokens, minimum=50)

@@ -229,7 +229,6 @@ parts = st.builds(
 policies = st.builds(CachePolicy, kind=st.sampled_from(("auto", "fixed", "off")), allows_hour=st.booleans())
 
 
-@settings(deadline=None)
 @given(parts, shares, shares, policies, st.data())
 def test_every_plan_keeps_to_the_rules(
     request: list[Part], shared: GapOdds, own: GapOdds, policy: CachePolicy, data: st.DataObject
@@ -270,7 +269,7 @@ asked = st.lists(
 )
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(asked, st.sampled_from(("auto", "fixed")))
 def test_what_is_predicted_is_what_is_billed(requests: list[tuple[int, float, int]], kind: str) -> None:
     judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), CacheState(), Cadence()
@@ -299,7 +298,6 @@ def test_what_is_predicted_is_what_is_billed(requests: list[tuple[int, float, in
         said[room].append(Part("history", f"{room} {len(said[room])}", 30))
 
 
-@settings(deadline=None)
 @given(st.sampled_from((20.0, 290.0, 310.0, 900.0, 3_500.0, 3_700.0, 20_000.0)), st.integers(500, 3_000))
 def test_where_nobody_comes_in_time_it_costs_no_more_than_writing_what_is_in_front_of_the_talk(
     gap_s: float, head: int

@@ -16,7 +16,7 @@ def test_an_hour_pays_if_it_keeps_more_than_it_costs() -> None:
     assert not is_hour_cheaper(1.0, 0.1, CacheMultipliers(0.1, 1.25, float("inf")))
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(st.sampled_from((60.0, 1_000.0, 10_000.0)), max_size=40))
 def test_it_tells_which_would_have_been_cheaper(gaps: list[float]) -> None:
     """Of a conversation whose card is as long as each exchange, by hand."""

@@ -98,7 +98,7 @@ async def test_every_relayed_line_fits_the_learnt_mask_and_nothing_is_lost() -> 
         assert session is not None
 
         @given(text=WORDS, user=HOSTS.map(lambda name: name[:10]), host=HOSTS, more=st.sampled_from([0, 100, 1536]))
-        @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=100, suppress_health_check=list(HealthCheck))
         def check(text: str, user: str, host: str, more: int) -> None:
             session.on_line(f":irc.test 005 reverie LINELEN={512 + more} :are supported")
             session.on_line(f":reverie!x@y CHGHOST {user} {host}")

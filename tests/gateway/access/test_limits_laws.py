@@ -165,5 +165,5 @@ class Whole(RuleBasedStateMachine):
                 assert self.buckets[limited.whose][limited.subject].full_between(then_s, self.now_s)
 
 
-Whole.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
+Whole.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
 test_whatever_happens = Whole.TestCase

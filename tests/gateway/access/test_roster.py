@@ -55,7 +55,7 @@ words: st.SearchStrategy[Fact] = st.one_of(
 )
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(st.lists(st.lists(words, max_size=6), max_size=8))
 def test_the_log_gives_the_same_picture_as_what_was_written(batches: list[list[Fact]]) -> None:
     async def telling() -> None:

@@ -448,7 +448,7 @@ def _load_text(text: str) -> None:
         _outcome(written(Path(directory), text), {"A": "planted"})
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(_PIECES, max_size=40).map("".join))
 def test_any_text_loads_or_is_bad_config(text: str) -> None:
     _load_text(text.encode("utf-8", "replace").decode())
@@ -462,7 +462,7 @@ _LEAF: st.SearchStrategy[object] = st.one_of(_WORDS, st.integers(), st.floats(),
 _TREE = _level(_level(_level(_LEAF)))
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(st.dictionaries(_WORDS, _TREE, max_size=5))
 def test_any_tree_loads_or_is_bad_config(tree: dict[str, object]) -> None:
     _load_text(yaml.safe_dump(tree))

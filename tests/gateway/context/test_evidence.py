@@ -409,7 +409,7 @@ async def test_a_call_that_brings_something_else_under_the_same_name_is_kept_too
         assert len(await kit.store.newest_entries(100, kinds=["evidence"])) == 4
 
 
-@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.text(max_size=30) | st.from_regex(r"[temvTEMV]?[0-9]{1,25}([.-][0-9]{1,25})?", fullmatch=True), max_size=20

@@ -104,7 +104,7 @@ def _as_of(fact: Fact, last: Seq) -> Fact:
     return fact
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(_entries, st.sets(st.sampled_from(PLACES)), st.booleans()), max_size=14))
 def test_a_kept_view_is_the_one_that_the_log_gives(steps: list[tuple[NewEntry, set[ConversationId], bool]]) -> None:
     """Views are asked for while the log grows, by models with tools and without."""

@@ -265,7 +265,7 @@ async def test_material_is_what_was_written_down_since_the_last_dream_also_after
 
 
 @given(before=st.binary(max_size=60), text=st.binary(min_size=30, max_size=60), cut=st.integers(0, 60))
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_append_that_was_cut_off_anywhere_is_gone_on_with(
     tmp_path: Path, before: bytes, text: bytes, cut: int
 ) -> None:

@@ -193,7 +193,7 @@ pieces = st.lists(st.tuples(scopes, st.sampled_from(["noted", "said", "answered"
 
 
 @given(pieces=pieces, sight=sights, place=st.sampled_from(PLACES))
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[str, str]], sight: Visibility, place: Address
 ) -> None:

@@ -5,7 +5,7 @@ from itertools import islice
 from time import process_time
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from gateway.context.schedule import (
@@ -243,7 +243,6 @@ def brute(schedule: Schedule, due: datetime, now: datetime) -> DueTimes:
 @example(parse_cron("*/2 1-4 * * *", "Europe/Zurich"), datetime(2026, 10, 20, tzinfo=UTC), 10 * 86_400)
 @example(parse_cron("*/2 1-4 * * *", "America/New_York"), datetime(2026, 3, 1, tzinfo=UTC), 12 * 86_400)
 @example(build_interval(60), START, 60 * MAX_MISSED + 60)
-@settings(deadline=None)
 def test_what_passed_is_one_time(schedule: Schedule, due: datetime, late_s: int) -> None:
     due = schedule.time if isinstance(schedule, OnceSchedule) else next_time(schedule, due) or due
     now = due + timedelta(seconds=late_s)

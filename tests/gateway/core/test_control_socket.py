@@ -270,7 +270,7 @@ def test_where_no_socket_fits_the_gateway_does_without(tmp_path: Path, caplog: p
     assert "set store.path to a shorter one" in caplog.text
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(lines=st.lists(st.binary(max_size=200), max_size=20), left=st.binary(max_size=50))
 def test_any_bytes_are_survived(lines: list[bytes], left: bytes) -> None:
     async def story(path: Path) -> None:

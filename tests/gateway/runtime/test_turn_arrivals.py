@@ -63,7 +63,7 @@ def told(request: ModelRequest) -> list[int]:
     return [int(number) for text in texts for number in LINE.findall(text)]
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(BOUNDARIES)
 def test_nothing_is_lost_or_told_twice_and_order_is_kept(boundaries: list[tuple[list[bool], str]]) -> None:
     async def story(desk: Desk) -> None:

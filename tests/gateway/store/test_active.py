@@ -135,14 +135,14 @@ async def play(path: Path, steps: Steps) -> None:
             await compare(store)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(_steps)
 def test_memory_and_tables_agree(steps: Steps) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run(play(Path(folder) / "s.db", steps))
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(_steps)
 def test_memory_and_tables_agree_also_at_the_limits(steps: Steps) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId, ThreadId
@@ -110,7 +110,6 @@ def _fold(batches: Iterable[Sequence[TypeSighting]]) -> list[Row]:
         return connection.execute("SELECT * FROM notification_type ORDER BY family, type").fetchall()
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(few, min_size=1, max_size=8), max_size=6))
 def test_it_does_not_matter_how_the_log_is_cut(cut: list[list[str]]) -> None:
     told = [

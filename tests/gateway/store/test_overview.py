@@ -32,7 +32,7 @@ def test_the_fate_of_the_first_event(tmp_path: Path, told: list[Happened], becam
     run(story())
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(told=logs)
 def test_every_fate_is_as_the_whole_log_tells_it(told: list[Happened]) -> None:
     async def story(path: Path) -> None:

@@ -94,7 +94,7 @@ entries = st.builds(
 batches = st.lists(st.lists(entries, min_size=1, max_size=6), max_size=8)
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(batches)
 def test_rebuilding_what_the_writer_made_finds_no_difference(given_batches: list[list[NewEntry]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +121,6 @@ def test_rebuilding_what_the_writer_made_finds_no_difference(given_batches: list
         assert run(story()) == []
 
 
-@settings(deadline=None)
 @given(st.lists(entries, max_size=30))
 def test_statements_keep_their_order_within_a_table(some: list[NewEntry]) -> None:
     flat = [

@@ -194,7 +194,7 @@ logs = st.lists(
 )
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(told=logs)
 def test_counting_and_telling_agree_with_each_other_and_with_what_is_unread(told: list[Step]) -> None:
     async def story(path: Path) -> None:
@@ -225,7 +225,7 @@ def test_counting_and_telling_agree_with_each_other_and_with_what_is_unread(told
         run(story(Path(folder) / "s.db"))
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(told=logs)
 def test_a_fate_is_sealed_once_and_nothing_sealed_is_kept(told: list[Step]) -> None:
     async def story(path: Path) -> list[LogEntry]:

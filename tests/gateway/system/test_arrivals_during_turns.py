@@ -154,21 +154,21 @@ async def cut(case: Case, clock: JumpingClock, folder: Path, lives: list[int]) -
 
 
 @pytest.mark.soak
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(CASES, st.lists(st.integers(1, 20), min_size=1, max_size=3))
 def test_whenever_they_come_and_whenever_the_process_is_cut(case: Case, lives: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         simulate(lambda clock: cut(case, clock, Path(folder), lives))
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(CASES)
 def test_whenever_they_come(case: Case) -> None:
     run(case)
 
 
 @pytest.mark.soak
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(CASES)
 def test_whenever_they_come_often(case: Case) -> None:
     run(case)

@@ -378,7 +378,6 @@ VALUES = st.recursive(
 
 @settings(
     max_examples=examples(60),
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(text=st.text(max_size=300) | VALUES.map(lambda value: json.dumps(value, default=str)))
@@ -389,7 +388,6 @@ def test_no_text_makes_the_doctor_raise(text: str, tmp_path: Path) -> None:
 
 @settings(
     max_examples=examples(60),
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())

@@ -189,7 +189,6 @@ def first(old: list[str], new: list[str]) -> str:
 
 @settings(
     max_examples=examples(25),
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller example takes minutes to find
 )
