@@ -471,10 +471,10 @@ class Agents:
         )
 
     def _on_alarms(self, entries: Sequence[LogEntry]) -> None:
-        """Check for due turns now, because a reminder has fired."""
+        """Let reminders that have fired be taken up."""
         for entry in entries:
             if entry.conversation is not None:
-                self.agent_for(entry.conversation).tick()
+                self.agent_for(entry.conversation).remind(entry.conversation)
 
     def end_blocked_turns(self) -> None:
         """End the turns whose requesters are all blocked by now. Returns at once."""

@@ -75,6 +75,8 @@ class AgentLoop(ABC):
         """Highest urgency announced where a turn runs."""
         self._reserved_usd: dict[ConversationId, float] = {}
         """Highest possible costs of the running turns, as far as the day's budget pays them."""
+        self._reminded: set[ConversationId] = set()
+        """Places where a reminder has fired, and no turn has begun since."""
 
     @abstractmethod
     async def take_turn(
@@ -174,6 +176,11 @@ class AgentLoop(ABC):
         arriving = tuple([place for place in wanted if self.is_arriving(place)])
         self.send(Tick(at=self._clock.now(), material_tokens=self.material_tokens(), arriving=arriving))
 
+    def remind(self, conversation: ConversationId) -> None:
+        """Take up a reminder that has fired there: now, or once a running turn has ended."""
+        self._reminded.add(conversation)
+        self.tick()
+
     def send(self, signal: Signal) -> None:
         """Let the DMN decide, and carry the effects out. Returns at once."""
         before = self.state
@@ -186,6 +193,7 @@ class AgentLoop(ABC):
         for effect in effects:
             match effect:
                 case StartTurn(conversation=conversation):
+                    self._reminded.discard(conversation)
                     handle = TurnHandle()
                     self._running[conversation] = handle, self._tasks.create_task(self._run_turn(effect, handle))
                 case Dream():
@@ -285,6 +293,12 @@ class AgentLoop(ABC):
             )
         self.send(signal)
         self.settle_turn(place)
+        if self._reminded:
+            due = dmn.due_conversations(self.state, self.policy)
+            self._reminded.intersection_update((*due, *self._running))
+            is_blocked = bool(self.state.errors or dmn.blocking_reasons(self.state, self.policy, now))
+            if self._reminded.intersection(due) and not is_blocked:
+                self.tick()
 
     async def _unread_urgency(self, conversation: ConversationId) -> int:
         """Return the urgency of what is unread there now: the DMN ignores a conversation while its turn runs.

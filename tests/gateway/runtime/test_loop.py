@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from agent.dmn_trace import FLUSH_SIGNALS, TraceReplay, replay_trace
-from agent.signals import load_state
+from agent.signals import DmnPolicy, load_state
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId
 from gateway.core.facts import AMBIENT, NORMAL, URGENT, DmnStateSaved, inner_conversation
@@ -163,6 +163,59 @@ def test_people_who_keep_talking_do_not_put_off_what_waits_for_a_tick(tmp_path: 
         return turns.places
 
     assert asyncio.run(busy()).count(QUIET) == 1
+
+
+class Reminded(Ending):
+    """The first turn goes on until the test ends it. What is left in the room can be set."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.tell.set()
+        self.left = left
+        self.ends = asyncio.Event()
+
+    async def take_turn(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
+    ) -> TurnResult:
+        assert not continuing
+        self.places.append(conversation)
+        await self.ends.wait()
+        return TurnResult(autonomous=autonomous, has_failed=handle.stop_reason == "fails")
+
+    async def unread_urgency(self, conversation: ConversationId) -> int:
+        return self.left if conversation == ROOM and self.places.count(ROOM) == 1 else AMBIENT
+
+
+@pytest.mark.parametrize(
+    ("place", "left", "fails", "turns"),
+    [
+        (ROOM, NORMAL, False, [ROOM, ROOM]),
+        (ROOM, AMBIENT, False, [ROOM]),  # the running turn was told of it
+        (QUIET, AMBIENT, False, [ROOM, QUIET]),
+        (QUIET, AMBIENT, True, [ROOM]),  # after an error the next tick is waited for
+    ],
+)
+def test_a_reminder_that_finds_a_turn_in_its_place_or_no_free_lane_is_taken_up_when_a_turn_ends(
+    tmp_path: Path, place: ConversationId, left: int, *, fails: bool, turns: list[ConversationId]
+) -> None:
+    async def reminded() -> list[ConversationId]:
+        taker, clock = Reminded(left), ManualClock()
+        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+            loop = DrivenLoop(taker, store, clock, tasks, policy=DmnPolicy(inner=INNER, lanes=2))
+            loop.notice(ROOM, URGENT)
+            await settled()
+            loop.notice(place, NORMAL)
+            loop.remind(place)
+            await settled()
+            assert taker.places == [ROOM]
+            if fails and (handle := loop.turn_handle(ROOM)) is not None:
+                handle.stop_reason = "fails"
+            taker.ends.set()
+            await over(loop)
+            await loop.stop(1.0)
+        return taker.places
+
+    assert asyncio.run(asyncio.wait_for(reminded(), 10)) == turns
 
 
 @pytest.mark.parametrize(("place", "turns"), [(ROOM, 2), (INNER, 1)])
