@@ -13,9 +13,8 @@ import unicodedata
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Protocol
-
-import regex
+from functools import cache
+from typing import TYPE_CHECKING, Final, Protocol
 
 from agent.journal import REMEMBERED_TITLE, JournalEntry, to_single_line
 from gateway.core.events import ConversationId, Message, MessageEdited
@@ -26,6 +25,9 @@ from gateway.core.tool import ToolContext
 from gateway.core.trust import recorded_label
 from gateway.store import EntryLocation, LogEntry, StoreReader, search_terms
 from gateway.stream.place_names import PlaceTitles
+
+if TYPE_CHECKING:
+    import regex
 
 ENGLISH_STOP_WORDS: Final = """
 about above actually after again against almost alone along already also although always among another anybody
@@ -120,8 +122,6 @@ _TEXTS_PER_ENTRY: Final = 0.5
 _MAX_LINES: Final = 50
 _MAX_LINE_CHARS: Final = 4_000
 
-_TERM: Final = regex.compile(r"[\w\p{M}]+(?:[./:@#+\-]+[\w\p{M}]+)*")
-"""A word, or a whole identifier: a path, an address, a name with points or dashes in it."""
 _WORD: Final = re.compile(r"[^\W_]+")
 
 MAX_QUOTE_CHARS: Final = 300
@@ -391,6 +391,14 @@ def match_all_terms(terms: Sequence[str]) -> str:
     return " ".join(f"{search_terms(term)}*" if len(term) >= _PREFIX_CHARS else search_terms(term) for term in terms)
 
 
+@cache
+def _term_pattern() -> "regex.Pattern[str]":
+    """Return the pattern of a word or a whole identifier: a path, an address, a name with points or dashes in it."""
+    import regex  # noqa: PLC0415 - takes 8 MB, and an idle gateway looks nothing up
+
+    return regex.compile(r"[\w\p{M}]+(?:[./:@#+\-]+[\w\p{M}]+)*")
+
+
 def split_words(text: str) -> list[str]:
     """Split text into words for `contains_all_words` and `quote_text`."""
     return _WORD.findall(fold_case(text))
@@ -473,7 +481,7 @@ def extract_terms(lines: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for line in reversed(lines[-_MAX_LINES:]):
         text = unicodedata.normalize("NFC", line[:_MAX_LINE_CHARS]).lower()  # the index folds the rest in the same way
-        terms = [term for term in map(_clean_term, _TERM.findall(text)) if term]
+        terms = [term for term in map(_clean_term, _term_pattern().findall(text)) if term]
         terms.sort(key=lambda term: (term.isalpha(), -len(term)))
         found |= dict.fromkeys(terms)
         if len(found) >= MAX_LOOKED_UP_TERMS:
