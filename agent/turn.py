@@ -99,7 +99,6 @@ class ModelAnswer:
 
         Nothing changes if the text holds anything else, or if the calls already stand in the request.
         """
-        from agent.models.leak_formats import BadLeakedCall  # noqa: PLC0415 - seldom needed, and large
         from agent.models.leaks import is_call_in_request, recover_tool_calls  # noqa: PLC0415 - seldom needed, and large
 
         found = recover_tool_calls(self.text, known)
@@ -109,12 +108,12 @@ class ModelAnswer:
                     ToolCall(id=f"leak_{number}", name=leaked.name, arguments=leaked.arguments, is_recovered=True)
                 )
                 for number, leaked in enumerate(found, start=1)
-                if not isinstance(leaked, BadLeakedCall)
+                if not leaked.problem
             ]
         )
         if found and not any(is_call_in_request(call, request) for call in calls):
             self.text, self.calls = "", calls
-            self.problems = tuple([leaked.message for leaked in found if isinstance(leaked, BadLeakedCall)])
+            self.problems = tuple([leaked.problem for leaked in found if leaked.problem])
 
 
 async def take_turn(

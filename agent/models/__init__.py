@@ -8,7 +8,7 @@
 - `openai.py`, `openai_stream.py`: chat completions of OpenAI and compatible servers.
 - `llamacpp.py`: chat completions of a llama.cpp server, with its slots and prompts evaluated ahead of time.
 - `local.py`, `local_server.py`: the embedded model and its child process.
-- `leaks.py`, `leak_formats.py`: tool calls that a model wrote as text.
+- `leaks.py`: tool calls that a model wrote as text.
 - `scripted.py`: the model for tests, demos and dry runs.
 
 Rules: a request is translated at the call and nowhere else. The `_wire` and `_stream` files do no IO. Models do not

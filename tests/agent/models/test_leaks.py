@@ -7,7 +7,6 @@ from urllib.parse import quote
 import pytest
 
 from agent.models.base import ModelMessage, ModelRequest, SystemBlock, TextPart, ToolResult
-from agent.models.leak_formats import BadLeakedCall
 from agent.models.leaks import is_call_in_request, recover_tool_calls
 from agent.turn_context import format_call, format_call_list
 from gateway.core.tool_spec import ToolCall
@@ -19,12 +18,12 @@ WHO = '<tool_call>{"name": "who", "arguments": {}}</tool_call>'
 
 def called(text: str) -> list[tuple[str, object]]:
     found = recover_tool_calls(text, SPECS)
-    assert not [one for one in found if isinstance(one, BadLeakedCall)]
-    return [(one.name, json.loads(one.arguments)) for one in found if not isinstance(one, BadLeakedCall)]
+    assert not [one for one in found if one.problem]
+    return [(one.name, json.loads(one.arguments)) for one in found if not one.problem]
 
 
 def untouched(text: str) -> bool:
-    return recover_tool_calls(text, SPECS) == ()
+    return recover_tool_calls(text, SPECS) == []
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -96,7 +95,7 @@ def test_json_that_is_no_call_stays(text: str) -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_what_no_tool_is_called_stays_as_it_is(form: str) -> None:
     assert untouched(FORMATS[form].replace("forecast", "forecasts"))
-    assert recover_tool_calls(FORMATS[form], ()) == ()
+    assert recover_tool_calls(FORMATS[form], ()) == []
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_what_no_tool_is_called_stays_as_it_is(form: str) -> None:
 def test_what_is_nearly_a_format_is_read_where_its_meaning_is_plain(text: str, given: object) -> None:
     if given is None:
         (bad,) = recover_tool_calls(text, SPECS)
-        assert (type(bad), bad.name) == (BadLeakedCall, "forecast")
+        assert (bool(bad.problem), bad.name) == (True, "forecast")
     else:
         assert called(text) == [("forecast", given)]
 
@@ -172,7 +171,6 @@ def test_types_are_found_through_references_and_choices() -> None:
     raw = {"size": "3", "some": "null", "loop": "3", "kind": "a", "many": "[1]"}
     pairs = "".join(f"<parameter={key}>{value}</parameter>" for key, value in raw.items())
     (call,) = recover_tool_calls(f"<function=t>{pairs}</function>", [tool("t", schema)])
-    assert not isinstance(call, BadLeakedCall)
     assert json.loads(call.arguments) == {"size": 3, "some": None, "loop": "3", "kind": "a", "many": [1]}
 
 
@@ -180,7 +178,7 @@ def test_types_are_found_through_references_and_choices() -> None:
 def test_a_call_that_is_cut_off_is_never_carried_out_with_less(form: str) -> None:
     text = FORMATS[form]
     for at in range(len(text)):
-        calls = [one for one in recover_tool_calls(text[:at], SPECS) if not isinstance(one, BadLeakedCall)]
+        calls = [one for one in recover_tool_calls(text[:at], SPECS) if not one.problem]
         assert not calls or json.loads(calls[0].arguments) in (ROME[1], {"city": "Rome"})
         if "Rome" not in text[:at]:
             assert not calls
@@ -192,9 +190,9 @@ def test_a_call_that_is_cut_off_is_never_carried_out_with_less(form: str) -> Non
         ('<tool_call>{"name": "forecast", "arguments": {"city": "x', "it is cut off"),
         ('{"name": "forecast", "arguments": {"city": "x', "it is cut off"),
         ('<tool_call>{"name": "forecast", "arguments": [1]}</tool_call>', "its arguments are not one JSON object"),
-        ('<tool_call>{"name": "forecast", "arguments": {"city": x}}</tool_call>', "is neither a number nor in quotes"),
+        ('<tool_call>{"name": "forecast", "arguments": {"city": x}}</tool_call>', "it is not JSON"),
         ('<tool_call>{"name": "forecast", "arguments": {"days": 1e999}}</tool_call>', "a number in it is too large"),
-        ('<tool_call>{"name": "forecast", "arguments": {"days": NaN}}</tool_call>', "neither a number nor in quotes"),
+        ('<tool_call>{"name": "forecast", "arguments": {"days": NaN}}</tool_call>', "NaN and Infinity are no JSON"),
         ("[forecast(1)]", "a word is missing"),
         ("<function=forecast><parameter=city>x", "it is cut off"),
         ("<function=forecast>", "it is cut off"),
@@ -205,17 +203,34 @@ def test_a_call_that_is_cut_off_is_never_carried_out_with_less(form: str) -> Non
 )
 def test_a_bad_call_is_told_to_the_model_and_not_posted(text: str, why: str) -> None:
     (bad,) = recover_tool_calls(text, SPECS)
-    assert isinstance(bad, BadLeakedCall)
     assert bad.name == "forecast"
-    assert why in bad.message
-    assert "Nothing was done. Call forecast as the tool that it is" in bad.message
+    assert why in bad.problem
+    assert "Nothing was done. Call forecast as the tool that it is" in bad.problem
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *('{"city": Rome}', '{city: "Rome"}', '{"city": "Rome" "days": 2}', '{"city": "Rome",, "days": 2}'),
+        *('{"city": "so "it" is"}', '{"city": "Rome"} {"days": 2}', '{"days": .5}', '{"days": 01}', '{"days": 1_0}'),
+        *('{"city": "Rome", // the city\n}', '{"city": "a" "b"}', '{"city": r"a"}', '{"days": 0x10}', '{"tags": [,]}'),
+        *('{"tags": ["a", "b"}', '{"city": "Rome\'}', '{"city"}', '{"days": }', '{"opts": {who(): 1}}'),
+    ],
+)
+def test_what_is_not_plain_is_not_guessed(arguments: str) -> None:
+    for text in (
+        f'<tool_call>{{"name": "forecast", "arguments": {arguments}}}</tool_call>',
+        f'{{"name": "forecast", "arguments": {arguments}}}',
+        f"<function=forecast>{arguments}</function>",
+    ):
+        assert not [one for one in recover_tool_calls(text, SPECS) if not one.problem]
 
 
 def test_a_bad_call_takes_no_good_one_with_it() -> None:
     found = recover_tool_calls(
         f'<tool_call>{{"name": "forecast", "arguments": {{"city": "x}}}}</tool_call>{WHO}', SPECS
     )
-    assert [(type(one) is BadLeakedCall, one.name) for one in found] == [(True, "forecast"), (False, "who")]
+    assert [(bool(one.problem), one.name) for one in found] == [(True, "forecast"), (False, "who")]
 
 
 CALL = ToolCall(id="leak_1", name="forecast", arguments='{"city": "New Rome", "days": 2}')
