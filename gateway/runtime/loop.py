@@ -7,6 +7,7 @@ turns. The state is saved when it has changed, with the signals since the last s
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC
 from typing import Final
@@ -19,6 +20,7 @@ from agent.signals import (
     DmnPolicy,
     DmnState,
     Dream,
+    Effect,
     Interrupt,
     Noticed,
     Persist,
@@ -41,7 +43,7 @@ from gateway.store import NewEntry, Store, StoreError
 logger = logging.getLogger("reverie.loop")
 
 SAVE_AFTER_S: Final = 1.0
-"""Delay of a save that is not urgent, so that nobody waits for it."""
+"""Longest delay of a save that is not urgent: nobody waits for it. After a turn it rides on the next commit."""
 
 
 class AgentLoop(ABC):
@@ -69,7 +71,7 @@ class AgentLoop(ABC):
         """Monotonic; when the timer fires, and since when it is armed."""
         self._trace = DmnTrace()
         self._save_task: asyncio.Task[None] | None = None
-        """The pending save, until it has taken the state to write."""
+        """The save that can wait, until it has taken the state to write."""
         self._running: dict[ConversationId, tuple[TurnHandle, asyncio.Task[None]]] = {}
         self._late_urgency: dict[ConversationId, int] = {}
         """Highest urgency announced where a turn runs."""
@@ -187,7 +189,7 @@ class AgentLoop(ABC):
         self.state, effects = dmn.step(before, signal, self.policy)
         self._trace.record(before, signal, self.policy, self.state, effects)
         if self._trace.is_full:
-            self._save(soon=False)
+            self._save_after(signal, ())
         if self.state.mode is not before.mode:
             logger.debug("%s, %s: %s -> %s", self.id, type(signal).__name__, before.mode, self.state.mode)
         for effect in effects:
@@ -207,9 +209,7 @@ class AgentLoop(ABC):
                 case SetTimer(delay_s=delay_s, sooner=sooner):
                     self._set_timer(delay_s, sooner=sooner)
                 case Persist():
-                    # Counts must survive a crash; the mode may be a second old.
-                    counted = any(getattr(other, "autonomous", isinstance(other, Dream)) for other in effects)
-                    self._save(soon=counted)
+                    self._save_after(signal, effects)
                 case _:  # the turn has just ended
                     pass
 
@@ -232,6 +232,7 @@ class AgentLoop(ABC):
             self._save_task.cancel()
             await asyncio.gather(self._save_task, return_exceptions=True)
             await self._write_state(0.0)
+        self._store.flush()
         if parked:
             logger.info("%s: parked %d turns; they are taken up at the next start", self.id, len(parked))
 
@@ -327,17 +328,38 @@ class AgentLoop(ABC):
         self._timer = None  # otherwise the next SetTimer would cancel the task that it is called from
         self.tick()
 
-    def _save(self, *, soon: bool) -> None:
-        """Save the state: at once (`soon`), or together with the changes of the next second, as one entry."""
+    def _save_after(self, signal: Signal, effects: Sequence[Effect]) -> None:
+        # Counts must survive a crash; the mode may be a second old.
+        if any(getattr(effect, "autonomous", isinstance(effect, Dream)) for effect in effects):
+            self._save(self._write_state(0.0))
+            self._save_task = None
+        elif isinstance(signal, TurnEnded | TurnFailed):
+            self._save(self._write_state_with_next_commit())
+        elif self._save_task is None:
+            self._save(self._write_state(SAVE_AFTER_S))
+
+    def _save(self, work: Coroutine[None, None, None]) -> None:
         if self._save_task is not None:
-            if not soon:
-                return
             self._save_task.cancel()
-        self._save_task = self._tasks.create_task(self._write_state(0.0 if soon else SAVE_AFTER_S))
+        self._save_task = self._tasks.create_task(work)
 
     async def _write_state(self, delay_s: float) -> None:
         if delay_s:
             await self._clock.sleep(delay_s)
+            self._save_task = None
+        await self._store.append([self._build_state_entry()])
+
+    async def _write_state_with_next_commit(self) -> None:
+        """Save the state with the delivery of the turn's reply, so that this costs no commit of its own."""
         self._save_task = None
+        timer = self._tasks.create_task(self._flush_after(SAVE_AFTER_S))
+        await self._store.append([self._build_state_entry()], lazily=True)
+        timer.cancel()
+
+    async def _flush_after(self, delay_s: float) -> None:
+        await self._clock.sleep(delay_s)
+        self._store.flush()
+
+    def _build_state_entry(self) -> NewEntry:
         fact = DmnStateSaved(state=dump_state(self.state), agent=self.id, signals=self._trace.flush(self.state))
-        await self._store.append([NewEntry(fact=fact, at=self._clock.now())])
+        return NewEntry(fact=fact, at=self._clock.now())

@@ -249,7 +249,7 @@ class LogWriter:
         """See `Store.subscribe`."""
         self._task = asyncio.create_task(self._run(), name="store writer")
 
-    async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
+    async def append(self, entries: Sequence[NewEntry], *, lazily: bool = False) -> tuple[AppendResult, ...]:
         """See `Store.append`."""
         if self._closing or (self.outage is not None and self.given_up.is_set()):
             raise StoreClosed("the store is closed")
@@ -258,8 +258,13 @@ class LogWriter:
             return ()
         call = _PendingAppend(drafts, asyncio.get_running_loop().create_future())
         self._queue.append(call)
-        self._wake.set()
+        if not lazily:
+            self._wake.set()
         return await call.done
+
+    def flush(self) -> None:
+        """See `Store.flush`."""
+        self._wake.set()
 
     async def close(self) -> None:
         """Refuse new appends, write the queue, end the task. The connection stays open."""
@@ -533,7 +538,7 @@ class Store(StoreReader):
             return found
         return await super().newest_senders(conversation, before=before, most=most)
 
-    async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
+    async def append(self, entries: Sequence[NewEntry], *, lazily: bool = False) -> tuple[AppendResult, ...]:
         """Write the entries in one transaction, all or none; return once they are on the disk.
 
         The results are in the order of the entries. Concurrent callers share commits, in the order of their calls.
@@ -541,9 +546,13 @@ class Store(StoreReader):
         that does not precede it); AppendFailed if the database refuses: nothing of this append is written, others are
         not affected; StoreClosed after `close`. A patient store does not raise for temporary failures (disk full,
         locked, ...): the append waits until it is written, or until `give_up`, and then raises StoreClosed. Cancelled,
-        the entries are completely written or not at all.
+        the entries are completely written or not at all. `lazily`: with the next commit, whoever causes it.
         """
-        return await self._writer.append(entries)
+        return await self._writer.append(entries, lazily=lazily)
+
+    def flush(self) -> None:
+        """Write now what waits for the next commit. Returns at once."""
+        self._writer.flush()
 
     @property
     def outage(self) -> StoreOutage | None:

@@ -8,10 +8,10 @@ from agent.dmn_trace import FLUSH_SIGNALS, TraceReplay, replay_trace
 from agent.signals import DmnPolicy, load_state
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId
-from gateway.core.facts import AMBIENT, NORMAL, URGENT, DmnStateSaved, inner_conversation
+from gateway.core.facts import AMBIENT, NORMAL, URGENT, CompactionLocked, DmnStateSaved, inner_conversation
 from gateway.runtime.lane import TurnHandle, TurnInterrupted, TurnResult
 from gateway.runtime.loop import AgentLoop
-from gateway.store import Store
+from gateway.store import NewEntry, Store
 from tests.kits.loop import DrivenLoop, TakesTurns
 from tests.kits.scripted_turn import Say
 from tests.kits.turns import ROOM as DESK_ROOM
@@ -84,7 +84,7 @@ async def written(store: Store, count: int) -> list[DmnStateSaved]:
 
 
 def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path: Path) -> None:
-    async def exchange() -> list[str]:
+    async def exchange() -> list[DmnStateSaved]:
         turns, clock = Ending(), ManualClock()
         turns.tell.set()
         async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
@@ -98,14 +98,32 @@ def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path:
             await over(loop)  # a save is pending
             loop.notice(ROOM, NORMAL)
             loop.tick()  # an autonomous turn: counted at once
+            saved = [load_state(one.state) for one in await written(store, 4)]
+            assert [state.turns_today for state in saved[:4]] == [0, 0, 0, 1]
             await over(loop)
-            saved = [load_state(one.state) for one in await written(store, 3)]
-            assert [state.turns_today for state in saved] == [0, 0, 1]
             loop.notice(ROOM, URGENT)
             await loop.stop(1.0)
-            return [one.kind for one in await store.entries(kinds=["dmn"])]
+            return await written(store, 6)
 
-    assert len(asyncio.run(exchange())) == 4
+    assert load_state(asyncio.run(exchange())[-1].state).autonomous == 0
+
+
+def test_after_a_turn_the_state_is_written_down_with_the_next_commit(tmp_path: Path) -> None:
+    async def exchange() -> None:
+        turns, clock = Ending(), ManualClock()
+        turns.tell.set()
+        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+            loop = made(store, clock, turns, tasks)
+            loop.notice(ROOM, URGENT)
+            await over(loop)
+            assert (store.commits, await store.entries(kinds=["dmn"])) == (0, [])
+            await store.append(
+                [NewEntry(fact=CompactionLocked(holder="a", until=clock.now()), at=clock.now(), conversation=ROOM)]
+            )
+            assert (store.commits, len(await store.entries(kinds=["dmn"]))) == (1, 1)
+            await loop.stop(1.0)
+
+    asyncio.run(exchange())
 
 
 def test_what_a_network_is_told_is_written_down_before_it_is_too_much_and_decided_again(tmp_path: Path) -> None:

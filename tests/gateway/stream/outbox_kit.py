@@ -69,10 +69,10 @@ class Books(Store):
 
     writing = 0
 
-    async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
+    async def append(self, entries: Sequence[NewEntry], *, lazily: bool = False) -> tuple[AppendResult, ...]:
         self.writing += 1
         try:
-            return await super().append(entries)
+            return await super().append(entries, lazily=lazily)
         finally:
             self.writing -= 1
 

@@ -129,8 +129,8 @@ def noting(life: Life, home: list[Home]) -> type[Store]:
     """A store that says what the view is like after each step."""
 
     class Noting(Store):
-        async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
-            written = await super().append(entries)
+        async def append(self, entries: Sequence[NewEntry], *, lazily: bool = False) -> tuple[AppendResult, ...]:
+            written = await super().append(entries, lazily=lazily)
             if home and hasattr(home[0], "minds"):
                 life.seen.append(await logged(home[0]))
             return written
