@@ -4,7 +4,7 @@
 each an `add_*_parser` function and a handler, are in three files by what they concern: `operate` (setup, doctor,
 backup, restore, pair, console, dashboard, reload), `agent` (context, dmn, journal, memory, notifications, reminders)
 and `log` (log, why, audit, cache, replay). `options` has what they share. The work behind the larger commands is in
-`backup`, `restore`, `replay` and `demo`, and in the packages `setup`, `doctor`, `probes` and `console`.
+`backup`, `restore`, `replay` and `demo`, and in the packages `setup`, `doctor` and `console`.
 
 Rules:
 - Exit codes are 0 done, 1 failed, 2 bad usage or nothing could be done; each file names the exceptions.

@@ -1,11 +1,15 @@
 """`reverie doctor`: checks everything that can be reached, and states a remedy with each finding.
 
-`doctor` runs all checks side by side within time bounds (`examine`) and renders the report for people and programs.
-`base` has what checks receive (`DoctorContext`) and their types. The other files hold one area each: `configuration`,
-`instance` (the gateway process and its port), `models`, `services` (platforms, MCP servers, certificates), `store`, and
-`system` (clock, files and modes, machine, sandbox, versions).
+`doctor` runs all checks side by side within time bounds and renders the report. `base` has `Finding` and what checks
+receive. Each other file is one area: `configuration`, `gateway` (the process and its port), `store`, `model`, `irc`,
+`telegram`, `discord`, `net` (addresses, certificates), `mcp`, and `system` (clock, files, machine, sandbox, versions).
 
-Rules: functions `check_*` look and judge, one for each thing. Checks only read: they take neither the store's lock nor
-a session on a platform that a running gateway uses, so a running gateway is not disturbed. A finding is about one thing
-and has a stable code whose first word is its area (`AREAS`); docs/troubleshooting.md has an entry for each code.
+`reverie setup` shares the functions `probe_*`, which test what an operator typed, and `find_*` and `list_models`, which
+look up what it offers as an answer.
+
+Rules: checks and probes change nothing and take neither the store's lock nor a session that a running gateway uses. A
+probe ends within `PROBE_TIMEOUT_S` and raises nothing but CancelledError: what goes wrong becomes a finding. A finding
+is about one thing; its code is stable and its first word is its area (`AREAS`); docs/troubleshooting.md has an entry
+for each code. What a server says goes through `FindingCollector.clean`, so no secret and no control character reaches a
+terminal.
 """

@@ -8,9 +8,8 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from agent.models.config import fallback_chain
-from gateway.cli.doctor.base import DoctorContext, run_in_thread
+from gateway.cli.doctor.base import DoctorContext, Finding, bad, ok, run_in_thread, warning
 from gateway.cli.doctor.store import open_reader
-from gateway.cli.probes.base import Finding, bad, ok, warning
 from gateway.config.models import Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.config.source import ConfigProblem
@@ -28,13 +27,6 @@ _IGNORED_SUFFIXES: Final = frozenset({".pem", ".crt", ".key", ".md", ".txt", ".d
 """Suffixes of files that people keep beside a configuration without mistaking them for one."""
 
 
-def missing_config(problem: ConfigProblem) -> Finding:
-    """Build the finding for a directory without a configuration."""
-    return bad(
-        "config.none", problem.message, "run `reverie setup`, or name the right directory with --config", problem.file
-    )
-
-
 def judge_problems(problems: Iterable[ConfigProblem]) -> list[Finding]:
     """Return findings for the problems that prevent the configuration from being used.
 
@@ -49,7 +41,7 @@ def judge_problems(problems: Iterable[ConfigProblem]) -> list[Finding]:
     return found
 
 
-def judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
+def _judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
     """Return findings for settings that work but permit more than is meant.
 
     Each message has its remedy behind a semicolon.
@@ -68,103 +60,72 @@ def judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
         yield warning(code, what, fix, _format_location(one))
 
 
-def find_unread_files(names: Iterable[str], read: Collection[str]) -> Iterator[Finding]:
+def _find_unread_files(names: Iterable[str], read: Collection[str]) -> Iterator[Finding]:
     """Find files that look like configuration but are not read. `read`: files that are read, or referred to."""
     for name in sorted(names):
         path = PurePath(name)
-        if (
-            name in read
-            or name.startswith(".")
-            or path.stem.endswith(".example")
-            or path.suffix.lower() in _IGNORED_SUFFIXES
-        ):
+        is_known = name in read or path.suffix.lower() in _IGNORED_SUFFIXES
+        if is_known or name.startswith(".") or path.stem.endswith(".example"):
             continue
-        if not any(word in name.lower() for word in _CONFIG_SUFFIXES):
-            continue
-        yield warning(
-            "config.unread",
-            "this file is not read: only *.yaml and *.yml are",
-            "rename it to NAME.yaml if it should count, else move it elsewhere: it may hold secrets",
-            name,
-        )
+        if any(word in name.lower() for word in _CONFIG_SUFFIXES):
+            fix = "rename it to NAME.yaml if it should count, else move it elsewhere: it may hold secrets"
+            yield warning("config.unread", "this file is not read: only *.yaml and *.yml are", fix, name)
 
 
-def find_example_values(settings: Settings) -> Iterator[Finding]:
+def _find_example_values(settings: Settings) -> Iterator[Finding]:
     """Find values that were copied from the example."""
     for role, people_of in settings.access.roles:
         copied = [one for one in people_of if one in _EXAMPLE_PEOPLE]
         if copied:
-            yield warning(
-                "config.example",
-                f"{', '.join(copied)} is from the example: whoever has that id is {role} here",
-                "write your own ids in its place: the bot tells yours when you say !whoami to it",
-                f"access.roles.{role}",
-            )
+            what = f"{', '.join(copied)} is from the example: whoever has that id is {role} here"
+            fix = "write your own ids in its place: the bot tells yours when you say !whoami to it"
+            yield warning("config.example", what, fix, f"access.roles.{role}")
     for name, channel in settings.channels.items():
         rooms = channel.rooms
         values = [*rooms, *([channel.contact] if channel.platform == "irc" and channel.contact else [])]
         copied = [value for value in values if value in _EXAMPLES]
         if copied:
+            what = f"{', '.join(copied)} is from the example, and stands for something of yours"
             yield warning(
-                "config.example",
-                f"{', '.join(copied)} is from the example, and stands for something of yours",
-                "write your own in its place, or take the line out",
-                f"channels.{name}",
+                "config.example", what, "write your own in its place, or take the line out", f"channels.{name}"
             )
 
 
-def judge_owners(settings: Settings, *, paired_owners: int, costs: bool) -> Iterator[Finding]:
+def _judge_owners(settings: Settings, *, paired_owners: int, costs: bool) -> Iterator[Finding]:
     """Judge who is an owner and who may write.
 
     `paired_owners`: owners added at run time. `costs`: answers cost money.
     """
     access = settings.access
     if not access.roles.owner and not paired_owners and not any(one.role == "owner" for one in access.grants):
-        yield warning(
-            "config.owner",
-            "nobody is an owner: nobody can approve, administer, or be told of trouble",
-            "write yourself under access.roles.owner, or `reverie ctl pair seed CHANNEL:ID owner --config DIR`",
-            "access.roles.owner",
-        )
+        what = "nobody is an owner: nobody can approve, administer, or be told of trouble"
+        fix = "write yourself under access.roles.owner, or `reverie ctl pair seed CHANNEL:ID owner --config DIR`"
+        yield warning("config.owner", what, fix, "access.roles.owner")
     if access.dm == "open" and access.budgets.sender_usd is None and costs:
-        yield warning(
-            "config.open_dm",
-            "anybody may write to the agent, and nothing bounds what that costs",
-            "leave access.budgets.sender_usd at its default, or set access.dm: pairing",
-            "access.dm",
-        )
+        what = "anybody may write to the agent, and nothing bounds what that costs"
+        fix = "leave access.budgets.sender_usd at its default, or set access.dm: pairing"
+        yield warning("config.open_dm", what, fix, "access.dm")
 
 
-def judge_channels(settings: Settings) -> Iterator[Finding]:
+def _judge_channels(settings: Settings) -> Iterator[Finding]:
     """Judge channels that this version cannot run, and a configuration without channels."""
     for name, channel in settings.channels.items():
         if channel.platform == "console":
-            yield bad(
-                "config.channel",
-                "a console is no channel that can be configured",
-                "take it out; `reverie console` is there without it",
-                f"channels.{name}",
-            )
+            fix = "take it out; `reverie console` is there without it"
+            yield bad("config.channel", "a console is no channel that can be configured", fix, f"channels.{name}")
     if not settings.channels:
-        yield bad(
-            "config.channel",
-            "no channels are configured: there is nowhere to talk",
-            "add one under channels, or run `reverie setup`",
-            "channels",
-        )
+        what = "no channels are configured: there is nowhere to talk"
+        yield bad("config.channel", what, "add one under channels, or run `reverie setup`", "channels")
 
 
-def find_unbound_channels(settings: Settings) -> Iterator[Finding]:
+def _find_unbound_channels(settings: Settings) -> Iterator[Finding]:
     """Find channels that no binding of any agent listens to."""
     globs = [one.match.channel for agent in settings.agents for one in agent.bindings if one.listen != "off"]
     for name in settings.channels:
         if not any(fnmatchcase(name, glob) for glob in globs):
-            yield warning(
-                "config.unheard",
-                "no agent listens here: no binding matches this channel",
-                "add a binding that matches it to an agent (agents[].bindings), or remove the channel",
-                f"channels.{name}",
-            )
+            fix = "add a binding that matches it to an agent (agents[].bindings), or remove the channel"
+            what = "no agent listens here: no binding matches this channel"
+            yield warning("config.unheard", what, fix, f"channels.{name}")
 
 
 def _format_location(problem: ConfigProblem) -> str:
@@ -177,17 +138,17 @@ async def check_configuration(context: DoctorContext) -> Sequence[Finding]:
     """Check for settings that are unwise, files that are not read, and values from the example."""
     settings, directory = context.settings, context.environment.directory
     found = [
-        *judge_warnings(context.config.warnings),
-        *judge_channels(settings),
-        *find_unbound_channels(settings),
+        *_judge_warnings(context.config.warnings),
+        *_judge_channels(settings),
+        *_find_unbound_channels(settings),
+        *_find_example_values(settings),
     ]
-    found += find_example_values(settings)
-    names = await run_in_thread(lambda: _list_files(directory))
+    names = await run_in_thread(lambda: [path.name for path in directory.iterdir() if path.is_file()])
     referred = {path.name for path in context.config.referenced_files if path.parent.resolve() == directory.resolve()}
     read = {name for name in names if name.endswith((".yaml", ".yml"))}
-    found += find_unread_files(names, read | referred)
+    found += _find_unread_files(names, read | referred)
     owners = await _count_paired_owners(settings.store.path, alive=context.gateway_state.is_alive)
-    found += judge_owners(settings, paired_owners=owners, costs=_costs_money(context))
+    found += _judge_owners(settings, paired_owners=owners, costs=_costs_money(context))
     agents, channels = len(settings.agents), len(settings.channels)
     summary = f"{channels} channel{'s' * (channels != 1)} and {agents} agent{'s' * (agents != 1)} are configured"
     return [ok("config.read", summary, str(directory)), *found]
@@ -200,10 +161,6 @@ def check_prices(context: DoctorContext) -> Iterator[Finding]:
     except PriceTableError as error:
         fix = "mend it, or remove it for the table that comes with the program"
         yield bad("config.prices", str(error).partition("; mend it")[0], fix, "prices.yaml")
-
-
-def _list_files(directory: Path) -> list[str]:
-    return [path.name for path in directory.iterdir() if path.is_file()]
 
 
 async def _count_paired_owners(store: Path, *, alive: bool) -> int:

@@ -5,35 +5,36 @@ Each check has a time bound, and so has the whole examination. A check that fail
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from gateway.cli.doctor import configuration, models, store
-from gateway.cli.doctor.base import BlockingCheck, DoctorCheck, DoctorContext, DoctorEnvironment, run_in_thread
-from gateway.cli.doctor.configuration import judge_problems, missing_config
-from gateway.cli.doctor.instance import check_config_freshness, check_port, check_running, find_gateway_state
-from gateway.cli.doctor.services import channel_checks, check_servers, mcp_checks
-from gateway.cli.doctor.system import (
-    check_clock,
-    check_directory,
-    check_machine,
-    check_modes,
-    check_references,
-    check_sandbox,
-    check_versions,
-    check_workspaces,
+from gateway.cli.doctor import configuration, gateway, model, net, store, system
+from gateway.cli.doctor.base import (
+    DoctorContext,
+    DoctorEnvironment,
+    Finding,
+    Severity,
+    bad,
+    ok,
+    run_in_thread,
+    warning,
 )
-from gateway.cli.probes.base import Finding, Severity, ok, warning
+from gateway.cli.doctor.mcp import check_mcp_server
 from gateway.config.loader import ConfigError, read_config
+from gateway.config.models import ChannelConfig
 from gateway.config.secrets import collect_secrets
 from gateway.config.source import ConfigProblem
+from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
+from gateway.store import StoreError
 
 AREAS: Final = {
     "config": "Configuration",
@@ -62,6 +63,10 @@ _SIGNS: Final[dict[Severity, tuple[str, str, str]]] = {
 }
 """Sign, sign in ASCII, and colour (ECMA-48, SGR)."""
 _UNSEEN: Final = "store, channels, models, sandbox and the rest are looked at once the configuration can be read"
+_NICK_SUFFIX: Final = "-dr"
+"""Suffix of our nick while the gateway may be using the nick itself."""
+_NICK_CHARS: Final = 6
+"""Characters of the nick that are kept, so that nick and suffix fit every server (9 characters, RFC 1459, 1.2)."""
 _DIM: Final = "2"
 _BOLD: Final = "1"
 
@@ -157,35 +162,33 @@ TOTAL_TIMEOUT_S: Final = 30.0
 CLEANUP_S: Final = 2.0
 """Seconds of the total that are reserved for ending what still runs."""
 
-LOCAL_CHECKS: Final[tuple[tuple[str, DoctorCheck], ...]] = (
+CHECKS: Final = (
     ("configuration", configuration.check_configuration),
     ("posts that wait", store.check_outbox),
-    ("gateway", check_running),
-    ("what the gateway goes by", check_config_freshness),
-    ("operator's port", check_port),
-    ("clock", check_clock),
-    ("cacheable prefix", models.check_prefix),
-    ("sandbox", check_sandbox),
+    ("gateway", gateway.check_running),
+    ("what the gateway goes by", gateway.check_config_freshness),
+    ("operator's port", gateway.check_port),
+    ("clock", system.check_clock),
+    ("cacheable prefix", model.check_prefix),
+    ("sandbox", system.check_sandbox),
 )
 """Checks of this machine. Only the clock's also asks servers."""
-BLOCKING_CHECKS: Final[tuple[tuple[str, BlockingCheck], ...]] = (
+BLOCKING_CHECKS: Final = (
     ("price table", configuration.check_prices),
-    ("modes of files", check_modes),
-    ("workspaces", check_workspaces),
-    ("files that are named", check_references),
+    ("modes of files", system.check_modes),
+    ("workspaces", system.check_workspaces),
+    ("files that are named", system.check_references),
     ("store", store.check_store),
-    ("embedded model", models.check_embedded),
-    ("fallbacks", models.check_fallbacks),
-    ("machine", check_machine),
+    ("embedded model", model.check_embedded),
+    ("fallbacks", model.check_fallbacks),
+    ("machine", system.check_machine),
 )
 """Checks of this machine that run in threads."""
 
+NamedCheck = tuple[str, Callable[[], Awaitable[Sequence[Finding]]]]
+"""Name for people, and the check. It may raise any exception; that becomes a finding."""
 ProgressCallback = Callable[[int, int, Sequence[str]], None]
 """Receives the number of finished checks, the number of all checks, and the names of the running ones."""
-
-
-NamedCheck = tuple[str, Callable[[], Awaitable[Sequence[Finding]]]]
-"""Name for people, and the check."""
 
 
 async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda *_: None) -> DoctorReport:
@@ -197,15 +200,17 @@ async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda 
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             found = await run_in_thread(lambda: read_config(where.directory, where.env))
-            subject = "store"
-            state = await run_in_thread(lambda: find_gateway_state(where, found.settings.store.path, datetime.now(UTC)))
+            subject, path = "store", found.settings.store.path
+            state = await run_in_thread(lambda: gateway.find_gateway_state(where, path, datetime.now(UTC)))
     except ConfigError as error:
-        has_config = not (len(error.problems) == 1 and _is_missing_config(error.problems[0]))
+        first = error.problems[0]
+        has_config = len(error.problems) > 1 or not _is_missing_config(first)
         if has_config:
-            findings += [*judge_problems(error.problems), ok("doctor.unseen", _UNSEEN)]
-            checks.append(_in_thread("modes of files", lambda: check_directory(where)))
+            findings += [*configuration.judge_problems(error.problems), ok("doctor.unseen", _UNSEEN)]
+            checks.append(_in_thread("modes of files", lambda: system.check_directory(where)))
         else:
-            findings.append(missing_config(error.problems[0]))
+            fix = "run `reverie setup`, or name the right directory with --config"
+            findings.append(bad("config.none", first.message, fix, first.file))
     except TimeoutError:
         findings.append(replace(_timeout_finding(subject, CHECK_TIMEOUT_S), level="bad"))
     except Exception as error:  # noqa: BLE001 - a bug of ours or a failing file system: reported, not raised
@@ -214,24 +219,66 @@ async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda 
         redactor = Redactor(collect_secrets(found.settings, found.resolved_values))
         checks += _list_checks(DoctorContext(environment=where, config=found, gateway_state=state))
     if has_config:
-        checks.append(_in_thread("versions", check_versions))
+        checks.append(_in_thread("versions", system.check_versions))
     left_s = max(CLEANUP_S, TOTAL_TIMEOUT_S - CLEANUP_S - (monotonic() - began))
     findings += await run_checks(checks, progress, check_s=CHECK_TIMEOUT_S, all_s=left_s)
     return DoctorReport(findings=sort_findings(findings, redactor), took_s=monotonic() - began, has_config=has_config)
 
 
 def _list_checks(context: DoctorContext) -> list[NamedCheck]:
-    some = [*LOCAL_CHECKS, *mcp_checks(context), *models.model_checks(context)]
-    if not context.offline:
-        some += [*channel_checks(context), ("servers", check_servers)]
-    return [
-        *((name, partial(check, context)) for name, check in some),
-        *(_in_thread(name, partial(check, context)) for name, check in BLOCKING_CHECKS),
+    found: list[NamedCheck] = []
+    for name, check in CHECKS:
+        found.append((name, partial(check, context)))
+    for name, blocking_check in BLOCKING_CHECKS:
+        found.append(_in_thread(name, partial(blocking_check, context)))
+    found += [(f"MCP server {name}", partial(check_mcp_server, name, context)) for name in context.settings.tools.mcp]
+    found += [
+        (f"model {key}", partial(model.check_model, key, context)) for key in model.list_used_models(context.settings)
     ]
+    if not context.offline:
+        channels = context.settings.channels.items()
+        found += [(name, partial(_check_channel, name, channel, context)) for name, channel in channels]
+        found.append(("servers", partial(net.check_servers, context)))
+    return found
 
 
 def _in_thread(name: str, check: Callable[[], Iterable[Finding]]) -> NamedCheck:
     return name, lambda: run_in_thread(lambda: list(check()))
+
+
+async def _check_channel(name: str, config: ChannelConfig, context: DoctorContext) -> Sequence[Finding]:
+    alive = context.gateway_state.is_alive
+    match config.platform:
+        case "irc":
+            from gateway.cli.doctor.irc import probe_irc  # noqa: PLC0415 - heavy: only where IRC is used
+
+            new = () if alive else await _find_unseen_rooms(name, config.rooms, context.settings.store.path)
+            nick = f"{config.nick[:_NICK_CHARS]}{_NICK_SUFFIX}" if alive else config.nick
+            return await probe_irc(config.model_copy(update={"nick": nick, "rooms": new}), where=name)
+        case "telegram":
+            from gateway.cli.doctor.telegram import probe_telegram  # noqa: PLC0415 - heavy: only where it is used
+
+            return (await probe_telegram(config, where=name, listen=not alive)).findings
+        case "discord":
+            from gateway.cli.doctor.discord import probe_discord  # noqa: PLC0415 - heavy: only where it is used
+
+            return (await probe_discord(config, where=name)).findings
+        case "console":
+            return []
+
+
+async def _find_unseen_rooms(name: str, rooms: Sequence[str], path: Path) -> tuple[str, ...]:
+    """Return the rooms without entries in the log.
+
+    A room that the gateway was in exists, even if it is hidden from those outside.
+    """
+    places = {room: Address(channel=ChannelName(name), room=RoomId(room)).conversation for room in rooms}
+    try:
+        async with await store.open_reader(path, alive=False) as reader:
+            known = {room for room, at in places.items() if await reader.entry_rows(conversation=at, limit=1)}
+    except (StoreError, sqlite3.Error, OSError):  # the store's own check reports the reason
+        known = set()
+    return tuple(room for room in rooms if room not in known)
 
 
 async def run_checks(
@@ -277,22 +324,14 @@ async def _run_check(name: str, check: Callable[[], Awaitable[Sequence[Finding]]
 
 
 def _timeout_finding(name: str, after_s: float) -> Finding:
-    return warning(
-        "doctor.late",
-        f"looking at it took longer than {after_s:.0f} s",
-        "run it again; if it stays, the disk or the network there hangs",
-        name,
-    )
+    fix = "run it again; if it stays, the disk or the network there hangs"
+    return warning("doctor.late", f"looking at it took longer than {after_s:.0f} s", fix, name)
 
 
 def _crash_finding(name: str, error: Exception) -> Finding:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-    return warning(
-        "doctor.broke",
-        f"this check itself broke: {reason}",
-        "report it, with the version and the system, as a bug of reverie doctor",
-        name,
-    )
+    fix = "report it, with the version and the system, as a bug of reverie doctor"
+    return warning("doctor.broke", f"this check itself broke: {reason}", fix, name)
 
 
 def _is_missing_config(one: ConfigProblem) -> bool:

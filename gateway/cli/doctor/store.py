@@ -13,8 +13,7 @@ from typing import Final
 
 import aiosqlite
 
-from gateway.cli.doctor.base import DoctorContext, run_in_thread
-from gateway.cli.probes.base import Finding, bad, ok, warning
+from gateway.cli.doctor.base import DoctorContext, Finding, bad, ok, run_in_thread, warning
 from gateway.core.events import DeliveryReport
 from gateway.store import Store, StoreError, StoreReader, StoreUnreadable
 from gateway.store.schema import APPLICATION_ID, check_schema, migrations, sqlite_uri

@@ -3,7 +3,6 @@
 import asyncio
 import ctypes
 import os
-import re
 import resource
 import shlex
 import shutil
@@ -13,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import islice
@@ -21,12 +19,13 @@ from pathlib import Path, PurePath
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from packaging.requirements import Requirement
+
 from agent.models.config import LocalConfig, ScriptedConfig
 from agent.workspace import default_workspace
 from agent.workspace.persona import read_workspace
-from gateway.cli.doctor.base import DoctorContext, DoctorEnvironment
-from gateway.cli.doctor.models import list_used_models
-from gateway.cli.probes.base import Finding, bad, ok, warning
+from gateway.cli.doctor.base import DoctorContext, DoctorEnvironment, Finding, bad, ok, warning
+from gateway.cli.doctor.model import list_used_models
 from gateway.config.models import Settings
 from gateway.core.private_files import JOURNAL_FILE, agent_directory
 from gateway.core.process import ProgramNotStarted, run_program
@@ -469,73 +468,12 @@ async def _find_sandbox_trouble(program: str) -> str:
 MIN_PYTHON: Final = (3, 11)
 MIN_SQLITE: Final = (3, 37)
 """STRICT tables need it: https://www.sqlite.org/stricttables.html."""
-_REQUIREMENT: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*([^;]*)(?:;(.*))?")
-_BOUND: Final = re.compile(r"\s*(>=|<=|==|!=|~=|<|>)\s*([0-9][0-9A-Za-z.]*)\s*")
-_NUMBERS: Final = re.compile(r"\d+")
-
-
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """One requirement of our package."""
-
-    name: str
-    bounds: tuple[tuple[str, str], ...]
-    is_optional: bool
-    """True if it applies only to an extra, or to another system."""
-
-
-def parse_requirement(text: str) -> Requirement | None:
-    """Parse a requirement (PEP 508) as far as our own go. None: it cannot be parsed."""
-    match = _REQUIREMENT.fullmatch(text.strip())
-    if match is None:
-        return None
-    name, bounds, marker = match.groups()
-    found = tuple((one[1], one[2]) for part in bounds.strip("() ").split(",") if (one := _BOUND.fullmatch(part)))
-    return Requirement(name, found, bool(marker and marker.strip()))
-
-
-def is_allowed_version(bounds: Iterable[tuple[str, str]], version: str) -> bool:
-    """Return whether a version is within the bounds. Only numbers are compared: installed versions are releases."""
-    have = _parse_version(version)
-    for operator, bound in bounds:
-        want = _parse_version(bound)
-        width = max(len(have), len(want))
-        a, b = (*have, *[0] * (width - len(have))), (*want, *[0] * (width - len(want)))
-        held = {">=": a >= b, "<=": a <= b, "==": a == b, "!=": a != b, "<": a < b, ">": a > b, "~=": a >= b}
-        if not held[operator]:
-            return False
-    return True
-
-
-def _check_libraries(needs: Sequence[str]) -> Iterator[Finding]:
-    right = 0
-    known = [one for one in map(parse_requirement, needs) if one is not None]
-    installed = {one.name: _find_installed_version(one.name) for one in known}
-    needed = [one for one in known if installed[one.name] is not None or not one.is_optional]
-    for one in needed:
-        version = installed[one.name]
-        wanted = ",".join(f"{operator}{bound}" for operator, bound in one.bounds)
-        if version is not None and is_allowed_version(one.bounds, version):
-            right += 1
-            continue
-        what = f"{one.name} {version} is installed, and {wanted} is needed"
-        if version is None:
-            what = f"{one.name} is not installed ({wanted or 'any version'} is needed)"
-        fix = f"pip install '{one.name}{wanted}', or install reverie-gateway anew in an environment of its own"
-        yield bad("versions.library", what, fix, one.name)
-    if right == len(needed):
-        yield ok("versions.library", f"{right} libraries are as they are needed")
-
-
-def _parse_version(version: str) -> tuple[int, ...]:
-    release = re.split(r"[A-Za-z+-]", version, maxsplit=1)[0]
-    return tuple(int(number) for number in _NUMBERS.findall(release))
 
 
 def check_versions() -> Iterator[Finding]:
     """Check Python, SQLite and the installed libraries."""
     yield from _check_python()
-    yield from _check_libraries(requires("reverie-gateway") or ())
+    yield from check_libraries(requires("reverie-gateway") or ())
 
 
 def _check_python() -> Iterator[Finding]:
@@ -559,11 +497,25 @@ def _check_python() -> Iterator[Finding]:
         yield ok("versions.sqlite", f"SQLite {sqlite3.sqlite_version} with STRICT tables and FTS5")
 
 
-def _find_installed_version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+def check_libraries(needs: Iterable[str]) -> Iterator[Finding]:
+    """Check whether installed libraries are within the bounds of our requirements (PEP 508)."""
+    right, found = 0, []
+    for need in map(Requirement, needs):
+        try:
+            have = version(need.name)
+        except PackageNotFoundError:
+            have = ""
+        is_needed = need.marker is None or need.marker.evaluate({"extra": ""})
+        if have and need.specifier.contains(have, prereleases=True):
+            right += 1
+        elif have or is_needed:
+            wanted = str(need.specifier)
+            what = f"{need.name} {have} is installed, and {wanted} is needed"
+            if not have:
+                what = f"{need.name} is not installed ({wanted or 'any version'} is needed)"
+            fix = f"pip install '{need.name}{wanted}', or install reverie-gateway anew in an environment of its own"
+            found.append(bad("versions.library", what, fix, need.name))
+    yield from found or [ok("versions.library", f"{right} libraries are as they are needed")]
 
 
 def _can_execute(sql: str) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from gateway.cli.probes.base import Finding
+from gateway.cli.doctor.base import Finding
 
 ProviderKind = Literal["anthropic", "openai", "llamacpp", "local"]
 

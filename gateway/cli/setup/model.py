@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from agent.cache.prices import PriceTable
 from agent.models.config import AnthropicConfig, LlamaCppConfig, LocalConfig, ModelConfig, OpenAIConfig, ProviderConfig
 from agent.models.http import join_endpoint
-from gateway.cli.probes.model import ModelListing, ModelProbeResult, list_models, probe_model
+from gateway.cli.doctor.model import ModelListing, list_models, probe_model
 from gateway.cli.setup.dialog import (
     ModelAnswers,
     ProviderKind,
@@ -66,10 +66,11 @@ def ask_model(person: Respondent, before: ModelAnswers | None, url: str | None =
             answers = _ask_model_name(person, answers, offered)
             person.tell("  Asking it for one word ...")
             model, provider = build_model_config(answers), build_provider_config(answers)
-            result = asyncio.run(probe_model(model, provider, _load_prices(person.directory)))
-            way = review_findings(person, result.findings, skip=False)
-            answers = _with_context_limit(answers, result)
-            if way == "correct" and _is_only_name_wrong(result):
+            findings, window = asyncio.run(probe_model(model, provider, _load_prices(person.directory)))
+            way = review_findings(person, findings, skip=False)
+            if window and any(one.code == "model.context" and one.level == "warning" for one in findings):
+                answers = replace(answers, context_tokens=window)
+            if way == "correct" and all(one.code == "model.name" for one in findings if one.level == "bad"):
                 way = "again"
         if way == "go on":
             return answers
@@ -84,16 +85,6 @@ def _load_prices(directory: Path) -> PriceTable:
         return load_price_table(directory)
     except PriceTableError:
         return load_price_table(None)
-
-
-def _is_only_name_wrong(result: ModelProbeResult) -> bool:
-    return all(one.code == "model.name" for one in result.findings if one.level == "bad")
-
-
-def _with_context_limit(answers: ModelAnswers, result: ModelProbeResult) -> ModelAnswers:
-    """Return the answers with the provider's window, where it is smaller than the default."""
-    small = any(one.code == "model.context" and one.level == "warning" for one in result.findings)
-    return replace(answers, context_tokens=result.context_tokens) if small and result.context_tokens else answers
 
 
 def _ask_provider(person: Respondent, before: ModelAnswers | None, other: str | None) -> ModelAnswers:

@@ -16,10 +16,10 @@ from pydantic import SecretStr, ValidationError
 from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig, SaslConfig, TlsConfig, is_loopback
 from channels.telegram.config import TelegramConfig
-from gateway.cli.probes.base import Finding
-from gateway.cli.probes.discord import DiscordProbeResult, find_discord_name, probe_discord
-from gateway.cli.probes.irc import probe_irc
-from gateway.cli.probes.telegram import (
+from gateway.cli.doctor.base import Finding
+from gateway.cli.doctor.discord import DiscordProbeResult, find_discord_name, probe_discord
+from gateway.cli.doctor.irc import probe_irc
+from gateway.cli.doctor.telegram import (
     PRIVACY_FIX,
     TelegramProbeResult,
     find_contacts,
@@ -344,11 +344,11 @@ def ask_irc(person: Respondent, before: IrcAnswers | None, owner: str | None) ->
             person.tell("  A password is not set here, so this cannot be tried now.")
             break
         person.tell(f"  Connecting to {answers.host}:{answers.port} ...")
-        result = asyncio.run(probe_irc(_with_ca_path(build_irc_config(answers), person.directory)))
-        way = review_findings(person, result.findings, also=_REVIEWED_WARNINGS)
+        findings = asyncio.run(probe_irc(_with_ca_path(build_irc_config(answers), person.directory)))
+        way = review_findings(person, findings, also=_REVIEWED_WARNINGS)
         if way == "go on":
             break
-        wanted = _questions_to_repeat(result.findings) if way == "correct" else ()
+        wanted = _questions_to_repeat(findings) if way == "correct" else ()
         # A refused secret is not proposed again if it was just typed.
         if (
             "account" in wanted

@@ -22,7 +22,7 @@ from pathlib import Path
 import yaml
 
 from agent.workspace.persona import default_workspace
-from gateway.cli.probes.base import Finding
+from gateway.cli.doctor.base import Finding
 from gateway.cli.setup.config_edit import (
     ConfigDraft,
     check_files,

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from unittest import mock
 
-from gateway.cli.doctor import doctor, services
-from gateway.cli.doctor.base import DoctorEnvironment
+from gateway.cli.doctor import doctor, mcp
+from gateway.cli.doctor.base import DoctorEnvironment, Finding
 from gateway.cli.doctor.doctor import DoctorReport, examine
-from gateway.cli.probes.base import Finding
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address
 from gateway.core.facts import Fact
@@ -136,7 +135,7 @@ async def world(tmp: Path) -> AsyncIterator[World]:
     options = Options(caps=f"{CAPS} sasl=PLAIN", sasl={"bot": PASSWORD}, modes={"#lounge": "+nt"})
     is_busy = contextlib.ExitStack()  # a busy machine is no fault
     is_busy.enter_context(mock.patch.multiple(doctor, CHECK_TIMEOUT_S=50.0, TOTAL_TIMEOUT_S=55.0))
-    is_busy.enter_context(mock.patch.object(services, "MCP_START_TIMEOUT_S", 45.0))
+    is_busy.enter_context(mock.patch.object(mcp, "MCP_START_TIMEOUT_S", 45.0))
     async with BotApi() as telegram, DiscordApi() as discord, Ircd(options) as ircd, ModelApi() as model:
         model.models, model.key = MODELS, KEY
         here = World(tmp, telegram, discord, ircd, model)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from gateway.cli.doctor import services
-from gateway.cli.probes.base import Severity
+from gateway.cli.doctor import mcp
+from gateway.cli.doctor.base import Severity
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId
 from gateway.core.facts import PostQueued
 from gateway.store.schema import StoreLock
@@ -352,7 +352,7 @@ def a_server_of_tools_that_ends_at_once(here: World, _: Any) -> None:
 
 @fault("mcp.slow", "warning", "tools.mcp.notes", "how long it takes")
 def a_server_of_tools_that_says_nothing(here: World, stack: contextlib.AsyncExitStack) -> None:
-    stack.enter_context(mock.patch.object(services, "MCP_START_TIMEOUT_S", 1.0))
+    stack.enter_context(mock.patch.object(mcp, "MCP_START_TIMEOUT_S", 1.0))
     here.config["tools"] = {"mcp": {"notes": {"command": ["sleep", "100"]}}}
 
 

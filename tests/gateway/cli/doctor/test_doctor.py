@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.probes.base import Finding
+from gateway.cli.doctor.base import Finding
 from tests.gateway.cli.doctor.doctor_kit import World, codes, trouble, world
 from tests.gateway.cli.doctor.machine_faults import FAULTS, Fault
 from tests.gateway.cli.doctor.server_faults import SERVERS

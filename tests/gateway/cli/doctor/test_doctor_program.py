@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway import app
-from gateway.cli.doctor import services
-from gateway.cli.doctor.base import DoctorEnvironment
+from gateway.cli.doctor import mcp
+from gateway.cli.doctor.base import DoctorEnvironment, Finding
 from gateway.cli.doctor.doctor import (
     CHECK_TIMEOUT_S,
     DoctorReport,
@@ -30,11 +30,10 @@ from gateway.cli.doctor.doctor import (
     run_checks,
     sort_findings,
 )
-from gateway.cli.doctor.instance import infer_gateway_state
-from gateway.cli.doctor.models import build_prompt_prefix
-from gateway.cli.doctor.system import is_allowed_version, judge_clock, parse_requirement
+from gateway.cli.doctor.gateway import infer_gateway_state
+from gateway.cli.doctor.model import build_prompt_prefix
+from gateway.cli.doctor.system import check_libraries, judge_clock
 from gateway.cli.main import main
-from gateway.cli.probes.base import Finding
 from gateway.config.loader import check_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
@@ -297,7 +296,7 @@ def said_to(model: ModelApi) -> dict[str, Any]:
 @story
 async def test_it_ends_in_time_though_nobody_answers(tmp_path: Path) -> None:
     async with world(tmp_path) as here, contextlib.AsyncExitStack() as stack:
-        stack.enter_context(mock.patch.object(services, "MCP_START_TIMEOUT_S", 8.0))
+        stack.enter_context(mock.patch.object(mcp, "MCP_START_TIMEOUT_S", 8.0))
 
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(ConnectionError):
@@ -494,22 +493,17 @@ def test_on_a_terminal_it_shows_how_far_it_is(more: dict[str, str], colour: bool
 
 
 @pytest.mark.parametrize(
-    ("written", "version", "good"),
+    ("written", "level"),
     [
-        ("httpx<0.29,>=0.28", "0.28.1", True),
-        ("httpx<0.29,>=0.28", "0.29", False),
-        ("httpx<0.29,>=0.28", "0.27.9", False),
-        ("regex>=2026.9", "2026.11.1", True),
-        ("mcp>=2.0; extra == 'mcp'", "1.9", False),
-        ("a==1.0", "1.0.0", True),
-        ("a", "0.0.1", True),
-        ("a~=1.4", "1.5rc1", True),
+        ("httpx<0.29,>=0.28", "ok"),
+        ("httpx<0.28", "bad"),
+        ("httpx>=0.99; extra == 'web'", "bad"),
+        ("no-such-package; extra == 'web'", "ok"),
+        ("no-such-package>=1", "bad"),
     ],
 )
-def test_bounds_of_versions(written: str, version: str, good: bool) -> None:
-    one = parse_requirement(written)
-    assert one is not None
-    assert is_allowed_version(one.bounds, version) is good
+def test_libraries_are_within_their_bounds(written: str, level: str) -> None:
+    assert [one.level for one in check_libraries([written])] == [level]
 
 
 @pytest.mark.parametrize(

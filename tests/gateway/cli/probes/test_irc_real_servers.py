@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from channels.irc.config import IrcConfig
-from gateway.cli.probes.irc import probe_irc
+from gateway.cli.doctor.irc import probe_irc
 from tests.channels.irc.test_real_servers import Raw, served
 from tests.kits.channels import story
 from tests.servers.real_ircd import inspircd, ngircd
@@ -24,7 +24,7 @@ async def test_what_real_servers_say_of_rooms(
         await alice.until(r":alice!\S+ MODE #closed :?\+i")
         rooms = ("#room", "#closed", "#nowhere")
         config = IrcConfig(host="127.0.0.1", port=port, tls=False, nick="reverie", rooms=rooms)
-        told = {one.what.split("#")[1].split()[0]: one for one in (await probe_irc(config)).findings if "#" in one.what}
+        told = {one.what.split("#")[1].split()[0]: one for one in await probe_irc(config) if "#" in one.what}
         assert {room: one.level for room, one in told.items()} == {
             "room": "ok",
             "closed": "warning",

@@ -8,7 +8,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from agent.models.config import ModelConfig, ProviderConfig
-from gateway.cli.probes.model import ModelProbeResult, find_nearest_models, list_models, probe_model
+from gateway.cli.doctor.base import Finding
+from gateway.cli.doctor.model import find_nearest_models, list_models, probe_model
 from gateway.config.secrets import load_price_table
 from tests.gateway.cli.probes.test_platforms import fixes, levels, sound
 from tests.kits.channels import story
@@ -26,9 +27,10 @@ def provider(url: str, kind: str = "anthropic", **more: Any) -> ProviderConfig:
     return _PROVIDER.validate_python({"kind": kind, "base_url": url, "api_key": KEY} | more)
 
 
-async def probe(one: ProviderConfig, name: str | None = "claude-sonnet-5-5", **more: Any) -> ModelProbeResult:
+async def probe(one: ProviderConfig, name: str | None = "claude-sonnet-5-5", **more: Any) -> list[Finding]:
     config = ModelConfig.model_validate({"provider": "p", "name": name} | more)
-    return await probe_model(config, one, load_price_table(None), where="llm.models.main", keys=("main", "p"))
+    found, _ = await probe_model(config, one, load_price_table(None), where="llm.models.main", keys=("main", "p"))
+    return found
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "openai"])
@@ -37,12 +39,11 @@ async def test_a_model_is_asked_for_one_token(kind: str) -> None:
     async with ModelApi() as api:
         api.models, api.key = LISTED, KEY
         seen = await probe(provider(api.url, kind))
-        assert set(levels(seen.findings).values()) == {"ok"}, seen.findings
-        assert seen.names == ("claude-sonnet-5-5", "claude-haiku-5-5")
-        assert (seen.context_tokens, seen.minimum_tokens) == (1_000_000, 512)
+        assert set(levels(seen).values()) == {"ok"}, seen
+        assert any("from 512 tokens on" in one.what for one in seen if one.code == "model.cache")
         assert api.seen[-1].body.get("max_tokens", api.seen[-1].body.get("max_completion_tokens")) == 1
         assert not api.violations
-        sound(seen.findings, KEY)
+        sound(seen, KEY)
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "openai"])
@@ -51,8 +52,8 @@ async def test_a_wrong_key_is_told_without_being_quoted(kind: str) -> None:
     async with ModelApi() as api:
         api.models, api.key = LISTED, "sk-another"
         seen = await probe(provider(api.url, kind))
-        assert levels(seen.findings) == {"model.key": "bad"}
-        sound(seen.findings, KEY)
+        assert levels(seen) == {"model.key": "bad"}
+        sound(seen, KEY)
         offered = await list_models(provider(api.url, kind))
         assert levels(offered.findings) == {"model.key": "bad"}
 
@@ -62,8 +63,8 @@ async def test_an_unknown_name_is_told_with_those_that_read_like_it() -> None:
     async with ModelApi() as api:
         api.models = LISTED
         seen = await probe(provider(api.url), "claude-sonet-5.5")
-        assert levels(seen.findings) == {"model.name": "bad"}
-        assert "claude-sonnet-5-5" in fixes(seen.findings, "model.name")
+        assert levels(seen) == {"model.name": "bad"}
+        assert "claude-sonnet-5-5" in fixes(seen, "model.name")
 
 
 @story
@@ -73,9 +74,9 @@ async def test_a_refusal_that_only_mentions_the_model_is_told_in_the_servers_own
         api.models = [{"id": "gpt-5.6"}, {"id": "gpt-4.1"}]
         api.then(Answer(status=400, body=json.dumps({"error": {"message": said}}).encode()))
         seen = await probe(provider(api.url, "openai"), "gpt-5.6")
-        assert levels(seen.findings)["model.answer"] == "bad"
-        assert "model.name" not in levels(seen.findings)
-        assert any(said in one.what for one in seen.findings)
+        assert levels(seen)["model.answer"] == "bad"
+        assert "model.name" not in levels(seen)
+        assert any(said in one.what for one in seen)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +97,9 @@ async def test_why_a_model_does_not_answer(answer: Answer, code: str, level: str
     async with ModelApi() as api:
         api.then(answer)
         seen = await probe(provider(api.url))
-        assert levels(seen.findings).get(code) == level, seen.findings
-        assert "model.answer" not in levels(seen.findings)
-        sound(seen.findings, KEY)
+        assert levels(seen).get(code) == level, seen
+        assert "model.answer" not in levels(seen)
+        sound(seen, KEY)
 
 
 @story
@@ -106,7 +107,7 @@ async def test_a_server_that_is_not_there_is_told_as_that() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for kind in ("anthropic", "openai", "llamacpp"):
         seen = await probe(provider(url, kind))
-        assert levels(seen.findings) == {"net.refused": "bad"}
+        assert levels(seen) == {"net.refused": "bad"}
     offered = await list_models(provider("http://no-such-host.invalid/v1", "openai"))
     assert levels(offered.findings) == {"net.name": "bad"}
 
@@ -117,7 +118,7 @@ async def test_a_reasoning_model_for_which_one_token_is_not_enough_is_fine() -> 
         said = b'{"error": {"message": "Could not finish: max_tokens or model output limit was reached. Try more."}}'
         api.then(Answer(status=400, body=said))
         seen = await probe(provider(api.url, "openai"), "gpt-6-sol")
-        assert levels(seen.findings)["model.answer"] == "ok"
+        assert levels(seen)["model.answer"] == "ok"
 
 
 @story
@@ -125,25 +126,25 @@ async def test_a_window_that_is_too_large_and_a_name_without_a_price_are_warned_
     async with ModelApi() as api:
         api.models = [{"id": "qwen", "max_model_len": 32_768}]
         seen = await probe(provider(api.url, "openai"), "qwen")
-        found = levels(seen.findings)
+        found = levels(seen)
         assert (found["model.context"], found["model.price"]) == ("warning", "warning")
-        assert "32768" in fixes(seen.findings, "model.context")
+        assert "32768" in fixes(seen, "model.context")
 
 
 @story
 async def test_llamacpp_and_the_embedded_model_and_a_script_answer() -> None:
     async with LlamaApi() as api:
         seen = await probe(provider(api.url, "llamacpp"), None)
-        assert levels(seen.findings)["model.answer"] == "ok", seen.findings
-        assert "model.cache" not in levels(seen.findings)
+        assert levels(seen)["model.answer"] == "ok", seen
+        assert "model.cache" not in levels(seen)
     scripted = _PROVIDER.validate_python({"kind": "scripted"})
-    assert levels((await probe(scripted, None)).findings)["model.answer"] == "ok"
+    assert levels(await probe(scripted, None))["model.answer"] == "ok"
 
 
 @story
 async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.cli.probes.model.PROBE_TIMEOUT_S", 0.4)
-    monkeypatch.setattr("gateway.cli.probes.model._LIST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("gateway.cli.doctor.model.PROBE_TIMEOUT_S", 0.4)
+    monkeypatch.setattr("gateway.cli.doctor.model._LIST_TIMEOUT_S", 0.2)
     never = asyncio.Event()
 
     async def silence(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -153,7 +154,7 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch: pytes
     server = await asyncio.start_server(silence, "127.0.0.1", 0)
     try:
         one = provider(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "openai")
-        assert levels((await probe(one)).findings) == {"net.timeout": "bad"}
+        assert levels(await probe(one)) == {"net.timeout": "bad"}
         assert levels((await list_models(one)).findings) == {"net.timeout": "bad"}
     finally:
         never.set()

@@ -10,10 +10,11 @@ import pytest
 from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
-from gateway.cli.probes.base import Finding, explain_connection_error, probe_net, probe_url
-from gateway.cli.probes.discord import find_discord_name, probe_discord
-from gateway.cli.probes.irc import probe_irc
-from gateway.cli.probes.telegram import find_contacts, find_telegram_name, probe_telegram
+from gateway.cli.doctor.base import Finding
+from gateway.cli.doctor.discord import find_discord_name, probe_discord
+from gateway.cli.doctor.irc import probe_irc
+from gateway.cli.doctor.net import explain_connection_error, probe_net, probe_url
+from gateway.cli.doctor.telegram import find_contacts, find_telegram_name, probe_telegram
 from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
@@ -122,7 +123,7 @@ async def test_an_address_where_nothing_listens_is_told_as_that() -> None:
     wanted = {"platform": "discord", "token": "t", "api_url": f"http://127.0.0.1:{port}/api/v10"}
     assert levels((await probe_discord(DiscordConfig.model_validate(wanted))).findings) == {"net.refused": "bad"}
     irc = IrcConfig(host="127.0.0.1", port=port, tls=False, nick="reverie")
-    assert levels((await probe_irc(irc)).findings) == {"net.refused": "bad"}
+    assert levels(await probe_irc(irc)) == {"net.refused": "bad"}
 
 
 @story
@@ -192,10 +193,12 @@ async def test_an_irc_network_that_lets_us_in_is_left_with_a_goodbye() -> None:
     async with Ircd(options) as ircd:
         sasl = {"mechanism": "plain", "account": "bot", "password": "correct horse"}
         seen = await probe_irc(irc(ircd, sasl=sasl, rooms=["#room"]))
-        assert (seen.network, seen.nick, seen.account) == ("TestNet", "reverie", "bot")
-        assert seen.mechanisms == ("PLAIN", "EXTERNAL")
-        assert set(levels(seen.findings).values()) == {"ok"}
-        sound(seen.findings, "correct horse")
+        told = {one.code: one.what for one in seen}
+        assert "(TestNet)" in told["irc.network"]
+        assert told["irc.nick"] == "the nick reverie is free"
+        assert told["irc.sasl"] == "the services know us as bot"
+        assert set(levels(seen).values()) == {"ok"}
+        sound(seen, "correct horse")
         await ircd.received("QUIT")
         assert not any(line.startswith(("JOIN", "PRIVMSG")) for line in ircd.lines)
 
@@ -220,8 +223,8 @@ SASL = {"mechanism": "plain", "account": "bot", "password": "wrong horse"}
 async def test_why_an_irc_network_does_not_take_us(options: Options, more: Any, code: str, level: str) -> None:
     async with Ircd(options) as ircd:
         seen = await probe_irc(irc(ircd, **more))
-        assert levels(seen.findings).get(code) == level, seen.findings
-        sound(seen.findings, "wrong horse")
+        assert levels(seen).get(code) == level, seen
+        sound(seen, "wrong horse")
 
 
 @pytest.mark.parametrize(
@@ -237,17 +240,17 @@ async def test_why_an_irc_network_does_not_take_us(options: Options, more: Any, 
 async def test_why_tls_with_an_irc_server_fails(pem: Any, tls: Any, code: str) -> None:
     async with Ircd(Options(greeting=b":irc.test NOTICE * :hello\r\n"), server_context(pem) if pem else None) as ircd:
         seen = await probe_irc(irc(ircd, tls=tls), where="irc.test")
-        assert levels(seen.findings) == {code: "bad"}
-        sound(seen.findings)
+        assert levels(seen) == {code: "bad"}
+        sound(seen)
 
 
 @story
 async def test_accepting_any_certificate_works_and_is_warned_of() -> None:
     async with Ircd(tls=server_context()) as ircd:
         seen = await probe_irc(irc(ircd, tls={"verify": False}))
-        assert levels(seen.findings)["irc.tls"] == "warning"
+        assert levels(seen)["irc.tls"] == "warning"
         good = await probe_irc(irc(ircd, tls={"ca_file": str(LOCALHOST)}))
-        assert levels(good.findings)["irc.tls"] == "ok"
+        assert levels(good)["irc.tls"] == "ok"
 
 
 def test_errors_of_connections_have_names() -> None:
@@ -262,7 +265,7 @@ def test_errors_of_connections_have_names() -> None:
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".invalid", "", "."])
 @story
 async def test_a_name_that_nobody_has_is_told_as_that(host: str) -> None:
-    found = await probe_net(host, 443)
+    found = [await probe_net(host, 443)]
     assert levels(found) == {"net.name": "bad"}
     sound(found)
 
@@ -276,7 +279,7 @@ async def test_what_stands_in_an_address_beside_the_host_is_never_told() -> None
         (
             await probe_discord(DiscordConfig.model_validate({"platform": "discord", "token": "t", "api_url": url}))
         ).findings,
-        await probe_url(url),
+        [await probe_url(url)],
     ]
     for findings in looks:
         assert any(finding.level == "bad" for finding in findings)
@@ -322,15 +325,15 @@ async def test_who_has_an_id_is_told_where_the_platform_says_so() -> None:
 async def test_a_proxy_of_the_environment_is_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", f"http://ann:hunter2-of-a-proxy@127.0.0.1:{free_port()}")
     monkeypatch.delenv("no_proxy", raising=False)
-    found = await probe_url("https://api.telegram.org")
+    found = [await probe_url("https://api.telegram.org")]
     assert levels(found) == {"net.proxy": "bad"}
     sound(found, "hunter2-of-a-proxy")
     monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
-    assert levels(await probe_url(f"https://127.0.0.1:{free_port()}")) == {"net.refused": "bad"}
+    assert levels([await probe_url(f"https://127.0.0.1:{free_port()}")]) == {"net.refused": "bad"}
 
 
 @pytest.mark.parametrize("url", ["", "nothing", "http://", "http://[", "https://host:99999"])
 @story
 async def test_what_is_no_address_is_told_as_that(url: str) -> None:
-    found = await probe_url(url)
+    found = [await probe_url(url)]
     assert levels(found) == {"net.name": "bad"}

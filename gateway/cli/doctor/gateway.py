@@ -14,8 +14,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from gateway.cli.doctor.base import DoctorContext, DoctorEnvironment, GatewayState, run_in_thread
-from gateway.cli.probes.base import Finding, bad, ok, warning
+from gateway.cli.doctor.base import (
+    DoctorContext,
+    DoctorEnvironment,
+    Finding,
+    GatewayState,
+    bad,
+    ok,
+    run_in_thread,
+    warning,
+)
 from gateway.core.control_socket import SocketPathTooLong, socket_path
 from gateway.core.metrics import GatewaySnapshot
 from gateway.core.redaction import looks_random

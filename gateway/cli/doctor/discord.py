@@ -1,7 +1,7 @@
 """Probe of a Discord bot: its token, its intents, its guilds and rooms.
 
 Codes: `discord.token`, `discord.intents`, `discord.sessions`, `discord.guilds`, `discord.rooms`, `discord.answer`, and
-those of `probes.base`. https://discord.com/developers/docs/resources/application
+those of `net`. https://discord.com/developers/docs/resources/application
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 
 from channels.base import Denied, RateLimited, Rejected, SendError
 from channels.text import get_int, get_number, get_object, get_objects, get_str
-from gateway.cli.probes.base import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name, probe_url
+from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
+from gateway.cli.doctor.net import probe_url
 
 if TYPE_CHECKING:
     from channels.discord.config import DiscordConfig
@@ -82,9 +83,10 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordP
         fix = "look at api_url" if error.status == 404 else "try again later"  # noqa: PLR2004 - HTTP's own number
         found.bad("discord.answer", f"Discord answered {error.status}", fix)
     except (aiohttp.ClientError, discord.DiscordException, OSError) as error:
-        unreachable = [one for one in await probe_url(config.api_url, where=where) if one.level == "bad"]
-        found.findings += unreachable
-        if not unreachable:
+        reached = await probe_url(config.api_url, where=where)
+        if reached.level == "bad":
+            found.add(reached)
+        else:
             found.bad("discord.answer", f"no answer from Discord: {type(error).__name__}", "look at api_url; try again")
     except (ValueError, KeyError, TypeError, AttributeError):
         found.bad("discord.answer", "the answer is not Discord's", "look at api_url")

@@ -1,7 +1,7 @@
 """Probe of a Telegram bot: its token, settings and groups; and who has written to it, so that setup can offer the ids.
 
 Codes: `telegram.token`, `telegram.privacy`, `telegram.webhook`, `telegram.poller`, `telegram.commands`,
-`telegram.rooms`, `telegram.answer`, and those of `probes.base`. https://core.telegram.org/bots/api
+`telegram.rooms`, `telegram.answer`, and those of `net`. https://core.telegram.org/bots/api
 
 Updates are requested without an offset, which confirms none (core.telegram.org/bots/api#getupdates): the next poller
 receives all of them again. A program that polls for the bot at the same time is interrupted once.
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from channels.text import Json, get_int, get_object, get_str
-from gateway.cli.probes.base import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name, probe_url
+from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
+from gateway.cli.doctor.net import probe_url
 
 if TYPE_CHECKING:
     from channels.telegram.api import TelegramApi
@@ -127,9 +128,10 @@ async def _probe_token(
         found.bad("telegram.answer", f"Telegram asks us to wait {error.retry_after_s:g} s", "try again after that")
         return False
     except NetworkError as error:
-        unreachable = [one for one in await probe_url(base_url, where=where) if one.level == "bad"]
-        found.findings += unreachable
-        if not unreachable:
+        reached = await probe_url(base_url, where=where)
+        if reached.level == "bad":
+            found.add(reached)
+        else:
             fix = "look at base_url: it is the root of a Bot API server, without /bot"
             found.bad("telegram.answer", f"there is no Bot API at this address: {api.redact(error)}", fix)
         return False

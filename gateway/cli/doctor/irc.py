@@ -1,0 +1,221 @@
+"""Probe of an IRC network: login as configured, without joining rooms or sending messages.
+
+Codes: `irc.tls`, `irc.sts`, `irc.password`, `irc.banned`, `irc.nick`, `irc.sasl`, `irc.network`, `irc.login`,
+`irc.rooms`, and those of `net`. https://modern.ircdocs.horse/#connection-registration
+
+Rooms are checked by their modes, which most servers send to everybody
+(https://modern.ircdocs.horse/#rplchannelmodeis-324, https://modern.ircdocs.horse/#errnosuchchannel-403).
+"""
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from channels.base import Denied, SendError
+from channels.irc.config import IrcConfig, TlsConfig
+from channels.irc.registration import IrcRegistration, LoginHistory, StsUpgrade
+from channels.irc.wire import IrcLine, format_line, parse_line
+from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, warning
+from gateway.cli.doctor.net import explain_connection_error, probe_net
+
+if TYPE_CHECKING:
+    from channels.irc.connection import IrcConnection
+
+_MAX_ROOMS: Final = 10
+"""Most rooms that are queried."""
+_END_OF_REPLIES: Final = "rooms-are-asked"
+_LOGIN_PATIENCE_S: Final = 4.0
+"""Seconds after which unanswered steps of the login are given up."""
+_ROOM_REPLIES_S: Final = 2.0
+"""Seconds for the replies about rooms: some servers send none."""
+_LOOPBACK_PREFIXES = ("127.", "localhost", "::1")
+_NICK_ERRORS = {"433": "taken", "436": "taken", "437": "held by the services", "432": "not allowed"}
+
+
+async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
+    """Connect, log in and quit. Takes 10 s at most; raises nothing but CancelledError."""
+    from channels.irc.tls import create_ssl_context  # noqa: PLC0415 - with the library
+
+    configured = [config.password, config.sasl.password if config.sasl else None]
+    found = FindingCollector(where, [secret.get_secret_value() for secret in configured if secret])
+    try:
+        tls = create_ssl_context(config.tls)
+    except Denied as denied:
+        found.bad("irc.tls", denied.reason, "correct the names of the files under tls")
+        return found.findings
+    session = _IrcProbeSession(config, found, secure=tls is not None)
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            await session.run(tls)
+    except TimeoutError:
+        if session.has_spoken:
+            found.bad("irc.login", f"{config.host} did not let us in within {PROBE_TIMEOUT_S:.0f} s", "try again later")
+        else:
+            fix = "look at the port, and whether it takes TLS (6697 does, 6667 does not)"
+            found.bad("net.timeout", f"{config.host}:{config.port} does not answer", fix)
+    except (OSError, UnicodeError) as error:
+        ca_key = f"channels.{where}.tls.ca_file" if where else "tls: {ca_file: FILE}"
+        if isinstance(error, OSError) and error.errno is not None and not str(error).startswith("[SSL"):
+            # asyncio merges the errors of several addresses into one: probe again for the exact one.
+            found.add(await probe_net(config.host, config.port, tls=tls or False, ca_key=ca_key))
+        if not found.has_failed:
+            found.add(explain_connection_error(error, config.host, config.port, ca_key=ca_key))
+    if session.has_spoken:
+        _judge_tls(config, found)
+    session.report()
+    return found.findings
+
+
+class _IrcProbeSession:
+    """State of one login."""
+
+    def __init__(self, config: IrcConfig, found: FindingCollector, *, secure: bool) -> None:
+        self._config, self._found = config, found
+        self._login = IrcRegistration(config, secrets.token_urlsafe(18), LoginHistory(), secure=secure)
+        self._done = asyncio.Event()
+        self._last_words = self._network = ""
+        self._nick_refusal: tuple[str, str] | None = None
+        """Numeric and text of the first refusal of our nick."""
+        self._rooms = config.rooms[:_MAX_ROOMS]
+        self._modes: dict[str, str] = {}
+        self._missing: set[str] = set()
+        self.has_spoken = False
+        """True once the server has sent a line of IRC."""
+        self._connection: IrcConnection | None = None
+
+    async def run(self, tls: object) -> None:
+        """Run until everything is known or the login failed. Raises OSError."""
+        from channels.irc.connection import IrcConnection  # noqa: PLC0415 - takes a fifth of a second
+
+        self._connection = connection = IrcConnection(self)
+        try:
+            await connection.open(self._config.host, self._config.port, tls)  # type: ignore[arg-type] # `context`'s own
+            self._write(*self._login.start())
+            try:
+                await asyncio.wait_for(self._done.wait(), _LOGIN_PATIENCE_S)
+            except TimeoutError:
+                self._write(*self._login.handle_silence())
+                await self._done.wait()
+        finally:
+            self._done.set()  # ignores further lines
+            await connection.close_gracefully(format_line("QUIT", trailing="just looking"))
+
+    def _write(self, *lines: str) -> None:
+        for raw in lines:
+            if self._connection is not None:
+                self._connection.send_raw(raw)
+
+    def on_line(self, raw: str) -> None:
+        """Process a line of the server."""
+        line = parse_line(raw)
+        if line is None or self._done.is_set():
+            return
+        self.has_spoken = True
+        if line.command in _NICK_ERRORS and not self._login.is_welcomed and self._nick_refusal is None:
+            self._nick_refusal = (line.command, line.param(-1))
+        try:
+            self._write(*self._login.feed(line))
+        except StsUpgrade as upgrade:
+            what = f"{self._config.host} wants to be spoken to over TLS on port {upgrade.port}"
+            self._end(warning("irc.sts", what, f"write port: {upgrade.port} and tls: true"))
+        except SendError as error:
+            self._end(_explain_refusal(error.reason, self._config))
+        else:
+            self._handle(line)
+
+    def _handle(self, line: IrcLine) -> None:
+        match line.command:
+            case "PING":
+                self._write(format_line("PONG", trailing=line.param(-1)))
+            case "ERROR":
+                self._last_words = line.param(-1)
+            case "005":
+                tokens = dict(token.partition("=")[::2] for token in line.params[1:-1])
+                self._network = self._found.clean(tokens.get("NETWORK", ""))[:60] or self._network
+            case "376" | "422" if self._rooms:
+                self._write(*(format_line("MODE", room) for room in self._rooms), format_line("PING", _END_OF_REPLIES))
+                asyncio.get_running_loop().call_later(_ROOM_REPLIES_S, self._done.set)
+            case "376" | "422":
+                self._done.set()
+            case "324":
+                self._modes[line.param(1).lower()] = line.param(2)
+            case "401" | "403":  # ngIRCd answers 401, no such nick or channel
+                self._missing.add(line.param(1).lower())
+            case "PONG" if line.param(-1) == _END_OF_REPLIES:
+                self._done.set()
+
+    def mark_lost(self, reason: str) -> None:
+        """Process the end of the connection."""
+        if self._done.is_set() or self._login.is_welcomed:
+            self._done.set()
+            return
+        words = f"{reason}: {self._last_words}" if self._last_words else reason
+        fix = "ask the network, or try later" if self.has_spoken else "look at the port, and whether it takes TLS"
+        self._end(bad("irc.login", f"{self._config.host} did not let us in: {words}", fix))
+
+    def _end(self, finding: Finding) -> None:
+        self._found.add(finding)
+        self._done.set()
+
+    def report(self) -> None:
+        """Add the findings of a successful login."""
+        login, found, config = self._login, self._found, self._config
+        if not login.is_welcomed:
+            return
+        name = f" ({self._network})" if self._network else ""
+        found.ok("irc.network", f"{config.host}{name} lets us in")
+        if self._nick_refusal is None:
+            found.ok("irc.nick", f"the nick {login.nick} is free")
+        else:
+            numeric, words = self._nick_refusal
+            what = f"the nick {config.nick} is {_NICK_ERRORS[numeric]} ({words}); it would be {login.nick}"
+            found.warn("irc.nick", what, "choose another nick, or wait until it is free: the bot takes it back then")
+        for room in self._rooms:
+            self._report_room(room)
+        if login.account:
+            found.ok("irc.sasl", f"the services know us as {login.account}")
+        elif login.offered_value("sasl") is not None:
+            what = "not logged in to the network's services, so anybody may take the nick while the bot is away"
+            found.warn("irc.sasl", what, "register the nick with the services, and write sasl")
+
+    def _report_room(self, room: str) -> None:
+        """Add a finding, but for a room without a reply: the server may conceal it."""
+        found, modes = self._found, self._modes.get(room.lower())
+        if room.lower() in self._missing:
+            what = f"there is no room {room}, or it hides: whoever joins makes it, and is alone there"
+            found.warn("irc.rooms", what, "look at its name, or make the room before the bot joins")
+        elif modes is not None and "i" in modes.partition("-")[0]:
+            fix = "have an operator there invite the bot, or put it on the list of who may come (+I)"
+            found.warn("irc.rooms", f"{room} lets in only who is invited (+i)", fix)
+        elif modes is not None and "k" in modes.partition("-")[0]:
+            what = f"{room} asks for a key (+k), which the bot does not have"
+            found.warn("irc.rooms", what, "have an operator there take the key away, or invite the bot")
+        elif modes is not None:
+            found.ok("irc.rooms", f"{room} is there")
+
+
+def _explain_refusal(reason: str, config: IrcConfig) -> Finding:
+    if "does not offer SASL" in reason or "without the SASL login" in reason or "sasl capability" in reason:
+        return bad("irc.sasl", reason, "choose another mechanism, or leave sasl out")
+    if reason.startswith("SASL"):
+        account = config.sasl.account if config.sasl else ""
+        fix = f"correct the account's name ({account}) or its password; it is the services', not the server's"
+        return bad("irc.sasl", reason, fix)
+    if "password" in reason:
+        fix = "correct the server's password (not that of the services, which is under sasl)"
+        return bad("irc.password", reason, fix)
+    if "banned" in reason:
+        return bad("irc.banned", reason, "ask the network's staff")
+    if "nick" in reason or "names like it" in reason:
+        return bad("irc.nick", reason, "choose another nick")
+    return bad("irc.login", reason, "try again later, or ask the network")
+
+
+def _judge_tls(config: IrcConfig, found: FindingCollector) -> None:
+    if config.tls is False and not config.host.startswith(_LOOPBACK_PREFIXES):
+        what = "everything, passwords too, goes over the network in the clear"
+        found.warn("irc.tls", what, "write tls: true, and the port for it (mostly 6697)")
+    elif isinstance(config.tls, TlsConfig) and not config.tls.verify:
+        found.warn("irc.tls", "any certificate is accepted, so anybody on the way can listen", "take verify: false out")
+    elif config.tls is not False:
+        found.ok("irc.tls", "the certificate is good")

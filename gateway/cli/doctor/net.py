@@ -1,0 +1,204 @@
+"""Servers' addresses and certificates: DNS, TCP and TLS handshake, without sending anything.
+
+Codes: `net.name`, `net.refused`, `net.route`, `net.timeout`, `net.lost`, `net.proxy`, `net.tls.expired`,
+`net.tls.clock`, `net.tls.issuer`, `net.tls.host`, `net.tls.none`, `net.tls`, `net.tls.soon`, `net.tls.ok`,
+`net.ok`.
+"""
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from agent.models.config import LocalConfig, ScriptedConfig
+from channels.base import Denied
+from channels.irc.tls import create_ssl_context
+from gateway.cli.doctor.base import PROBE_TIMEOUT_S, DoctorContext, Finding, FindingCollector, bad, ok, warning
+from gateway.config.models import Settings
+
+_EXPIRED, _NOT_YET, _SELF_SIGNED, _WRONG_HOST = 10, 9, frozenset({18, 19, 20, 21}), frozenset({62, 64})
+"""Codes of OpenSSL, X509_V_ERR_*: x509_vfy.h."""
+_UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL})
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
+_DEFAULT_PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
+"""Port of a URL without one, by scheme."""
+_EXPIRES_SOON_S: Final = 7 * 86_400.0
+"""Seconds: certificates that are renewed automatically are renewed long before (Let's Encrypt: 30 days)."""
+_CONNECT_TIMEOUT_S: Final = 8.0
+
+
+def explain_connection_error(error: BaseException, host: str, port: int, *, ca_key: str = "") -> Finding:
+    """Explain a connection error and state a remedy.
+
+    `ca_key`: the configuration key for another root certificate, where there is one.
+    """
+    address = f"{host}:{port}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _explain_certificate_error(error, address, host, ca_key)
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or ""
+        if reason in _NO_TLS:
+            return bad("net.tls.none", f"{address} does not speak TLS", "take its port for TLS, or turn TLS off")
+        return bad(
+            "net.tls", f"TLS with {address} failed ({reason or 'no reason'})", "look at the server's TLS settings"
+        )
+    if isinstance(error, socket.gaierror):
+        if error.errno in {socket.EAI_AGAIN, getattr(socket, "EAI_SYSTEM", None)}:
+            fix = "look at this machine's network and its name server (/etc/resolv.conf)"
+            return bad("net.name", f"the name {host} could not be looked up", fix)
+        return bad("net.name", f"there is no host called {host}", "look for a typing mistake in the name")
+    if isinstance(error, ConnectionRefusedError):
+        return bad("net.refused", f"nothing listens at {address}", "start the server, or correct the port")
+    if isinstance(error, TimeoutError):
+        fix = "look at the port, and at firewalls between here and there"
+        return bad("net.timeout", f"{address} does not answer", fix)
+    if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+        return bad("net.route", f"there is no way to {address}", "look at this machine's network")
+    return bad("net.lost", f"{address} hung up ({type(error).__name__})", "look at the port, and whether it takes TLS")
+
+
+def _explain_certificate_error(error: ssl.SSLCertVerificationError, address: str, host: str, ca_key: str) -> Finding:
+    number, subject = error.verify_code, f"the certificate of {address}"
+    if number == _EXPIRED:
+        fix = "whoever runs the server must renew it; look at this machine's clock, too"
+        return bad("net.tls.expired", f"{subject} has expired", fix)
+    if number == _NOT_YET:
+        return bad("net.tls.clock", f"{subject} is not valid yet", "set this machine's clock")
+    if number in _WRONG_HOST:
+        fix = f"write the name that the certificate is for, in place of {host}"
+        return bad("net.tls.host", f"{subject} is for another name", fix)
+    if number in _SELF_SIGNED:
+        own = f"; for a server of your own, name its root in {ca_key}" if ca_key else ""
+        fix = f"install the package ca-certificates if every server is refused{own}"
+        return bad("net.tls.issuer", f"{subject} is signed by nobody whom this machine trusts", fix)
+    return bad("net.tls", f"{subject} is not good: {error.verify_message}", "ask who runs the server")
+
+
+async def probe_net(
+    host: str, port: int, *, tls: bool | ssl.SSLContext = True, where: str = "", ca_key: str = ""
+) -> Finding:
+    """Connect, shake hands and close. Takes 10 s at most; raises nothing but CancelledError.
+
+    `tls` True: with the system's root certificates.
+    """
+    context = (ssl.create_default_context() if tls else None) if isinstance(tls, bool) else tls
+    found = FindingCollector(where)
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+            await _close(writer)
+    except (UnicodeError, ValueError):
+        found.add(_not_a_host(host))
+    except OSError as error:
+        found.add(explain_connection_error(error, host, port, ca_key=ca_key))
+    else:
+        found.ok("net.ok", f"{host}:{port} can be reached{' over TLS' if context else ''}")
+    return found.findings[0]
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        await asyncio.wait_for(writer.wait_closed(), 0.5)
+
+
+def _not_a_host(host: str) -> Finding:
+    return bad("net.name", f"{host or 'that'} is not the name of a host", "write it as a name or an address")
+
+
+async def probe_url(url: str, *, where: str = "") -> Finding:
+    """Probe the host and port of an http, https, ws or wss URL. Only host and port are quoted.
+
+    If the environment configures a proxy for it, the result is `net.proxy`: a failure may be the proxy's.
+    """
+    scheme, host, port = "", "", 0
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        scheme, host, port = parts.scheme, parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 443)
+    if host and not uses_proxy(scheme, host):
+        return await probe_net(host, port, tls=scheme in {"https", "wss"}, where=where)
+    found, fix = FindingCollector(where), "look at HTTPS_PROXY, HTTP_PROXY and NO_PROXY in the environment"
+    what = f"{host}:{port} cannot be reached through the proxy that the environment names"
+    found.add(bad("net.proxy", what, fix) if host else _not_a_host(""))
+    return found.findings[0]
+
+
+def uses_proxy(scheme: str, host: str) -> bool:
+    """Return whether HTTP libraries use a proxy of the environment for this host."""
+    if host == "localhost" or host.startswith("127.") or host == "::1":
+        return False
+    proxies = urllib.request.getproxies_environment()
+    named = scheme.replace("ws", "http") in proxies or "all" in proxies
+    return named and not urllib.request.proxy_bypass(host)
+
+
+async def check_servers(context: DoctorContext) -> Sequence[Finding]:
+    """Check all certificates, and the reachability of servers without a check of their own."""
+    checks = [_check_server(*one) for one in _list_servers(context.settings)]
+    for name, channel in context.settings.channels.items():
+        if channel.platform == "irc":
+            with contextlib.suppress(Denied):  # its probe reports it
+                tls = create_ssl_context(channel.tls)
+                if tls is not None and tls.verify_mode is not ssl.CERT_NONE:
+                    checks.append(_check_certificate(channel.host, channel.port, tls, f"channels.{name}"))
+    return [finding for finding in await asyncio.gather(*checks) if finding]
+
+
+def _list_servers(settings: Settings) -> Iterator[tuple[str, str, bool]]:
+    """Yield URL and key of all servers, and whether another check reports when they cannot be reached."""
+    for name, server in settings.tools.mcp.items():
+        if server.url:
+            yield server.url, f"tools.mcp.{name}", True
+    if settings.tools.web.search.provider != "none" and settings.tools.web.search.base_url:
+        yield settings.tools.web.search.base_url, "tools.web.search.base_url", False
+    for name, channel in settings.channels.items():
+        if channel.platform == "discord":
+            yield channel.gateway_url, f"channels.{name}.gateway_url", False
+            yield channel.api_url, f"channels.{name}", True
+        elif channel.platform == "telegram":
+            yield channel.base_url, f"channels.{name}", True
+    for name, provider in settings.llm.providers.items():
+        if not isinstance(provider, LocalConfig | ScriptedConfig):
+            yield provider.base_url, f"llm.providers.{name}", True
+
+
+async def _check_server(url: str, where: str, probed: bool) -> Finding | None:
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        return None  # the configuration's own check reports it
+    if uses_proxy(parts.scheme, host):
+        return None
+    if parts.scheme in ("https", "wss"):
+        found = await _check_certificate(host, port, ssl.create_default_context(), where)
+        if found:
+            return found
+    return None if probed else await probe_url(url, where=where)
+
+
+async def _check_certificate(host: str, port: int, tls: ssl.SSLContext, where: str) -> Finding | None:
+    """Judge how long the server's certificate is good. None: it is not valid, or no server answers."""
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=tls)
+    except (OSError, UnicodeError, ValueError):
+        return None
+    try:
+        until = (writer.get_extra_info("peercert") or {}).get("notAfter")
+    finally:
+        await _close(writer)
+    if until is None:
+        return None
+    left_s = ssl.cert_time_to_seconds(str(until)) - time.time()
+    days, server = left_s / 86_400, f"{host}:{port}"
+    if left_s >= _EXPIRES_SOON_S:
+        return ok("net.tls.ok", f"{server} speaks TLS, and its certificate is good for {days:.0f} days", where)
+    fix = "whoever runs the server should renew it now, and see why that did not happen by itself"
+    return warning("net.tls.soon", f"the certificate of {server} is good for {days:.1f} more days", fix, where)
