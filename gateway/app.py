@@ -325,7 +325,7 @@ class _Gateway:
         store.subscribe(tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded)
         skills = SkillTools(live, bindings)
         self.shell = ShellTools(live, clock, files, skills, services.internal_intake)
-        self.web = WebTools(live, clock)
+        self.web = WebTools(live, clock, store, access_policy)
         self.mcp = McpServers(live.settings.tools.mcp, clock, tasks, self.media, self.tool_definitions)
         rooms = RoomReader(
             reader=store,

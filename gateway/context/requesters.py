@@ -113,10 +113,9 @@ def find_least_role(context: ToolContext) -> str:
 async def was_written_by_member(
     reader: StoreReader, access_policy: AccessPolicy, place: ConversationId, text: str
 ) -> bool:
-    """Return whether a member or above wrote this text in the place.
+    """Return whether a member or above wrote exactly this text in the place since its last fresh start.
 
-    See `gateway.core.tool.ToolContext.was_user_written`. Searches the newest messages there. Quoted and forwarded text
-    does not count.
+    Searches the newest messages there. Quoted and forwarded text does not count. Raises StoreError.
     """
     since = await reader.last_fresh_start(place)
     for one in await reader.newest_entries(MAX_MESSAGES, after=since, kinds=MESSAGE_KINDS, conversation=place):

@@ -60,10 +60,6 @@ class TurnTrust:
         self.role, self.foreign = now.role, now.foreign
 
 
-async def _never_written(_: str) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """The turn that calls a tool, and its place."""
@@ -81,9 +77,6 @@ class ToolContext:
     """Lowest role of the people who set each reminder shown in this turn."""
     trust: TurnTrust = field(default_factory=TurnTrust, compare=False)
     """One object, shared by all calls of a turn."""
-    was_user_written: Callable[[str], Awaitable[bool]] = field(default=_never_written, compare=False)
-    """Return True if a person who may use the agent (a member or above) wrote this exact text in this conversation
-    since its last fresh start. Raises StoreError."""
 
     @property
     def least_role(self) -> str:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 from typing import Final
 
@@ -40,7 +40,6 @@ from gateway.context.recall import RecallResult
 from gateway.context.requesters import (
     deduplicate_requesters,
     find_inherited_requesters,
-    was_written_by_member,
 )
 from gateway.core.clock import new_id
 from gateway.core.events import Address, Alarm, ConversationId, Message, Post, PostKey, Sender
@@ -590,9 +589,6 @@ class Turn(TurnHost):
             at=self.place,
             visibility=self._prompt_context.visibility,
             autonomous=self.autonomous,
-            was_user_written=partial(
-                was_written_by_member, context.store, context.reader.access_policy, self.conversation
-            ),
         )
 
     def _with_requesters(self, tool_context: ToolContext) -> ToolContext:

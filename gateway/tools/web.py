@@ -35,15 +35,18 @@ from agent.journal import to_single_line
 from channels.aio import with_timeout
 from gateway.config.reload import LiveSettings
 from gateway.config.tools import SearchConfig, WebConfig
+from gateway.context.requesters import was_written_by_member
 from gateway.core import addresses
 from gateway.core.addresses import AllowedHosts, FetchTarget, display_host
 from gateway.core.clock import Clock
+from gateway.core.identity import AccessPolicy
 from gateway.core.permissions import ALLOW_MEMBERS
 from gateway.core.process import ProgramNotStarted, run_program
 from gateway.core.scopes import PUBLIC
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.core.trust import role_rank
+from gateway.store import StoreReader
 
 if TYPE_CHECKING:
     import httpcore
@@ -539,6 +542,8 @@ class WebTools:
         self,
         live: LiveSettings,
         clock: Clock,
+        store: StoreReader,
+        access_policy: AccessPolicy,
         *,
         resolve: Resolver | None = None,
         context: ssl.SSLContext | None = None,
@@ -546,6 +551,8 @@ class WebTools:
         """`resolve`, `context`: as in WebFetcher."""
         self._live = live
         self._clock = clock
+        self._store = store
+        self._access_policy = access_policy
         self._fetcher = WebFetcher(live, resolve=resolve, context=context)
         self._extraction_slots = asyncio.Semaphore(MAX_CONCURRENT_EXTRACTIONS)
 
@@ -567,7 +574,8 @@ class WebTools:
         if not others and context.visibility.sees_everything and role_rank(label.role) < role_rank("admin"):
             others = f"words of a {label.role} are"
         private = context.visibility.sees_everything or context.visibility.scope != PUBLIC
-        if not (others and private) or await context.was_user_written(_SCHEME.sub("", url.strip()).rstrip("/")):
+        address, place = _SCHEME.sub("", url.strip()).rstrip("/"), context.at.conversation
+        if not (others and private) or await was_written_by_member(self._store, self._access_policy, place, address):
             return ""
         return (
             f"no member wrote this address here, {others} in view, and private words could leave in it, so web_fetch "

@@ -5,6 +5,8 @@ import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from agent.models.base import ToolResult
 from gateway.config.tools import ToolsConfig, WebConfig
@@ -14,7 +16,9 @@ from gateway.core.facts import TurnId
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust, tools_of
 from gateway.core.tool_spec import ToolCall
+from gateway.store import Store
 from gateway.tools.web import WebTools
+from tests.kits.access import POLICY
 from tests.kits.tools import dispatcher, live_tools
 from tests.servers.web_server import WebServer
 
@@ -81,9 +85,11 @@ async def desk(
 ) -> AsyncIterator[Desk]:
     """Without `config`, loopback may be fetched. `server`: the site speaks TLS; `trusts`: what its client does."""
     names = names if names is not None else Names()
-    async with WebServer(server) as site:
+    with TemporaryDirectory() as folder:
+        store = await Store.open(Path(folder) / "reverie.db", SystemClock())
+    async with store, WebServer(server) as site:
         live = live_tools(ToolsConfig(web=config or WebConfig(allow_private=LOOPBACK)))
-        web = WebTools(live, clock or SystemClock(), resolve=names, context=trusts)
+        web = WebTools(live, clock or SystemClock(), store, POLICY, resolve=names, context=trusts)
         try:
             yield Desk(web, site, names)
         finally:
