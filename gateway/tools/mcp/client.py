@@ -21,9 +21,8 @@ from gateway.stream.media import MediaStore
 from gateway.tools.files import prepare_image
 from gateway.tools.mcp.convert import (
     MAX_SERVER_TOOLS,
-    McpResult,
     McpSecretFilter,
-    McpToolOffer,
+    convert_content,
     find_images,
     render_result,
     select_tools,
@@ -31,6 +30,8 @@ from gateway.tools.mcp.convert import (
 from gateway.tools.mcp.review import ToolDefinitionReview
 
 if TYPE_CHECKING:
+    import mcp_types as types
+
     from gateway.tools.mcp.connection import HandshakeMode, McpConnection
 
 
@@ -124,7 +125,7 @@ class McpServerClient:
             delay_s = backoff.next_delay_s(up_s, self._random())
             await self._clock.sleep(delay_s)
 
-    async def call(self, tool: str, arguments: dict[str, object]) -> McpResult:
+    async def call(self, tool: str, arguments: dict[str, object]) -> "types.CallToolResult":
         """Call a tool by the server's own name for it. Raises ToolCallRefused."""
         for _ in range(2):
             connection = await self._get_connection()
@@ -205,7 +206,7 @@ class McpServerClient:
         # Once, however long it stays down.
         logger.log(logging.DEBUG if again else logging.WARNING, "MCP server %s is down: %s", self.name, why)
 
-    def _on_tools_listed(self, offered: Sequence[McpToolOffer]) -> None:
+    def _on_tools_listed(self, offered: "Sequence[types.Tool]") -> None:
         self._offered_tools, left = select_tools(self.name, offered, self.config.tools, self._servers)
         if left != self._omitted and left:
             logger.warning(
@@ -272,15 +273,17 @@ def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, media: Me
     """Build our tool for a tool of a server. `tool` is the server's own name for it."""
 
     async def handler(_: ToolContext, *, arguments: str) -> ToolOutput:
-        answer = await server.call(tool, _parse_arguments(arguments))
+        result = await server.call(tool, _parse_arguments(arguments))
+        parts = convert_content(result.content)
         origin = f"mcp {server.name} {tool}"
         shown, kept = [], []
-        for one in find_images(answer) if media is not None else ():
+        for one in find_images(parts) if media is not None else ():
             assert media is not None
             with contextlib.suppress(ToolCallRefused):  # then it is described in words
                 kept.append(await prepare_image(media, one.data, f"{one.kind} from {origin}"))
                 shown.append(one)
-        text = server.secret_filter.redact(render_result(answer, shown))
+        text = render_result(parts, shown, structured=result.structured_content, is_error=result.is_error)
+        text = server.secret_filter.redact(text)
         return ToolOutput(text=text, kind="mcp", origin=origin, is_untrusted=True, is_foreign=True, images=tuple(kept))
 
     permit = ToolPermit(role=server.config.role, approval=server.config.approval)

@@ -4,8 +4,6 @@ Only loaded where servers are configured: the library includes a web server (abo
 """
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -25,7 +23,7 @@ from gateway.config.tools import McpServerConfig
 from gateway.core.clock import Clock
 from gateway.core.process import ProgramNotStarted
 from gateway.tools.mcp.client import McpConnectionLost, McpNotSent, McpTimeout
-from gateway.tools.mcp.convert import McpBinary, McpResult, McpSecretFilter, McpText, McpToolOffer
+from gateway.tools.mcp.convert import McpSecretFilter
 from gateway.tools.mcp.transports import (
     MAX_MESSAGE_BYTES,
     REQUEST_STATE,
@@ -39,48 +37,8 @@ logger = logging.getLogger("reverie.mcp")
 INPUT_REQUIRED: Final = "(It wants to know more before it goes on, and nobody here can tell it.)"
 
 
-def convert_tool(tool: types.Tool) -> McpToolOffer:
-    """Convert a tool's description."""
-    annotated = tool.annotations.title if tool.annotations is not None else None
-    return McpToolOffer(
-        name=tool.name,
-        title=tool.title or annotated or "",
-        description=tool.description or "",
-        schema=tool.input_schema,
-    )
-
-
-def convert_result(result: types.CallToolResult | types.InputRequiredResult) -> McpResult:
-    """Convert the result of a call. Links are not followed."""
-    if isinstance(result, types.InputRequiredResult):
-        return McpResult(blocks=[McpText(text=INPUT_REQUIRED)], error=True)
-    return McpResult(
-        blocks=[_convert_block(one) for one in result.content],
-        structured=result.structured_content,
-        error=result.is_error,
-    )
-
-
-def _convert_block(block: types.ContentBlock) -> McpText | McpBinary:
-    if isinstance(block, types.TextContent):
-        return McpText(text=block.text)
-    if isinstance(block, types.ImageContent):
-        return _convert_bytes("image", block.mime_type, block.data)
-    if isinstance(block, types.AudioContent):
-        return _convert_bytes("sound", block.mime_type, block.data)
-    if isinstance(block, types.ResourceLink):
-        about = ": ".join(one for one in (block.title or block.name, block.description) if one)
-        return McpText(text=f"[link to {block.uri}] {about}".rstrip())
-    if isinstance(block.resource, types.TextResourceContents):
-        return McpText(text=f"[{block.resource.uri}]\n{block.resource.text}")
-    return _convert_bytes("file", block.resource.mime_type or "of no known kind", block.resource.blob)
-
-
-def _convert_bytes(what: str, media_type: str, data: str) -> McpText | McpBinary:
-    try:
-        return McpBinary(kind=what, media_type=media_type, data=base64.b64decode("".join(data.split()), validate=True))
-    except (binascii.Error, ValueError):
-        return McpText(text=f"[{what} that cannot be read]")
+def _failed(text: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
 
 
 HandshakeMode = Literal["auto", "legacy"]
@@ -120,7 +78,7 @@ class McpConnection:
         *,
         secret_filter: McpSecretFilter,
         mode: HandshakeMode,
-        on_tools: Callable[[Sequence[McpToolOffer]], None],
+        on_tools: Callable[[Sequence[types.Tool]], None],
     ) -> None:
         """`on_tools` is called with every list of tools that is fetched."""
         self._name = name
@@ -167,7 +125,7 @@ class McpConnection:
             finally:
                 await cancel_and_wait(listening)
 
-    async def call(self, tool: str, arguments: dict[str, object]) -> McpResult:
+    async def call(self, tool: str, arguments: dict[str, object]) -> types.CallToolResult:
         """Call a tool. An error that the server reports is a result, too.
 
         Raises McpConnectionLost, McpNotSent and McpTimeout. When cancelled, notifies the server.
@@ -180,7 +138,8 @@ class McpConnection:
         try:
             async with asyncio.timeout(self._config.timeout + SEND_GRACE_S):
                 # Not `call_tool`: it validates results by a schema of the server, whose patterns may never end.
-                return convert_result(await self._client.session.send_request(request, _RESULT, self._config.timeout))
+                result = await self._client.session.send_request(request, _RESULT, self._config.timeout)
+                return _failed(INPUT_REQUIRED) if isinstance(result, types.InputRequiredResult) else result
         except MCPError as error:
             if not state.sent or (state.is_session_unknown and not await self._is_session_known()):
                 self._mark_lost(self._reason)
@@ -191,12 +150,12 @@ class McpConnection:
             if error.code == types.CONNECTION_CLOSED:
                 self._suspect("its connection broke")
                 raise McpConnectionLost from None
-            return McpResult(blocks=[McpText(text=error.message)], error=True)
+            return _failed(error.message)
         except TimeoutError:
             self._suspect("it does not listen")
             raise McpTimeout from None
         except ValidationError:
-            return McpResult(blocks=[McpText(text="(something that the protocol does not allow)")], error=True)
+            return _failed("(something that the protocol does not allow)")
         finally:
             REQUEST_STATE.reset(token)
 
@@ -236,14 +195,14 @@ class McpConnection:
         ):
             yield streams
 
-    async def _list_tools(self, client: Client) -> list[McpToolOffer]:
-        found: list[McpToolOffer] = []
+    async def _list_tools(self, client: Client) -> list[types.Tool]:
+        found: list[types.Tool] = []
         cursor: str | None = None
         if client.server_capabilities.tools is None:
             return found
         for _ in range(MAX_PAGES):
             page = await client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
-            found += [convert_tool(tool) for tool in page.tools]
+            found += page.tools
             cursor = page.next_cursor
             if not cursor or len(found) >= MAX_LISTED_TOOLS:
                 break

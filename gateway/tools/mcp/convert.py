@@ -9,6 +9,7 @@ Schema 2020-12 requires. The root has no keywords that Anthropic refuses there (
 names of properties match its pattern (`^[a-zA-Z0-9_.-]{1,64}$`). The server still checks arguments by its own schema.
 """
 
+import base64
 import hashlib
 import json
 import math
@@ -17,12 +18,15 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from agent.workspace.character_card import normalize_text
 from gateway.core.media_types import identify_image
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import ToolSpec, canonical_json
+
+if TYPE_CHECKING:
+    import mcp_types as types
 
 MAX_SERVER_TOOLS: Final = 64
 """Tools of one server: each costs tokens in every prompt."""
@@ -31,19 +35,8 @@ MAX_OWN_NAME_CHARS: Final = 128
 """Characters of a tool's own name, as in the specification (2025-11-25, server/tools, tool names)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpToolOffer:
-    """Tool as its server describes it: untrusted."""
-
-    name: str
-    title: str
-    description: str
-    schema: Mapping[str, object]
-    """Schema of its arguments."""
-
-
 def select_tools(
-    server: str, offered: Iterable[McpToolOffer], globs: Sequence[str], servers: Collection[str]
+    server: str, offered: Iterable["types.Tool"], globs: Sequence[str], servers: Collection[str]
 ) -> tuple[dict[str, tuple[str, ToolSpec]], int]:
     """Return the tools that match one of `globs`, and the number of those left out by their number or their names.
 
@@ -59,9 +52,10 @@ def select_tools(
     return dict(sorted(tools.items())), len(wanted) - len(tools)
 
 
-def _build_spec(name: str, server: str, offered: McpToolOffer) -> ToolSpec:
-    schema, note = simplify_schema(offered.schema)
-    description = sanitize_text(offered.description or offered.title, MAX_DESCRIPTION_CHARS - len(note) - 1)
+def _build_spec(name: str, server: str, offered: "types.Tool") -> ToolSpec:
+    schema, note = simplify_schema(offered.input_schema)
+    title = offered.title or (offered.annotations.title if offered.annotations is not None else None)
+    description = sanitize_text(offered.description or title or "", MAX_DESCRIPTION_CHARS - len(note) - 1)
     description = description or f"A tool of the MCP server {server}."
     # Results may differ each time, and only the server knows whether the tool changes anything.
     return ToolSpec(
@@ -246,13 +240,6 @@ NO_OUTPUT: Final = "It was done; the server says nothing about it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpText:
-    """Text of a result."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class McpBinary:
     """Binary part of a result."""
 
@@ -263,47 +250,73 @@ class McpBinary:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpResult:
-    """Result of one call."""
-
-    blocks: Sequence[McpText | McpBinary]
-    structured: object = None
-    """JSON of any shape. None: there is none."""
-    error: bool = False
-    """True: the server reports a failure."""
+McpPart = str | McpBinary
+"""Part of a result."""
 
 
-def find_images(answer: McpResult) -> list[McpBinary]:
+def convert_content(content: Iterable["types.ContentBlock"]) -> list[McpPart]:
+    """Convert the parts of a result. Links are not followed."""
+    return [_convert_block(one) for one in content]
+
+
+def _convert_block(block: "types.ContentBlock") -> McpPart:
+    if block.type == "text":
+        return block.text
+    if block.type == "image":
+        return _decode("image", block.mime_type, block.data)
+    if block.type == "audio":
+        return _decode("sound", block.mime_type, block.data)
+    if block.type == "resource_link":
+        about = ": ".join(one for one in (block.title or block.name, block.description) if one)
+        return f"[link to {block.uri}] {about}".rstrip()
+    from mcp_types import TextResourceContents  # noqa: PLC0415 - here the library is loaded already
+
+    resource = block.resource
+    if isinstance(resource, TextResourceContents):
+        return f"[{resource.uri}]\n{resource.text}"
+    return _decode("file", resource.mime_type or "of no known kind", resource.blob)
+
+
+def _decode(kind: str, media_type: str, data: str) -> McpPart:
+    try:
+        return McpBinary(kind=kind, media_type=media_type, data=base64.b64decode("".join(data.split()), validate=True))
+    except ValueError:
+        return f"[{kind} that cannot be read]"
+
+
+def find_images(parts: Iterable[McpPart]) -> list[McpBinary]:
     """Return the images that a model can be shown, by their content and not by the declared type."""
-    found = [one for one in answer.blocks if isinstance(one, McpBinary) and identify_image(one.data) is not None]
+    found = [one for one in parts if isinstance(one, McpBinary) and identify_image(one.data) is not None]
     return found[:MAX_RESULT_IMAGES]
 
 
-def render_result(answer: McpResult, shown: Sequence[McpBinary]) -> str:
-    """Render the whole result as text; parts in `shown` are described as shown."""
-    parts = [_render_block(one, shown) for one in answer.blocks[:MAX_RESULT_BLOCKS]]
-    if answer.structured is not None and not _is_repeated_in_text(answer.structured, answer.blocks):
-        parts.append(json.dumps(answer.structured, ensure_ascii=False, sort_keys=True))
-    if (more := len(answer.blocks) - MAX_RESULT_BLOCKS) > 0:
-        parts.append(f"[{more} more parts are left out]")
-    text = "\n".join(one for one in parts if one)
-    if answer.error:
+def render_result(
+    parts: Sequence[McpPart],
+    shown: Sequence[McpBinary] = (),
+    *,
+    structured: object = None,
+    is_error: bool | None = False,
+) -> str:
+    """Render a whole result as text; parts in `shown` are described as shown. The rest: as in `CallToolResult`."""
+    rendered = [_render_part(one, shown) for one in parts[:MAX_RESULT_BLOCKS]]
+    if structured is not None and not _is_repeated_in_text(structured, parts):
+        rendered.append(json.dumps(structured, ensure_ascii=False, sort_keys=True))
+    if (more := len(parts) - MAX_RESULT_BLOCKS) > 0:
+        rendered.append(f"[{more} more parts are left out]")
+    text = "\n".join(one for one in rendered if one)
+    if is_error:
         return f"{FAILED}\n{text or '(nothing)'}"
     return text or NO_OUTPUT
 
 
-def _render_block(block: McpText | McpBinary, shown: Sequence[McpBinary]) -> str:
-    if isinstance(block, McpText):
-        return block.text
-    kind = " ".join(block.media_type.split())[:64]
-    size = f"{len(block.data):,} bytes"
-    if any(block is one for one in shown):
-        return f"[{block.kind}, {kind}, {size}: shown]"
-    return f"[{block.kind}, {kind}, {size}: it cannot be shown here]"
+def _render_part(part: McpPart, shown: Sequence[McpBinary]) -> str:
+    if isinstance(part, str):
+        return part
+    about = f"{part.kind}, {' '.join(part.media_type.split())[:64]}, {len(part.data):,} bytes"
+    return f"[{about}: {'shown' if any(part is one for one in shown) else 'it cannot be shown here'}]"
 
 
-def _is_repeated_in_text(structured: object, blocks: Sequence[McpText | McpBinary]) -> bool:
+def _is_repeated_in_text(structured: object, parts: Sequence[McpPart]) -> bool:
     """Return True if the text repeats the structured content (2025-11-25, server/tools, structured content).
 
     Servers made with the Python library wrap other values than objects as `{"result": ...}`, and list items one by one.
@@ -311,7 +324,7 @@ def _is_repeated_in_text(structured: object, blocks: Sequence[McpText | McpBinar
     values = [structured]
     if isinstance(structured, dict) and structured.keys() == {"result"}:
         values.append(structured["result"])
-    texts = [one.text for one in blocks if isinstance(one, McpText)]
+    texts = [one for one in parts if isinstance(one, str)]
     for value in values:
         if any(_is_same_value(text, value) for text in texts):
             return True

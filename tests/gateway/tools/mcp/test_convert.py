@@ -4,6 +4,7 @@ import importlib
 import json
 from typing import Any
 
+import mcp_types as types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,10 +15,8 @@ from gateway.tools.mcp.convert import (
     MAX_SCHEMA_BYTES,
     MAX_SERVER_TOOLS,
     McpBinary,
-    McpResult,
+    McpPart,
     McpSecretFilter,
-    McpText,
-    McpToolOffer,
     build_tool_name,
     find_images,
     render_result,
@@ -30,8 +29,8 @@ JSONSCHEMA: Any = importlib.import_module("jsonschema")  # it came with the prot
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
 
 
-def offer(name: str, description: str = "", schema: dict[str, object] | None = None, title: str = "") -> McpToolOffer:
-    return McpToolOffer(name=name, title=title, description=description, schema=schema or {"type": "object"})
+def offer(name: str, description: str = "", schema: dict[str, object] | None = None, title: str = "") -> types.Tool:
+    return types.Tool(name=name, title=title, description=description, input_schema=schema or {"type": "object"})
 
 
 @pytest.mark.parametrize(
@@ -201,21 +200,18 @@ def test_results_as_text() -> None:
         McpBinary(kind="image", media_type="image/png", data=PNG),
         McpBinary(kind="file", media_type="x\ny", data=b""),
     )
-    answer = McpResult(blocks=[McpText(text="one"), image, other], structured={"b": 1, "a": "é"})
-    assert find_images(answer) == [image]
-    assert render_result(answer, [image]) == (
+    parts: list[McpPart] = ["one", image, other]
+    assert find_images(parts) == [image]
+    assert render_result(parts, [image], structured={"b": 1, "a": "é"}) == (
         'one\n[image, image/png, 24 bytes: shown]\n[file, x y, 0 bytes: it cannot be shown here]\n{"a": "é", "b": 1}'
     )
-    assert render_result(McpResult(blocks=[McpText(text='{"a": 1}')], structured={"a": 1}), []) == '{"a": 1}'
-    assert render_result(McpResult(blocks=[McpText(text="x")], structured={"result": "x"}), []) == "x"
-    assert (
-        render_result(McpResult(blocks=[McpText(text="x"), McpText(text="2")], structured={"result": ["x", 2]}), [])
-        == "x\n2"
-    )
-    assert render_result(McpResult(blocks=[McpText(text="ok")], structured={"result": 1}), []) == 'ok\n{"result": 1}'
-    assert render_result(McpResult(blocks=[]), []).startswith("It was done")
-    assert render_result(McpResult(blocks=[McpText(text="no")], error=True), []).endswith("says:\nno")
-    assert render_result(McpResult(blocks=[McpText(text="x")] * 2000), []).endswith("[1000 more parts are left out]")
+    assert render_result(['{"a": 1}'], structured={"a": 1}) == '{"a": 1}'
+    assert render_result(["x"], structured={"result": "x"}) == "x"
+    assert render_result(["x", "2"], structured={"result": ["x", 2]}) == "x\n2"
+    assert render_result(["ok"], structured={"result": 1}) == 'ok\n{"result": 1}'
+    assert render_result([]).startswith("It was done")
+    assert render_result(["no"], is_error=True).endswith("says:\nno")
+    assert render_result(["x"] * 2000).endswith("[1000 more parts are left out]")
 
 
 def test_secrets_are_taken_out_of_texts() -> None:
