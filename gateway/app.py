@@ -12,8 +12,13 @@ from typing import Any, cast
 from agent.models.base import Model
 from agent.signals import DmnState
 from channels.base import CanCompleteCommands, Channel, Emit
-from gateway.access.approval_texts import PLACE_CHARS, inline_code
-from gateway.access.channel_lookup import ChannelLookup
+from gateway.access.channel_lookup import ChannelLookup, Channels
+from gateway.access.greeting import Greeter
+from gateway.access.limits import UsageLimiter
+from gateway.access.linking import AccountLinker
+from gateway.access.owners import CommandMenuPublisher, OwnerNotifier
+from gateway.access.place_names import PlaceTitles
+from gateway.access.roster import ROSTER_FACTS, Roster
 from gateway.commands.context import CommandContext
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.commands.suggestions import suggest_values
@@ -21,14 +26,13 @@ from gateway.config.models import Settings
 from gateway.config.reload import ConfigWatcher, LiveSettings, ReloadResult
 from gateway.config.secrets import collect_secrets
 from gateway.context.conversation import ConversationReader
-from gateway.context.dream import DreamNote, render_pending_notes
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
 from gateway.context.services import BackgroundServices
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import serve_control
-from gateway.core.events import Address, ChannelName, Notification, Sender
+from gateway.core.events import Address, ChannelName, Message, Notification, Sender
 from gateway.core.facts import (
     NOTIFICATION_CLASSES,
     OPERATOR_CHANNEL,
@@ -36,7 +40,10 @@ from gateway.core.facts import (
     ApprovalRequested,
     AttentionRuleSet,
     AttentionThresholdSet,
+    IdentityLinked,
     Judgement,
+    LimitReached,
+    PostQueued,
     RoleAssigned,
     ToolRefused,
     TurnRecord,
@@ -62,16 +69,13 @@ from gateway.runtime.turn import BLOCKED_REASON
 from gateway.runtime.turn_input import are_blocked
 from gateway.store import LogEntry, PendingReminder, Store, StoreClosed
 from gateway.stream import policies
-from gateway.stream.access_service import AccessService
 from gateway.stream.attention import AttentionOverrideStore
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.media import MediaStore
 from gateway.stream.operator import OperatorChannel
 from gateway.stream.outbox import Outbox, OutgoingFiles
-from gateway.stream.place_names import PlaceTitles
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.routing import CommandPrefixes
 from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
@@ -258,16 +262,30 @@ class _Gateway:
         same.
         """
         self.store, self.clock, self.model_services, self.tasks = store, clock, model_services, tasks
-        self.channels = dict(channels)
         live = self.live = model_services.live
+        self.channels = Channels(live, channels)
         live.add_secret_listener(redactor.add_secrets)
 
         # Who may do what.
         titles = self.titles = PlaceTitles(store, redactor, self.channels)
-        people = self.people = AccessService(
-            live, store, clock, self.channels, tasks=tasks, title=titles.room_title, with_titles=titles.add_titles
+        roster = self.roster = Roster(store, clock)
+        store.subscribe(roster.on_appended, *ROSTER_FACTS)
+        access_policy = self.access_policy = replace(
+            policies.build_access_policy(settings),
+            space_of=self.channels.space_of,
+            roster_state=lambda: roster.known,
         )
-        access_policy, owners = people.policy, people.owner_notifier
+        live.add_change_listener(lambda new: access_policy.update_from(policies.build_access_policy(new)))
+        linker = AccountLinker(roster, access_policy, clock, self.channels)
+        greeter = Greeter(roster, access_policy, clock, linking=linker, channels=self.channels, titles=titles)
+        owners = self.owners = OwnerNotifier(
+            store, clock, access_policy, live=live, tasks=tasks, channels=self.channels, titles=titles
+        )
+        limits = self.limits = UsageLimiter(live, clock, access_policy)
+        store.subscribe(limits.on_appended, TurnRecord, LimitReached, PostQueued, Message)
+        self.command_menus = CommandMenuPublisher(access_policy, self.channels)
+        store.subscribe(self.command_menus.on_appended, RoleAssigned, IdentityLinked)
+        live.add_change_listener(lambda _: self.command_menus.refresh())
 
         # What deserves attention, and whose it is.
         self.overrides = AttentionOverrideStore(store)
@@ -289,7 +307,7 @@ class _Gateway:
             attention_policy=attention_policy,
             bindings=bindings,
             channels=self.channels,
-            propose=self._propose_notes,
+            owners=owners,
             redactor=redactor,
             titles=titles,
         )
@@ -318,7 +336,7 @@ class _Gateway:
             live=live,
             places=places,
             access_policy=access_policy,
-            command_prefixes=CommandPrefixes(live, self.channels),
+            channels=self.channels,
             definitions=self.tool_definitions,
         )
         tool_stats = ToolStats()
@@ -395,7 +413,7 @@ class _Gateway:
             inbox=self.inbox,
             previews=self.previews,
             tracker=self.turn_tracker,
-            limits=people.limits,
+            limits=limits,
             states=states,
             chosen=chosen or {},
             on_compacted=self.agent_stats.count_compaction,
@@ -434,7 +452,10 @@ class _Gateway:
             stats=self.stats,
             version=version("reverie-gateway"),
             redactor=redactor,
-            people=people,
+            access_policy=access_policy,
+            roster=roster,
+            account_linker=linker,
+            limits=limits,
             bindings=bindings,
             attention_policy=attention_policy,
             overrides=self.overrides,
@@ -467,11 +488,12 @@ class _Gateway:
             store,
             clock,
             stats=self.stats,
-            titles=titles,
             places=places,
             judge=judge,
             dispatcher=self.dispatcher,
-            people=people,
+            greeter=greeter,
+            limits=limits,
+            owners=owners,
         )
 
         # What operators see.
@@ -502,7 +524,7 @@ class _Gateway:
             clock,
             self.stats,
             redactor,
-            sources=(self.agent_stats, tool_stats, people.limits.stats),
+            sources=(self.agent_stats, tool_stats, limits.stats),
             outages=self.outages,
             router=ApiRouter(backend, self.event_stream, self.dispatcher) if has_api else None,
         )
@@ -516,7 +538,7 @@ class _Gateway:
 
     def _end_blocked_work(self) -> None:
         """End the work that blocked people caused: turns at once, jobs and reminders soon."""
-        access_policy = self.people.policy
+        access_policy = self.access_policy
 
         def is_theirs(job: BackgroundJob) -> bool:
             return are_blocked(access_policy, job.at, job.requesters)
@@ -534,25 +556,6 @@ class _Gateway:
         self.agents.end_blocked_turns()
         self.tasks.create_task(end())
 
-    async def _propose_notes(self, agent: str, notes: Sequence[DreamNote]) -> None:
-        """Ask owners whether these notes may enter an agent's memory. The text is shown only in a direct chat."""
-        notify_address = self.model_services.live.settings.access.tell
-        is_private = (
-            not notify_address
-            or await self.background_services.places.is_direct(Address.parse(notify_address).conversation) is True
-        )
-
-        def text(to: Address | None) -> str:
-            prefix = "/" if to is None else self.people.channel_style.command_prefix(to.channel)
-            if to is None or not is_private:
-                return (
-                    f"{len(notes)} that others had me remember wait for an owner's word: "
-                    f"`{prefix}memory pending` shows them to an owner who is alone with me."
-                )
-            return render_pending_notes(notes, prefix, lambda place: inline_code(self.titles.title(place), PLACE_CHARS))
-
-        await self.people.owner_notifier.notify_and_wait(f"memory:{agent}:{notes[-1].seq}", text)
-
     def _on_reloaded(self, result: ReloadResult) -> None:
         problems = [*map(str, result.problems), result.read_error]
         self.stats.record_reload(result.after_restart, self.clock.now(), broken=any(problems))
@@ -565,7 +568,7 @@ class _Gateway:
             self.stats.add_channel(channel.name, channel.capabilities.platform, self.clock.now())
             if isinstance(channel, CanCompleteCommands):
                 channel.set_completer(self.suggestions)
-            self.people.command_menus.refresh()
+            self.command_menus.refresh()
             if new:
                 self.tasks.create_task(self.previews.recover(channel.name))
 
@@ -618,7 +621,9 @@ class _Gateway:
     async def load(self) -> None:
         """Load from the log what commands and decisions need. Raises StoreError."""
         await self.titles.load_recent()
-        await self.people.load()
+        await self.roster.load()
+        await self.owners.load()
+        await self.limits.load(self.store)
         await self.overrides.load()
 
     async def _start(self, background: list[asyncio.Task[None]]) -> None:
@@ -642,7 +647,7 @@ class _Gateway:
         for arrival in await self.agents.find_pending_arrivals():
             self.inbox.add(arrival)
         self.agents.start()
-        background.append(self.tasks.create_task(self.people.command_menus.run()))
+        background.append(self.tasks.create_task(self.command_menus.run()))
         background += [
             self.tasks.create_task(self.background_services.reminders.run()),
             self.tasks.create_task(self.background_services.presence.run()),
@@ -704,4 +709,4 @@ class _Gateway:
         self.store.give_up()
 
     def _report_trouble(self, name: ChannelName, text: str) -> None:
-        self.people.owner_notifier.notify(f"channel:{name}:{self.clock.now().isoformat()}", text, beside=name)
+        self.owners.notify(f"channel:{name}:{self.clock.now().isoformat()}", text, beside=name)

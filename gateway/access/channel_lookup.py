@@ -1,16 +1,68 @@
-"""Mapping from the channels that exist at present to one of their abilities.
+"""The channels that exist at present, and their abilities.
 
-Channels come and go while the gateway runs. Code that needs an ability looks it up at the moment of use and stores
+Channels come and go while the gateway runs. Code that needs an ability asks for it at the moment of use and stores
 nothing, so channels are added and removed in one place only.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Final, TypeVar
 
-from channels.base import Channel
-from gateway.core.events import ChannelName
+from channels.base import CanDirectMessage, Channel, HasAudience, HasSpaces
+from gateway.config.reload import LiveSettings
+from gateway.core.events import Address, ChannelName, RoomId, Sender
+from gateway.core.facts import OPERATOR_CHANNEL
+from gateway.core.scopes import PUBLIC, space_scope
 
 T = TypeVar("T")
+
+NATIVE_COMMAND_PLATFORMS: Final = frozenset({"telegram", "discord"})
+"""Platforms with native commands, which begin with a slash."""
+
+
+class Channels(dict[ChannelName, Channel]):
+    """The channels of a gateway by name, and what is asked of the channel of one place."""
+
+    def __init__(
+        self, live: LiveSettings, channels: Mapping[ChannelName, Channel] = MappingProxyType[ChannelName, Channel]({})
+    ) -> None:
+        super().__init__(channels)
+        self._live = live
+
+    def command_prefix(self, name: ChannelName) -> str:
+        """Return the prefix of commands, also of a channel that was removed. Empty: commands cannot be given there."""
+        settings, platform = self._live.settings, self.platforms.get(name, "").lower()
+        is_operator = name == OPERATOR_CHANNEL and settings.ops.token is not None
+        return "/" if is_operator or platform in NATIVE_COMMAND_PLATFORMS else settings.commands.prefix
+
+    @property
+    def platforms(self) -> Mapping[ChannelName, str]:
+        """`Capabilities.platform` of each channel: its name for people."""
+        return {name: channel.capabilities.platform for name, channel in self.items()}
+
+    def private_address(self, at: Address, sender: Sender) -> Address:
+        """Return the direct chat with a sender; the room itself where the platform has none."""
+        channel: object = self.get(at.channel)
+        direct = channel.direct_room(sender) if isinstance(channel, CanDirectMessage) else None
+        return at if direct is None else Address(channel=at.channel, room=direct)
+
+    def space_of(self, place: Address) -> RoomId | None:
+        """Return the space of a room, e.g. a Discord guild. None: none, or unknown."""
+        channel: object = self.get(place.channel)
+        return channel.space(place.room) if isinstance(channel, HasSpaces) else None
+
+    def scope_of(self, at: Address) -> str | None:
+        """Return who can read a place, as its platform reports it now. None: unknown."""
+        channel: object = self.get(at.channel)
+        audience = channel.audience(at) if isinstance(channel, HasAudience) else None
+        if audience == "everybody":
+            return PUBLIC
+        if audience == "space":
+            space = self.space_of(at)
+            return None if space is None else space_scope(at.channel, space)
+        if audience == "room":
+            return Address(channel=at.channel, room=at.room).conversation
+        return None if audience is None else at.conversation
 
 
 class ChannelLookup(Mapping[ChannelName, T]):

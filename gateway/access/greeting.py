@@ -13,10 +13,12 @@ from functools import partial
 from typing import Final, Literal
 
 from gateway.access.approval_texts import inline_code
+from gateway.access.channel_lookup import Channels
 from gateway.access.linking import AccountClaim, AccountLinker
 from gateway.access.pairing import build_code_expirations, build_code_over, generate_code
+from gateway.access.place_names import PlaceTitles
 from gateway.access.policy import AccessDecision
-from gateway.access.roster import ChannelStyle, Roster
+from gateway.access.roster import Roster
 from gateway.access.texts import (
     BEING_DECIDED_TEXT,
     CODE_LIFETIME,
@@ -82,21 +84,15 @@ class Greeter:
         clock: Clock,
         *,
         linking: AccountLinker,
-        channel_style: ChannelStyle,
-        private_address: Callable[[Address, Sender], Address] = lambda at, _: at,
-        title: Callable[[Address], str] = lambda _: "",
+        channels: Channels,
+        titles: PlaceTitles,
     ) -> None:
-        """`private_address`: address of somebody who invites to a room; the room itself if the bot is in it.
-
-        `title`: title of a room. Empty: not known.
-        """
         self._roster = roster
         self._policy = policy
         self._clock = clock
         self._linking = linking
-        self._channel_style = channel_style
-        self._private_address = private_address
-        self._title = title
+        self._channels = channels
+        self._titles = titles
         self._notified: dict[str, tuple[datetime, str]] = {}
         """Person or room that got a notice: time until which no other follows, and key of the event that caused it."""
         self._reminded: dict[str, tuple[datetime, str]] = {}
@@ -161,7 +157,7 @@ class Greeter:
         if request is not None or not self._can_issue_code(event, place, who, who):
             return self._remind(event, place, who, request)
         minted = generate_code(self._roster.request_names)
-        text = render_pairing_prompt(minted.code, self._channel_style.command_prefix(place.channel))
+        text = render_pairing_prompt(minted.code, self._channels.command_prefix(place.channel))
         issued = CodeIssued(
             request=minted.request,
             what="pair",
@@ -181,10 +177,10 @@ class Greeter:
             event, place, room.conversation, who
         ):
             return None
-        minted, prefix = generate_code(self._roster.request_names), self._channel_style.command_prefix(place.channel)
+        minted, prefix = generate_code(self._roster.request_names), self._channels.command_prefix(place.channel)
         invited = isinstance(event, MembershipChanged)
-        to = self._private_address(place, sender) if invited else place
-        about = (event.text if isinstance(event, MembershipChanged) else None) or self._title(room)
+        to = self._channels.private_address(place, sender) if invited else place
+        about = (event.text if isinstance(event, MembershipChanged) else None) or self._titles.room_title(room)
         if to == place:
             text = render_room_request(minted.code, prefix, inline_code(sender.name, NAME_CHARS))
         else:
@@ -304,7 +300,9 @@ class Greeter:
             self._notified[f"{mine}{who}"] = (now + CODE_LIFETIME, key)
         return PairingNotice(
             post=_build_notice_post(
-                event, place, render_login_needed(place.channel, self._channel_style.platform_name(place.channel))
+                event,
+                place,
+                render_login_needed(place.channel, self._channels.platforms.get(place.channel, "this platform")),
             )
         )
 

@@ -8,6 +8,7 @@ be linked.
 from typing import Final, Literal, NamedTuple
 
 from gateway.access.approval_texts import inline_code
+from gateway.access.channel_lookup import Channels
 from gateway.access.pairing import (
     AccessResult,
     AttemptLimiter,
@@ -18,7 +19,7 @@ from gateway.access.pairing import (
     generate_code,
     reject,
 )
-from gateway.access.roster import ChannelStyle, Roster, is_blocked_anywhere
+from gateway.access.roster import Roster, is_blocked_anywhere
 from gateway.access.texts import (
     CODE_LIFETIME,
     MAX_LINKED_ACCOUNTS,
@@ -60,11 +61,11 @@ class AccountClaim(NamedTuple):
 class AccountLinker:
     """Link commands of all channels."""
 
-    def __init__(self, roster: Roster, policy: AccessPolicy, clock: Clock, channel_style: ChannelStyle) -> None:
+    def __init__(self, roster: Roster, policy: AccessPolicy, clock: Clock, channels: Channels) -> None:
         self._roster = roster
         self._policy = policy
         self._clock = clock
-        self._channel_style = channel_style
+        self._channels = channels
         self._attempts = AttemptLimiter()
 
     def start_link(self, claim: AccountClaim) -> AccessResult:
@@ -81,9 +82,7 @@ class AccountLinker:
             *(build_code_over(one, "revoked", claim.person) for one in earlier),
             self._build_code_fact(generated, claim, "link"),
         )
-        return AccessResult(
-            render_link_code(generated.code, self._channel_style.command_prefix(claim.at.channel)), facts
-        )
+        return AccessResult(render_link_code(generated.code, self._channels.command_prefix(claim.at.channel)), facts)
 
     def submit_code(self, claim: AccountClaim, written: str) -> AccessResult:
         """Accept a code: that of the person's other account, or the confirmation that this account must submit."""
@@ -106,7 +105,7 @@ class AccountLinker:
     def list_accounts(self, claim: AccountClaim) -> AccessResult:
         """List the accounts of this person."""
         linked = sorted(self._roster.known.links.get(claim.person, ())) if claim.verified else []
-        prefix = self._channel_style.command_prefix(claim.at.channel)
+        prefix = self._channels.command_prefix(claim.at.channel)
         if not linked:
             return AccessResult(
                 f"I know you by this account only, {format_person(claim.person)}. `{prefix}link` shows how "
@@ -177,14 +176,14 @@ class AccountLinker:
         facts = (build_code_over(request, "used", claim.person), confirm, build_requester_notice(request, notice))
         other = format_person(request.person, request.name)
         answer = render_link_confirmation(
-            generated.code, self._channel_style.command_prefix(request.at.channel), other, claim.role
+            generated.code, self._channels.command_prefix(request.at.channel), other, claim.role
         )
         return AccessResult(answer, facts, request=request.request)
 
     def _link_accounts(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
         one, other = sort_pair(request.person, claim.person)
         linked = IdentityLinked(one=one, other=other, joined=True, by=claim.person)
-        undo = f"`{self._channel_style.command_prefix(claim.at.channel)}link remove` takes it back."
+        undo = f"`{self._channels.command_prefix(claim.at.channel)}link remove` takes it back."
         notice = f"{format_person(claim.person, claim.name)} and you are one person to me from now on. {undo}"
         facts = (
             EffectFact(linked, None, f"linked:{request.salt}"),

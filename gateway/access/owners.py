@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from channels.base import CanSetCommandMenus, Channel
-from gateway.access.channel_lookup import ChannelLookup
+from gateway.access.channel_lookup import ChannelLookup, Channels
 from gateway.access.limits import format_limit_report, limit_report_key
+from gateway.access.place_names import PlaceTitles
+from gateway.access.texts import render_request_for_owners
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import (
@@ -27,7 +29,15 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import OPERATOR_CHANNEL, Fact, IdentityLinked, LimitReached, PostQueued, RoleAssigned
+from gateway.core.facts import (
+    OPERATOR_CHANNEL,
+    CodeIssued,
+    Fact,
+    IdentityLinked,
+    LimitReached,
+    PostQueued,
+    RoleAssigned,
+)
 from gateway.core.identity import AccessPolicy, identify
 from gateway.core.lru import LruDict
 from gateway.store import LogEntry, NewEntry, Store
@@ -71,10 +81,11 @@ class OwnerNotifier:
         *,
         live: LiveSettings,
         tasks: asyncio.TaskGroup,
-        with_titles: Callable[[str], str] = str,
+        channels: Channels,
+        titles: PlaceTitles,
     ) -> None:
-        """`with_titles` inserts the titles of places into a text."""
-        self._with_titles = with_titles
+        self._channels = channels
+        self._titles = titles
         self._store = store
         self._clock = clock
         self._policy = policy
@@ -90,14 +101,17 @@ class OwnerNotifier:
         """Keys of the texts that the process has logged, with their days."""
         store.subscribe(self._on_owner_wrote, Message, Command)
         store.subscribe(self._on_limits_reached, LimitReached)
+        store.subscribe(self._on_code_issued, CodeIssued)
 
-    def _configured_address(self) -> Address | None:
+    @property
+    def configured_address(self) -> Address | None:
+        """`access.tell`. None: not configured."""
         tell = self._live.settings.access.tell
         return Address.parse(tell) if tell else None
 
     async def load(self) -> None:
         """Find the chat in which an owner wrote last. Call it once roles are loaded."""
-        if self._configured_address() is None:
+        if self.configured_address is None:
             self._owner_chat = await self._find_newest_chat()
 
     def _on_owner_wrote(self, entries: Sequence[LogEntry]) -> None:
@@ -120,6 +134,20 @@ class OwnerNotifier:
             if isinstance(entry.fact, LimitReached):
                 place = entry.conversation or ConversationId("")
                 self.notify(limit_report_key(entry.fact, entry.at), format_limit_report(entry.fact, place))
+
+    def _on_code_issued(self, entries: Sequence[LogEntry]) -> None:
+        """Report new requests for access."""
+        for entry in entries:
+            if isinstance(entry.fact, CodeIssued) and entry.fact.what in ("pair", "room"):
+                self._report_request(entry.fact)
+
+    def _report_request(self, request: CodeIssued) -> None:
+        def text(to: Address | None) -> str:
+            return render_request_for_owners(
+                request, "reverie " if to is None else self._channels.command_prefix(to.channel)
+            )
+
+        self.notify(f"code:{request.salt}", text)
 
     def notify(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
         """Post this text to owners once a UTC day for each key. Markdown, not blank. Returns at once.
@@ -149,7 +177,7 @@ class OwnerNotifier:
                 return
             if self._post_counts[kind] == MAX_POSTS_PER_KIND:
                 key, text = "more", MORE_TEXT
-            words = self._with_titles(text if isinstance(text, str) else text(to))
+            words = self._titles.add_titles(text if isinstance(text, str) else text(to))
             post = Post(key=_post_key(day, kind, key), to=to, text=words, style="notice")
             entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
             (queued,) = await self._store.append([entry])
@@ -161,7 +189,7 @@ class OwnerNotifier:
 
         Ownership is checked again: the configuration or roles may have changed since.
         """
-        to = self._configured_address()
+        to = self.configured_address
         if to is None:
             if self._owner_chat is None or not self._is_owner(self._owner_chat):
                 self._owner_chat = await self._find_newest_chat()

@@ -14,14 +14,12 @@ not be appended does not hold.
 A mask is never made admin or owner. These rules cover all accounts of one person together. An owner of one place has no
 say about an owner of all. Roles that a platform gives are known only for people who wrote there lately.
 
-`find_impersonations` compares the names of senders, `find_person` resolves what an admin wrote; `ChannelStyle` names
-platforms and command prefixes.
+`find_impersonations` compares the names of senders, `find_person` resolves what an admin wrote.
 """
 
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
 
 from gateway.access.approval_texts import inline_code
@@ -304,24 +302,6 @@ def format_roles(policy: AccessPolicy, given: Iterable[RoleAssigned]) -> list[st
 def _format_grant(one: RoleAssigned) -> str:
     where = f" in {format_room(one.scope)}" if one.scope else ""
     return f"- {format_person(one.person, one.name)}: {one.role}{where}, {inline_code(describe_grant(one), 200)}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelStyle:
-    """Command prefixes and platform names of all channels."""
-
-    prefixes: Mapping[ChannelName, str]
-    """Prefix of commands, by channel."""
-    platforms: Mapping[ChannelName, str]
-    """`Capabilities.platform` by channel, for all channels."""
-
-    def command_prefix(self, channel: ChannelName) -> str:
-        """Return the prefix of commands in that channel."""
-        return self.prefixes.get(channel, "")
-
-    def platform_name(self, channel: ChannelName) -> str:
-        """Return the platform's name, for people."""
-        return self.platforms.get(channel, "this platform")
 
 
 RECENT_LINES: Final = 200

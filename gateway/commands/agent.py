@@ -365,7 +365,7 @@ def _find_limit(call: CommandCall, context: CommandContext) -> CommandReply | No
     at = call.command.at
     if call.is_operator:
         return None
-    why = context.people.limits.take_or_explain(at, call.command.sender, call.role, context.agent_at(at))
+    why = context.limits.take_or_explain(at, call.command.sender, call.role, context.agent_at(at))
     return CommandReply(text=why, ok=False) if why else None
 
 

@@ -7,10 +7,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import Final
 
-from channels.base import CanPage, Channel
+from channels.base import CanPage
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
-from gateway.access.channel_lookup import ChannelLookup
+from gateway.access.channel_lookup import Channels
+from gateway.access.limits import UsageLimiter
+from gateway.access.linking import AccountLinker
 from gateway.access.pairing import AttemptLimiter
+from gateway.access.place_names import PlaceTitles
+from gateway.access.roster import Roster
 from gateway.commands.definition import CommandDefinition
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationLocks
@@ -19,7 +23,7 @@ from gateway.core.clock import Clock
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import Address, ChannelName, Command, ConversationId, MessageId, Post, PostKey, RoomId
 from gateway.core.facts import OPERATOR_CHANNEL, PostQueued, Seq, dedup_key, is_inner
-from gateway.core.identity import Role, person_key
+from gateway.core.identity import AccessPolicy, Role, person_key
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import Visibility
@@ -28,11 +32,9 @@ from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.rewind import Rewinder
 from gateway.store import NewEntry, Store
 from gateway.store.effects import CommandEffect
-from gateway.stream.access_service import AccessService
 from gateway.stream.attention import AttentionOverrideStore, AttentionPolicy
-from gateway.stream.place_names import PlaceTitles
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.routing import Bindings, make_private_address_lookup
+from gateway.stream.routing import Bindings
 from gateway.stream.supervisor import ChannelSupervisor
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import RunningCalls
@@ -45,11 +47,14 @@ class CommandContext:
     store: Store
     clock: Clock
     live: LiveSettings
-    channels: Mapping[ChannelName, Channel]
+    channels: Channels
     stats: GatewayStats
     version: str
     redactor: Redactor
-    people: AccessService
+    access_policy: AccessPolicy
+    roster: Roster
+    account_linker: AccountLinker
+    limits: UsageLimiter
     bindings: Bindings
     attention_policy: AttentionPolicy
     overrides: AttentionOverrideStore
@@ -77,18 +82,13 @@ class CommandContext:
 
     def count_pages(self, post: Post) -> int:
         """Return the number of pages of a post on its channel; 1 where there are no pages."""
-        paged = ChannelLookup[CanPage](self.channels, lambda one: one if isinstance(one, CanPage) else None)
-        channel = paged.get(post.to.channel)
-        return 1 if channel is None else channel.page_count(post)
+        channel: object = self.channels.get(post.to.channel)
+        return channel.page_count(post) if isinstance(channel, CanPage) else 1
 
     def defers_commands(self, name: ChannelName) -> bool:
         """Return whether a channel shows that a command waits, so that a refused sender gets an answer."""
         channel = self.channels.get(name)
         return channel is not None and channel.capabilities.defers_commands
-
-    def private_address(self, command: Command) -> Address:
-        """Return the place for an answer that a room must not see."""
-        return make_private_address_lookup(self.channels)(command.at, command.sender)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

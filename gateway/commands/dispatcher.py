@@ -17,7 +17,6 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from channels.base import HasNick
-from gateway.access.channel_lookup import ChannelLookup
 from gateway.access.policy import AccessDecision, decide
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext, CommandReply
@@ -87,15 +86,14 @@ class CommandDispatcher:
         self._context = context
         self._commands = commands
         self._rate_limiter = SlidingWindows()
-        self._audit = CommandAudit(context.people.policy, context.redactor)
+        self._audit = CommandAudit(context.access_policy, context.redactor)
 
     async def parse(self, message: Message, listen: ListenMode) -> Command | None:
         """Return the command that a message is; None: an ordinary message, or a place with `listen: off`."""
         if listen == "off":
             return None
-        named = ChannelLookup[HasNick](self._context.channels, lambda one: one if isinstance(one, HasNick) else None)
-        channel = named.get(message.at.channel)
-        nicks = {channel.nick.casefold()} if channel is not None else None
+        channel: object = self._context.channels.get(message.at.channel)
+        nicks = {channel.nick.casefold()} if isinstance(channel, HasNick) else None
         read = parse_command(message, self._context.live.settings.commands.prefix, self._commands, nicks)
         if read is None or (read.only_if_more and not await self._has_more(read)):
             return None
@@ -107,7 +105,7 @@ class CommandDispatcher:
     async def _has_more(self, read: ParsedCommand) -> bool:
         """Return whether there is something to show for a bare `more` or `again`, which may be an ordinary word."""
         command = read.command
-        if not decide(self._context.people.policy, command).allowed:
+        if not decide(self._context.access_policy, command).allowed:
             return False
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -132,7 +130,7 @@ class CommandDispatcher:
         command = replace(command, args=self._context.redactor(command.args))  # answers quote them: no secrets
         if command.name == "start":  # the payload of a Telegram link is used by nobody here
             command = replace(command, args="")
-        decision = decide(self._context.people.policy, command)
+        decision = decide(self._context.access_policy, command)
         row = self._commands.get(command.name)
         now_s = self._context.clock.monotonic()
         refusal = self._find_refusal(command)
@@ -155,7 +153,7 @@ class CommandDispatcher:
             change = replace(change or CommandEffect(answer=""), facts=(*(change.facts if change else ()), *facts))
         private = row is None or (row.private if answer.private is None else answer.private)
         aside = private and row is not None and row.is_administrative and not command.direct
-        to = self._context.private_address(command) if aside else command.at
+        to = self._context.channels.private_address(command.at, command.sender) if aside else command.at
         post = Post(
             key=answer_key(command),
             to=to,
@@ -171,7 +169,7 @@ class CommandDispatcher:
     def build_refusal_post(self, command: Command) -> Post | None:
         """Return the answer to a refused command where the platform shows that it waits. None: no answer."""
         waits = command.origin == "native" and self._context.defers_commands(command.at.channel)
-        decision, row = decide(self._context.people.policy, command), self._commands.get(command.name)
+        decision, row = decide(self._context.access_policy, command), self._commands.get(command.name)
         if not waits or decision.role == "blocked" or command.sender.is_bot:
             return None
         where = " everywhere" if row is not None and row.needs_global_role else ""
@@ -182,7 +180,7 @@ class CommandDispatcher:
 
     def _find_refusal(self, command: Command) -> str:
         """Return why this person may not use the command. Empty: they may, or it is unknown."""
-        decision, row = decide(self._context.people.policy, command), self._commands.get(command.name)
+        decision, row = decide(self._context.access_policy, command), self._commands.get(command.name)
         if not decision.allowed:
             return decision.rule
         if command.sender.is_bot:
@@ -208,7 +206,7 @@ class CommandDispatcher:
 
     async def _answer(self, row: CommandDefinition | None, command: Command, decision: AccessDecision) -> CommandReply:
         """Check time, place and arguments of a permitted command, and call its handler. `row` None: it is unknown."""
-        prefix = self._context.people.channel_style.command_prefix(command.at.channel)
+        prefix = self._context.channels.command_prefix(command.at.channel)
         call = CommandCall(
             command=command,
             role=decision.role,

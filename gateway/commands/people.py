@@ -58,7 +58,7 @@ def _build_reply(context: CommandContext, outcome: AccessResult) -> CommandReply
     """Return the reply, with the facts to append. The caller must return it without awaiting anything."""
     if not outcome.facts:
         return CommandReply(text=outcome.text, ok=outcome.ok)
-    settle = context.people.roster.reserve_request(outcome.request)
+    settle = context.roster.reserve_request(outcome.request)
     if settle is None:
         return CommandReply(text=BEING_DECIDED_TEXT, ok=False)
     change = CommandEffect(answer=outcome.text, facts=outcome.facts, settle=settle)
@@ -69,15 +69,15 @@ async def _find_person(call: CommandCall, context: CommandContext) -> PersonMatc
     """Return the person that the argument `who` means, or the reason why nobody."""
     at = call.command.at
     recent = await read_recent_senders(context.store, at.conversation)
-    known = dict.fromkeys([*context.people.policy.roles, *context.people.policy.grants], "")
-    known |= {one.person: one.name for one in context.people.roster.pending_requests("pair", "room")}
-    known |= {one.person: one.name for one in context.people.roster.roles}
+    known = dict.fromkeys([*context.access_policy.roles, *context.access_policy.grants], "")
+    known |= {one.person: one.name for one in context.roster.pending_requests("pair", "room")}
+    known |= {one.person: one.name for one in context.roster.roles}
     names = {one: sender.name for one, sender in recent.items()}
-    found = find_person(call.arguments["who"], at, context.people.channel_style.platforms, names, known)
+    found = find_person(call.arguments["who"], at, context.channels.platforms, names, known)
     if isinstance(found, str):
         return reject(found)
     sender = recent.get(found.person)
-    return found if sender is None else found._replace(last_role=role_of(context.people.policy, at, sender))
+    return found if sender is None else found._replace(last_role=role_of(context.access_policy, at, sender))
 
 
 def _find_scope(call: CommandCall) -> RoleScope | AccessResult:
@@ -99,7 +99,7 @@ def room_address(at: Address) -> Address:
 
 async def list_pairings(call: CommandCall, context: CommandContext) -> CommandReply:
     """List who asks to be let in, and who was; to the operator also the rooms."""
-    roster = context.people.roster
+    roster = context.roster
     asking = roster.pending_requests("pair")
     lines = [*format_requests(asking, "to speak to me alone", call.prefix), *format_paired_people(roster.roles)]
     if not call.is_operator:
@@ -107,7 +107,7 @@ async def list_pairings(call: CommandCall, context: CommandContext) -> CommandRe
     waiting = roster.pending_requests("room")
     lines += [
         *format_requests(waiting, "to have me in a room", call.prefix),
-        *format_open_rooms(roster.rooms, context.people.policy),
+        *format_open_rooms(roster.rooms, context.access_policy),
     ]
     data = {
         "requests": [
@@ -133,8 +133,8 @@ async def approve_pairing(call: CommandCall, context: CommandContext) -> Command
         return _build_reply(context, request)
     if request.room is not None:
         return _build_reply(context, pairing.approve_room(request, request.room, call.person))
-    outcome = pairing.approve_pairing(request, call.person, existing=context.people.roster.find_grant(request.person))
-    sure = describe_verification(request.person, context.people.channel_style.platforms)
+    outcome = pairing.approve_pairing(request, call.person, existing=context.roster.find_grant(request.person))
+    sure = describe_verification(request.person, context.channels.platforms)
     return _build_reply(context, outcome._replace(text=f"{outcome.text} That is {sure}."))
 
 
@@ -153,7 +153,7 @@ async def seed_person(call: CommandCall, context: CommandContext) -> CommandRepl
     whom = normalize_person_key(written)
     if role in ADMIN_ROLES and not is_verifiable(whom):
         return CommandReply(text="Nobody vouches for a mask, so it is never made admin or owner.", ok=False)
-    given = context.people.roster.find_grant(whom)
+    given = context.roster.find_grant(whom)
     if given is not None and given.role == role:
         return CommandReply(text=f"{format_person(whom, given.name)} is {role} already.", ok=False)
     fact = RoleAssigned(person=whom, role=role, name=given.name if given else "", by=call.person, why="seed")
@@ -162,14 +162,14 @@ async def seed_person(call: CommandCall, context: CommandContext) -> CommandRepl
 
 async def revoke_pairing(call: CommandCall, context: CommandContext) -> CommandReply:
     """Refuse a request, or let somebody in no more."""
-    roster, name = context.people.roster, call.arguments["who"].strip("` ").lower()
+    roster, name = context.roster, call.arguments["who"].strip("` ").lower()
     for request in roster.pending_requests("pair", "room"):
         if request.request == name:
             return _build_reply(context, pairing.revoke_code(request, call.person))
     whom = await _find_person(call, context)
     if isinstance(whom, AccessResult):
         return _build_reply(context, whom)
-    policy, by = context.people.policy, call.person
+    policy, by = context.access_policy, call.person
     if not call.is_operator and (
         why := explain_role_refusal(
             policy, by=by, role=call.global_role, whom=whom.person, wants="", last_role=whom.last_role
@@ -177,7 +177,7 @@ async def revoke_pairing(call: CommandCall, context: CommandContext) -> CommandR
     ):
         return _build_reply(context, reject(why))
     outcome = pairing.revoke_pairing(whom.person, roster.find_grant(whom.person), call.person)
-    if outcome.ok and (others := list_accounts_of(context.people.policy, whom.person)[1:]):
+    if outcome.ok and (others := list_accounts_of(context.access_policy, whom.person)[1:]):
         accounts = ", ".join(map(format_person, others))
         outcome = outcome._replace(text=f"{outcome.text} What they have as {accounts} they have still.")
     return _build_reply(context, outcome)
@@ -185,9 +185,9 @@ async def revoke_pairing(call: CommandCall, context: CommandContext) -> CommandR
 
 async def list_open_rooms(call: CommandCall, context: CommandContext) -> str:
     """List who asks to have me in a room, and the open rooms."""
-    roster = context.people.roster
+    roster = context.roster
     waiting = format_requests(roster.pending_requests("room"), "to have me in a room", call.prefix)
-    return "\n".join([*waiting, *format_open_rooms(roster.rooms, context.people.policy)])
+    return "\n".join([*waiting, *format_open_rooms(roster.rooms, context.access_policy)])
 
 
 async def approve_room(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -205,9 +205,9 @@ async def approve_room(call: CommandCall, context: CommandContext) -> CommandRep
 
 def _open_here(context: CommandContext, by: str, room: Address) -> AccessResult:
     """Open the room in which the command was given. A code that was shown for it is used up."""
-    if is_room_allowed(context.people.policy, room):
+    if is_room_allowed(context.access_policy, room):
         return reject("This room is open for me already.")
-    for request in context.people.roster.pending_requests("room"):
+    for request in context.roster.pending_requests("room"):
         if request.room == room:
             return pairing.approve_room(request, room, by)
     opened = RoomAccessChanged(room=room, open=True, by=by)
@@ -220,7 +220,7 @@ async def close_room(call: CommandCall, context: CommandContext) -> CommandReply
     if not written and call.command.direct:
         return _build_reply(context, reject("Write which room, as `room list` has it."))
     wanted = written.casefold() or room_address(at).conversation.casefold()
-    for one in context.people.roster.rooms:
+    for one in context.roster.rooms:
         own = one.room.room.casefold() if one.room.channel == at.channel else ""
         if wanted in (one.room.conversation.casefold(), own):
             return _build_reply(context, _close_room(context, one, call.person))
@@ -232,7 +232,7 @@ async def close_room(call: CommandCall, context: CommandContext) -> CommandReply
 
 def _close_room(context: CommandContext, one: RoomAccessChanged, by: str) -> AccessResult:
     closed = RoomAccessChanged(room=one.room, open=False, by=by, about=one.about)
-    configured = is_room_allowed(replace(context.people.policy, roster_state=lambda: EMPTY_ROSTER), one.room)
+    configured = is_room_allowed(replace(context.access_policy, roster_state=lambda: EMPTY_ROSTER), one.room)
     more = "The configuration opens it all the same." if configured else "I leave it, where I can by myself."
     text = f"Not approved any more: {format_room(one.room.conversation, one.about)}. {more}"
     return AccessResult(text, (EffectFact(closed, one.room.conversation),))
@@ -243,7 +243,7 @@ def _find_request(context: CommandContext, call: CommandCall, *kinds: RequestKin
     channel, now_s = call.command.at.channel, context.clock.monotonic()
     if not context.code_attempts.is_allowed(call.person, channel, now_s) and not call.is_operator:
         return reject(TRY_LATER_TEXT)
-    request = find_request(context.people.roster.pending_requests(*kinds), call.arguments["code"])
+    request = find_request(context.roster.pending_requests(*kinds), call.arguments["code"])
     if request is None:
         context.code_attempts.record_failure(call.person, channel, now_s)
         return reject(render_unknown_request(call.arguments["code"], call.prefix, kinds[0]))
@@ -260,12 +260,12 @@ _ASSIGNABLE_ROLES: Final[Mapping[str, Literal["owner", "admin", "member"]]] = {
 
 async def list_roles(_call: CommandCall, context: CommandContext) -> str:
     """List everybody who has a role."""
-    return "\n".join(format_roles(context.people.policy, context.people.roster.roles))
+    return "\n".join(format_roles(context.access_policy, context.roster.roles))
 
 
 async def set_role(call: CommandCall, context: CommandContext) -> CommandReply:
     """Give somebody a role."""
-    policy, roster, wants = context.people.policy, context.people.roster, _ASSIGNABLE_ROLES[call.arguments["role"]]
+    policy, roster, wants = context.access_policy, context.roster, _ASSIGNABLE_ROLES[call.arguments["role"]]
     return await _change_role(
         call, context, lambda whom, at: give_role(policy, roster, whom, call.person, at, wants=wants)
     )
@@ -273,19 +273,19 @@ async def set_role(call: CommandCall, context: CommandContext) -> CommandReply:
 
 async def clear_given_role(call: CommandCall, context: CommandContext) -> CommandReply:
     """Take back a role that was given at run time."""
-    policy, roster = context.people.policy, context.people.roster
+    policy, roster = context.access_policy, context.roster
     return await _change_role(call, context, lambda whom, at: clear_role(policy, roster, whom, call.person, at))
 
 
 async def block(call: CommandCall, context: CommandContext) -> CommandReply:
     """Block somebody."""
-    policy, roster = context.people.policy, context.people.roster
+    policy, roster = context.access_policy, context.roster
     return await _change_role(call, context, lambda whom, at: block_person(policy, roster, whom, call.person, at))
 
 
 async def unblock(call: CommandCall, context: CommandContext) -> CommandReply:
     """Unblock somebody; without a scope everywhere and here, as far as the sender may."""
-    policy, roster = context.people.policy, context.people.roster
+    policy, roster = context.access_policy, context.roster
     both = "where" not in call.arguments and call.global_role in ADMIN_ROLES and not call.command.direct
     also = [RoleScope(call.command.at, call.role)] if both else []
     return await _change_role(
@@ -304,22 +304,22 @@ async def _change_role(
 
 async def start_link(call: CommandCall, context: CommandContext) -> CommandReply:
     """Show a code by which another account is linked."""
-    return _build_reply(context, context.people.account_linker.start_link(_build_claim(call)))
+    return _build_reply(context, context.account_linker.start_link(_build_claim(call)))
 
 
 async def submit_link_code(call: CommandCall, context: CommandContext) -> CommandReply:
     """Link the account that showed this code."""
-    return _build_reply(context, context.people.account_linker.submit_code(_build_claim(call), call.arguments["code"]))
+    return _build_reply(context, context.account_linker.submit_code(_build_claim(call), call.arguments["code"]))
 
 
 async def list_links(call: CommandCall, context: CommandContext) -> CommandReply:
     """List the accounts of this person."""
-    return _build_reply(context, context.people.account_linker.list_accounts(_build_claim(call)))
+    return _build_reply(context, context.account_linker.list_accounts(_build_claim(call)))
 
 
 async def remove_link(call: CommandCall, context: CommandContext) -> CommandReply:
     """Unlink an account of this person."""
-    return _build_reply(context, context.people.account_linker.unlink(_build_claim(call), call.arguments["account"]))
+    return _build_reply(context, context.account_linker.unlink(_build_claim(call), call.arguments["account"]))
 
 
 def _build_claim(call: CommandCall) -> AccountClaim:

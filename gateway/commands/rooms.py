@@ -48,7 +48,7 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandRe
     newest = await context.services.places.newest_message(to.conversation)
     alone = newest is not None and newest.kind == "direct"
     if not (
-        _may_write_to(context, newest) if newest is not None and alone else is_room_allowed(context.people.policy, to)
+        _may_write_to(context, newest) if newest is not None and alone else is_room_allowed(context.access_policy, to)
     ):
         return CommandReply(text=f"I may not speak in {name}: it is no room that is open to me.", ok=False)
     if not alone and context.membership.is_inside(to) is False:
@@ -69,7 +69,7 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandRe
 
 def _may_write_to(context: CommandContext, message: Message) -> bool:
     """Return whether the sender of this direct message has a role."""
-    decided = decide(context.people.policy, message)
+    decided = decide(context.access_policy, message)
     return decided.allowed and ROLE_ORDER.index(decided.role) >= ROLE_ORDER.index("member")
 
 
@@ -129,7 +129,7 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandReply:
     if not context.membership.can_join(at.channel):
         text = f"People add a bot to rooms there: add me to it, and `{prefix}room approve` opens it."
         return CommandReply(text=text, ok=False)
-    if not is_room_allowed(context.people.policy, at):
+    if not is_room_allowed(context.access_policy, at):
         text = f"{name} is not open to me. An admin opens it by `{prefix}room approve`, or the operator lists it."
         return CommandReply(text=text, ok=False)
     if context.membership.is_inside(at) and not context.membership.was_sent_out(at):
@@ -191,7 +191,7 @@ async def known_rooms(context: CommandContext) -> list[Address]:
 async def _find_known(context: CommandContext) -> list[_KnownRoom]:
     """Return the configured, the approved and the waiting rooms; each once, sorted by name."""
     found: dict[Address, _KnownRoom] = {}
-    for channel, rooms in context.people.policy.open_rooms.items():
+    for channel, rooms in context.access_policy.open_rooms.items():
         for name in rooms - {ANY_ROOM}:
             at = Address(channel=channel, room=name)
             found[at] = _KnownRoom(at, "configured")
@@ -200,7 +200,7 @@ async def _find_known(context: CommandContext) -> list[_KnownRoom]:
         for one in await context.store.current_facts("room_opened")
         if isinstance(one.fact, RoomAccessChanged)
     }
-    for conversation in context.people.policy.roster_state().rooms:
+    for conversation in context.access_policy.roster_state().rooms:
         at = Address.parse(conversation)
         opened = about.get(at)
         found.setdefault(at, _KnownRoom(at, "approved", opened.about if opened else ""))
@@ -212,7 +212,7 @@ async def _find_known(context: CommandContext) -> list[_KnownRoom]:
 
 
 def _find_open_channels(context: CommandContext) -> list[ChannelName]:
-    return sorted(channel for channel, rooms in context.people.policy.open_rooms.items() if ANY_ROOM in rooms)
+    return sorted(channel for channel, rooms in context.access_policy.open_rooms.items() if ANY_ROOM in rooms)
 
 
 def _format_room(context: CommandContext, room: _KnownRoom) -> str:

@@ -34,13 +34,13 @@ async def _suggest_people(typed: CommandCompletion, context: CommandContext) -> 
     recent = await read_recent_senders(context.store, typed.at.conversation)
     names = Counter(sender.name for sender in recent.values())
     named = [name for name, times in names.items() if times == 1]
-    wide = identify(context.people.policy, typed.at, typed.sender).global_role in ADMIN_ROLES
-    return [*named, *recent, *([one.person for one in context.people.roster.roles] if wide else [])]
+    wide = identify(context.access_policy, typed.at, typed.sender).global_role in ADMIN_ROLES
+    return [*named, *recent, *([one.person for one in context.roster.roles] if wide else [])]
 
 
 async def _suggest_accounts(typed: CommandCompletion, context: CommandContext) -> list[str]:
     own = person_key(typed.at.channel, typed.sender.id)
-    return sorted(context.people.policy.roster_state().links.get(own, ()))
+    return sorted(context.access_policy.roster_state().links.get(own, ()))
 
 
 async def _suggest_rooms(_typed: CommandCompletion, context: CommandContext) -> list[str]:
@@ -65,7 +65,7 @@ async def _suggest_granted_tools(typed: CommandCompletion, context: CommandConte
 
 
 def _build_approver(typed: CommandCompletion, context: CommandContext) -> Approver:
-    who = identify(context.people.policy, typed.at, typed.sender)
+    who = identify(context.access_policy, typed.at, typed.sender)
     return Approver(
         at=typed.at, sender=typed.sender.id, role=who.role, is_direct=typed.direct, global_role=who.global_role
     )
@@ -123,7 +123,7 @@ def _decide(context: CommandContext, typed: CommandCompletion) -> AccessDecision
         origin="native",
         direct=typed.direct,
     )
-    return decide(context.people.policy, command)
+    return decide(context.access_policy, command)
 
 
 def rank_suggestions(suggestions: Iterable[str], prefix: str) -> list[str]:

@@ -9,6 +9,7 @@ from functools import reduce
 from operator import or_
 from typing import Final
 
+from gateway.access.place_names import PlaceTitles
 from gateway.context.conversation import ConversationReader, CurrentMessage, RenderedInput, find_reply_to, render_lines
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Alarm, ConversationId, MessageId, SenderId
@@ -26,7 +27,6 @@ from gateway.core.facts import (
 )
 from gateway.core.trust import TRUSTED_LABEL, TrustLabel
 from gateway.store import LogEntry, NewEntry, Store, UnreadEntries
-from gateway.stream.place_names import PlaceTitles
 from gateway.stream.routing import PrivacyCache
 
 MAX_ROOMS: Final = 8

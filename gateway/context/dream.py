@@ -7,7 +7,7 @@
 - A note that was forgotten after an earlier dream used it is given to the model once more, as one to be removed.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
@@ -21,14 +21,17 @@ from agent.turn import Toolset, take_turn
 from agent.turn_context import TurnHost
 from agent.view import estimate_tokens
 from agent.workspace.character_card import normalize_text
-from gateway.access.approval_texts import escape_invisible
+from gateway.access.approval_texts import PLACE_CHARS, escape_invisible, inline_code
+from gateway.access.channel_lookup import Channels
+from gateway.access.owners import OwnerNotifier
 from gateway.context.journal import JournalStore
 from gateway.context.memory import MemoryStore, find_newest_dream, format_as_list_item, format_diff, load_dreams
-from gateway.core.events import ConversationId, RequestUsage, Usage
+from gateway.core.events import Address, ConversationId, RequestUsage, Usage
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq
 from gateway.core.scopes import PUBLIC, is_trusted
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from gateway.store import LogEntry, Store, StoreReader
+from gateway.stream.routing import PrivacyCache
 
 _PAGE: Final = 200
 _MAX_PENDING_NOTES: Final = 1_000
@@ -99,10 +102,15 @@ class Dreamer:
         store: Store,
         notes: JournalStore,
         memory: MemoryStore,
-        propose: Callable[[str, Sequence[DreamNote]], Awaitable[None]] | None = None,
+        *,
+        owners: OwnerNotifier,
+        places: PrivacyCache,
+        channels: Channels,
     ) -> None:
-        """`propose` asks owners about an agent's pending notes. None: nobody is asked."""
-        self._propose = propose
+        """`owners` are asked about an agent's pending notes."""
+        self._owners = owners
+        self._places = places
+        self._channels = channels
         self._store = store
         self._journal = notes
         self._memory = memory
@@ -141,7 +149,7 @@ class Dreamer:
             last.fact.upto if last is not None else Seq(0),
             _notes_budget_tokens(brief, model, before),
         )
-        if found.pending and self._propose is not None:
+        if found.pending:
             await self._propose(agent, found.pending)
         if not found.notes:
             return await self._skip(agent, before, found)
@@ -152,6 +160,24 @@ class Dreamer:
         if not after:
             return _build_result(done, "failed", reason=done.reason or "the model wrote nothing")
         return await self._save(agent, before, after, found.upto, done)
+
+    async def _propose(self, agent: str, notes: Sequence[DreamNote]) -> None:
+        """Ask owners whether these notes may enter the agent's memory. Their text is shown only in a direct chat."""
+        configured = self._owners.configured_address
+        is_private = configured is None or await self._places.is_direct(configured.conversation) is True
+
+        def text(to: Address | None) -> str:
+            prefix = "/" if to is None else self._channels.command_prefix(to.channel)
+            if to is None or not is_private:
+                return (
+                    f"{len(notes)} that others had me remember wait for an owner's word: "
+                    f"`{prefix}memory pending` shows them to an owner who is alone with me."
+                )
+            return render_pending_notes(
+                notes, prefix, lambda place: inline_code(self._places.titles.title(place), PLACE_CHARS)
+            )
+
+        await self._owners.notify_and_wait(f"memory:{agent}:{notes[-1].seq}", text)
 
     async def _skip(self, agent: str, before: str, found: DreamInput) -> DreamResult:
         """Finish without a request, because no note may be used.

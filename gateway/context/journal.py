@@ -31,6 +31,7 @@ from agent.journal import (
 from agent.view import estimate_tokens
 from agent.workspace.character_card import normalize_text
 from channels.aio import run_to_completion
+from gateway.access.place_names import PlaceTitles
 from gateway.context.history import find_write_of_cut_off_turn
 from gateway.context.memory import MemoryStore, find_newest_dream, load_dreams, remove_note_lines
 from gateway.context.search import HitBuilder, SearchHit, SearchPlaces, match_all_terms, split_words
@@ -53,7 +54,6 @@ from gateway.core.scopes import is_trusted, scope_of_new_note
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry, NewEntry, Store
-from gateway.stream.place_names import PlaceTitles
 
 logger = logging.getLogger("reverie.notes")
 

@@ -21,6 +21,7 @@ from agent.workspace import default_workspace
 from agent.workspace.cache import WorkspaceCache
 from agent.workspace.persona import PersonaBundle, PersonaScope
 from channels.base import Capabilities
+from gateway.access.place_names import PlaceTitles
 from gateway.access.policy import decide
 from gateway.config.reload import LiveSettings
 from gateway.context.history import HistoryTurn
@@ -34,7 +35,6 @@ from gateway.core.scopes import Visibility
 from gateway.core.tool_spec import ToolSpec
 from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel, label_of_card
 from gateway.store import NewEntry, Store, UnreadEntries
-from gateway.stream.place_names import PlaceTitles
 from gateway.stream.routing import Bindings, PrivacyCache
 
 COLD_AFTER = timedelta(hours=1)

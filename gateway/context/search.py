@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 from agent.journal import REMEMBERED_TITLE, JournalEntry, to_single_line
+from gateway.access.place_names import PlaceTitles
 from gateway.core.events import ConversationId, Message, MessageEdited
 from gateway.core.facts import NoteWritten, Seq, TurnId, TurnRecord
 from gateway.core.redaction import Redactor
@@ -24,7 +25,6 @@ from gateway.core.scopes import TRUSTED_ROLES, is_shared_scope, is_trusted
 from gateway.core.tool import ToolContext
 from gateway.core.trust import recorded_label
 from gateway.store import EntryLocation, LogEntry, StoreReader, search_terms
-from gateway.stream.place_names import PlaceTitles
 
 if TYPE_CHECKING:
     import regex

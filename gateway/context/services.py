@@ -1,11 +1,12 @@
 """Background services of all agents, wired: journal, memory, reminders, presence, recall and internal events."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from channels.base import Channel
+from gateway.access.channel_lookup import Channels
+from gateway.access.owners import OwnerNotifier
+from gateway.access.place_names import PlaceTitles
 from gateway.config.reload import LiveSettings
-from gateway.context.dream import Dreamer, DreamNote
+from gateway.context.dream import Dreamer
 from gateway.context.evidence import EvidenceStore
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
@@ -13,7 +14,7 @@ from gateway.context.recall import AmbientRecall
 from gateway.context.reminders import ReminderService
 from gateway.context.search import RecallSearch
 from gateway.core.clock import Clock
-from gateway.core.events import ChannelName, ConversationId, Message
+from gateway.core.events import ConversationId, Message
 from gateway.core.facts import AudienceReported, Judgement
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.private_files import agent_directory
@@ -21,9 +22,8 @@ from gateway.core.redaction import Redactor
 from gateway.store import Store
 from gateway.stream import attention, policies
 from gateway.stream.internal import InternalIntake
-from gateway.stream.place_names import PlaceTitles
 from gateway.stream.presence import PresenceTracker, render_away_note
-from gateway.stream.routing import Bindings, PrivacyCache, make_scope_lookup, make_space_lookup
+from gateway.stream.routing import Bindings, PrivacyCache
 
 
 class BackgroundServices:
@@ -38,35 +38,26 @@ class BackgroundServices:
         access_policy: AccessPolicy,
         attention_policy: attention.AttentionPolicy,
         bindings: Bindings,
-        channels: Mapping[ChannelName, Channel] | None = None,
-        propose: Callable[[str, Sequence[DreamNote]], Awaitable[None]] | None = None,
+        channels: Channels,
+        owners: OwnerNotifier,
         redactor: Redactor,
-        titles: PlaceTitles | None = None,
+        titles: PlaceTitles,
     ) -> None:
-        """`channels`: channels that exist now. None: readers of a place are unknown.
-
-        `propose`: as in `gateway.context.dream.Dreamer`.
-        """
         self._store = store
         self._access = access_policy
         settings = live.settings
         self._live = live
         self._agents = [agent.id for agent in settings.agents]
-        channels = channels or {}
-        self.places = PrivacyCache(
-            store,
-            bindings,
-            platform_scope=make_scope_lookup(channels),
-            space_of=make_space_lookup(channels),
-            titles=titles,
-        )
+        self.places = PrivacyCache(store, bindings, channels, titles)
         store.subscribe(self.places.on_appended, AudienceReported)
         self.presence = PresenceTracker(policies.build_presence_policy(settings), clock, access_policy)
         store.subscribe(self.presence.on_judged, Judgement, Message)
         self.internal_intake = InternalIntake(store, clock, attention_policy, bindings, self.presence)
         self.journal_store = JournalStore(store, clock, self.agent_directory)
         self.memory = MemoryStore(store, clock, self.agent_directory)
-        self.dreamer = Dreamer(store, self.journal_store, self.memory, propose)
+        self.dreamer = Dreamer(
+            store, self.journal_store, self.memory, owners=owners, places=self.places, channels=channels
+        )
         self.forgetter = NoteForgetter(store, clock, self.places, self.journal_store, self.memory, redactor=redactor)
         self.reminders = ReminderService(store, clock, live=live, fire=self.internal_intake.submit)
         live.add_change_listener(lambda new: self.presence.update(policies.build_presence_policy(new)))

@@ -12,6 +12,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from channels.aio import run_to_completion
+from gateway.access.greeting import Greeter
+from gateway.access.limits import UsageLimiter
+from gateway.access.owners import OwnerNotifier
 from gateway.access.policy import decide
 from gateway.access.texts import format_person, format_room
 from gateway.commands.dispatcher import CommandDispatcher, CommandResult
@@ -47,7 +50,6 @@ from gateway.core.logging import log_context
 from gateway.core.metrics import GatewayStats
 from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreError, StoreReader
 from gateway.stream import attention
-from gateway.stream.access_service import AccessService
 from gateway.stream.attention import (
     EXCHANGE_LOOK_BACK,
     BotExchangeCounter,
@@ -58,7 +60,6 @@ from gateway.stream.attention import (
     count_exchanges,
     recount_exchanges,
 )
-from gateway.stream.place_names import PlaceTitles
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import (
     Bindings,
@@ -183,16 +184,18 @@ class Intake:
         clock: Clock,
         *,
         stats: GatewayStats,
-        titles: PlaceTitles,
         places: PrivacyCache,
         judge: EventJudge,
         dispatcher: CommandDispatcher,
-        people: AccessService | None,
+        greeter: Greeter | None,
+        limits: UsageLimiter | None,
+        owners: OwnerNotifier | None,
     ) -> None:
-        """`people`: greets strangers, limits messages and tells owners. None: nobody does."""
+        """`greeter` None: strangers are not greeted. `limits` None: there are none. `owners` None: nobody is told."""
         self._store, self._clock, self._stats = store, clock, stats
-        self._titles, self._places = titles, places
-        self._judge, self._dispatcher, self._people = judge, dispatcher, people
+        self._places, self._titles = places, places.titles
+        self._judge, self._dispatcher = judge, dispatcher
+        self._greeter, self._limits, self._owners = greeter, limits, owners
         self._loop_guard = BotLoopGuard()
         store.subscribe(self._record_own_posts, PostQueued, PartSendStarted)
 
@@ -264,8 +267,8 @@ class Intake:
         fresh = [one for one in decided if written[id(one.entries[0])].is_new]
         for one in decided:
             is_repeated = not written[id(one.entries[0])].is_new
-            if is_repeated and self._people is not None and isinstance(one.event, Message):
-                self._people.limits.give_back(one.event)
+            if is_repeated and self._limits is not None and isinstance(one.event, Message):
+                self._limits.give_back(one.event)
         for entry in name_entries:
             if isinstance(entry.fact, PlaceRenamed):
                 self._titles.learn(entry.fact)
@@ -336,8 +339,8 @@ class Intake:
         if not pause.is_new:
             return CommandResult(judgement=judged)
         who = format_person(person_key(message.at.channel, sender.id), sender.name)
-        if self._people is not None:
-            self._people.owner_notifier.notify(
+        if self._owners is not None:
+            self._owners.notify(
                 f"loop:{conversation}",
                 f"{who} answers each of my lines in {format_room(conversation)} faster than a person can. I take it "
                 "for a program, and answer it less and less. `block` ends that. I say this once a day.",
@@ -350,18 +353,18 @@ class Intake:
 
     def _check_limit(self, message: Message, judged: Judgement) -> CommandResult:
         """Apply the limits to a message."""
-        if self._people is None:
+        if self._limits is None:
             return CommandResult(judgement=judged)
-        verdict = self._people.limits.check(message, judged, self._judge.bindings.find(message.at).agent)
+        verdict = self._limits.check(message, judged, self._judge.bindings.find(message.at).agent)
         return CommandResult(judgement=verdict.judged, post=verdict.post, effect=verdict.change)
 
     def _add_greeting(self, event: Notification, handled: CommandResult) -> CommandResult:
         """Add the notice for a refused sender, if they may ask for access."""
         decision = decide(self._judge.access_policy, event)
-        if self._people is None or not decision.request_kind:
+        if self._greeter is None or not decision.request_kind:
             return handled
         try:
-            greeting = self._people.greeter.greet(event, decision)
+            greeting = self._greeter.greet(event, decision)
         except StoreError:
             raise
         except Exception:  # a bug: the sender gets no notice, and the stream goes on

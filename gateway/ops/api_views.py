@@ -17,6 +17,7 @@ from typing import Final
 from agent.cache.plan import PlannedRequest, PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
 from channels.base import Channel
+from gateway.access.place_names import PlaceTitles
 from gateway.context.observer import TurnTracker
 from gateway.core.clock import Clock, id_created_at
 from gateway.core.events import Address, CacheTtl, ChannelName, ConversationId, DeliveryReport, Usage
@@ -32,7 +33,6 @@ from gateway.store import Store
 from gateway.store.format import actor_name, describe_contents, hide_codes
 from gateway.store.ledger import read_share
 from gateway.store.overview import ConversationRow, NotificationRow, OverviewReader, SpokenRow, TurnRow
-from gateway.stream.place_names import PlaceTitles
 from gateway.stream.trace import find_outcome
 
 

@@ -41,7 +41,7 @@ from gateway.store import ConnectionState, LogEntry, Store, StoreError, StoreOut
 
 if TYPE_CHECKING:
     from gateway.access.owners import OwnerNotifier
-    from gateway.stream.place_names import PlaceTitles
+    from gateway.access.place_names import PlaceTitles
 
 logger = logging.getLogger("reverie.health")
 

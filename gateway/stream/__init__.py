@@ -4,9 +4,9 @@
   `internal`: intake of events from inside the gateway; `rooms`: joining and leaving.
 - `attention`: type, urgency and fate of each event (pure), guards against bot loops, overrides set at run time;
   `presence`: how present people are; `inbox`: windows that collect messages of a conversation.
-- `routing`: bindings, and who can read a place; `place_names`: titles of places.
+- `routing`: bindings, and who can read a place.
 - `outbox`: posts to deliveries, with retries; `preview`: typing and growing answers; `media`: attachments.
-- `policies`: settings to policies (pure); `access_service`: the access package, wired.
+- `policies`: settings to policies (pure).
 - `trace`: what happened to an event, from the log.
 
 Posts and events are durable before anybody acts on them, so that a crash loses none: inbox, outbox, rooms and presence

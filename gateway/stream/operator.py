@@ -9,11 +9,11 @@ from typing import Final
 
 from channels.console import ConsoleChannel
 from gateway.core.clock import Clock, new_id
+from gateway.core.control_messages import OPERATOR
 from gateway.core.events import Address, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL, Seq, dedup_key
 from gateway.store import Store
 
-OPERATOR_NAME: Final = "operator"
 _COMMAND: Final = re.compile(r"/([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
 
 
@@ -35,8 +35,8 @@ class OperatorChannel(ConsoleChannel):
 
     def _parse_input(self, text: str) -> Message | Command:
         now, name = self._now(), new_id(self._now())
-        at = Address(channel=self.name, room=RoomId(OPERATOR_NAME))
-        sender = Sender(id=SenderId(OPERATOR_NAME), name=OPERATOR_NAME, verified=True)
+        at = Address(channel=self.name, room=RoomId(OPERATOR))
+        sender = Sender(id=SenderId(OPERATOR), name=OPERATOR, verified=True)
         command = _COMMAND.fullmatch(text.strip())
         if command is not None:
             return Command(

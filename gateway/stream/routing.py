@@ -6,31 +6,23 @@ Bindings are pure: the operator's first matching pattern wins.
 platform's answer is asked of its channel at the moment of use; its last answer is in the log (`AudienceReported`), for
 times in which the channel cannot be asked. A place that becomes private is private for its earlier messages too; one
 that becomes public is public for later ones only.
-
-The rest asks a place's channel for one thing: `CommandPrefixes`, and the look-ups that `make_..._lookup` returns.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from agent.signals import ArrivalPolicy
-from channels.base import CanDirectMessage, Channel, HasAudience, HasSpaces
-from gateway.access.channel_lookup import ChannelLookup
-from gateway.config.reload import LiveSettings
-from gateway.core.events import Address, ChannelName, ConversationId, Message, RoomId, Sender
+from gateway.access.channel_lookup import Channels
+from gateway.access.place_names import PlaceTitles
+from gateway.core.events import Address, ChannelName, ConversationId, Message
 from gateway.core.facts import MESSAGE_KINDS, AudienceReported, NoteWritten, Seq, is_inner
-from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility, is_shared_scope, is_trusted, space_scope
 from gateway.store import LogEntry, StoreReader
 from gateway.stream.attention import ListenMode
-from gateway.stream.operator import OperatorChannel
-from gateway.stream.place_names import PlaceTitles
 
-NATIVE_COMMAND_PLATFORMS: Final = frozenset({"telegram", "discord"})
-"""Platforms with native commands, which begin with a slash."""
 _MAX_CACHED_PLACES: Final = 10_000
 
 
@@ -120,21 +112,13 @@ class PrivacyCache:
         self,
         reader: StoreReader,
         bindings: Bindings,
-        *,
-        platform_scope: Callable[[Address], str | None] = lambda _: None,
-        space_of: Callable[[Address], RoomId | None] = lambda _: None,
-        titles: PlaceTitles | None = None,
+        channels: Channels,
+        titles: PlaceTitles,
     ) -> None:
-        """`platform_scope`: the scope of a place as its platform reports it now; None: unknown.
-
-        `space_of`: the space that a room belongs to; None: none, or unknown. `titles`: titles of places; None: those in
-        the log.
-        """
-        self.titles = titles or PlaceTitles(reader, Redactor())
+        self.titles = titles
         self._reader = reader
         self._bindings = bindings
-        self._platform_scope = platform_scope
-        self._space_of = space_of
+        self._channels = channels
         self._direct: OrderedDict[ConversationId, bool] = OrderedDict()
         self._known_scopes: dict[ConversationId, _KnownScope] = {}
 
@@ -157,7 +141,7 @@ class PrivacyCache:
 
     def find_new_audience(self, message: Message) -> AudienceReported | None:
         """Return the fact to append with this message, if its platform now reports another scope for the place."""
-        if message.kind == "direct" or (scope := self._platform_scope(message.at)) is None:
+        if message.kind == "direct" or (scope := self._channels.scope_of(message.at)) is None:
             return None
         known = self._known_scopes.get(message.at.conversation)
         return AudienceReported(at=message.at, scope=scope) if known is None or known.scope != scope else None
@@ -209,7 +193,7 @@ class PrivacyCache:
         if is_inner(conversation) or await self.is_private(conversation):
             return conversation
         place = Address.parse(conversation)
-        known, reported = self._known_scopes.get(conversation), self._platform_scope(place)
+        known, reported = self._known_scopes.get(conversation), self._channels.scope_of(place)
         is_closed_thread = place.thread is not None and reported == conversation  # a room's binding does not open it
         if self._bindings.find(place).private is False and not is_closed_thread:
             return PUBLIC
@@ -235,70 +219,15 @@ class PrivacyCache:
         scope, is_private = await self.scope(conversation), await self.is_private(conversation)
         other_scopes, place = {str(conversation)}, Address.parse(conversation)
         is_shared = await self.is_direct(conversation) is False
-        if is_shared and scope != PUBLIC and (space := self._space_of(place)) is not None:
+        if is_shared and scope != PUBLIC and (space := self._channels.space_of(place)) is not None:
             other_scopes.add(space_scope(place.channel, space))
-        if scope != PUBLIC and not is_private and place.thread is not None and self._platform_scope(place) is not None:
+        if (
+            scope != PUBLIC
+            and not is_private
+            and place.thread is not None
+            and self._channels.scope_of(place) is not None
+        ):
             other_scopes.add(await self.scope(Address(channel=place.channel, room=place.room).conversation))
         return Visibility(
             scope=scope, other_scopes=frozenset(other_scopes), is_private=is_private, sees_everything=everything
         )
-
-
-class CommandPrefixes(Mapping[ChannelName, str]):
-    """Current command prefix of each channel. Empty: commands cannot be given there."""
-
-    def __init__(self, live: LiveSettings, channels: Mapping[ChannelName, Channel]) -> None:
-        self._live, self._channels = live, channels
-
-    def __getitem__(self, name: ChannelName) -> str:
-        channel = self._channels.get(name)  # None: it was removed, and something still refers to it
-        native = channel is not None and channel.capabilities.platform.lower() in NATIVE_COMMAND_PLATFORMS
-        return "/" if native or isinstance(channel, OperatorChannel) else self._live.settings.commands.prefix
-
-    def __iter__(self) -> Iterator[ChannelName]:
-        return iter(self._channels)
-
-    def __len__(self) -> int:
-        return len(self._channels)
-
-
-def make_private_address_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Address, Sender], Address]:
-    """Return a function that finds the direct chat with a sender; the room itself where the platform has none."""
-    able = ChannelLookup[CanDirectMessage](channels, lambda one: one if isinstance(one, CanDirectMessage) else None)
-
-    def reach(at: Address, sender: Sender) -> Address:
-        channel = able.get(at.channel)
-        return at if channel is None else Address(channel=at.channel, room=channel.direct_room(sender))
-
-    return reach
-
-
-def make_space_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], RoomId | None]:
-    """Return a function that asks a room's channel for its space."""
-    grouped = ChannelLookup[HasSpaces](channels, lambda one: one if isinstance(one, HasSpaces) else None)
-
-    def space(place: Address) -> RoomId | None:
-        channel = grouped.get(place.channel)
-        return None if channel is None else channel.space(place.room)
-
-    return space
-
-
-def make_scope_lookup(channels: Mapping[ChannelName, Channel]) -> Callable[[Address], str | None]:
-    """Return a function that asks a place's channel who can read it, as a scope. None: unknown."""
-    able = ChannelLookup[HasAudience](channels, lambda one: one if isinstance(one, HasAudience) else None)
-    spaces = make_space_lookup(channels)
-
-    def scope(at: Address) -> str | None:
-        channel = able.get(at.channel)
-        audience = None if channel is None else channel.audience(at)
-        if audience == "everybody":
-            return PUBLIC
-        if audience == "space":
-            space = spaces(at)
-            return None if space is None else space_scope(at.channel, space)
-        if audience == "room":
-            return Address(channel=at.channel, room=at.room).conversation
-        return None if audience is None else at.conversation
-
-    return scope

@@ -13,7 +13,7 @@ import hashlib
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -37,9 +37,10 @@ from gateway.access.approval_texts import (
     render_decision,
     roles_that_may_approve,
 )
+from gateway.access.channel_lookup import Channels
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName, ConversationId, DeliveryReport, Post, PostKey
+from gateway.core.events import Address, ConversationId, DeliveryReport, Post, PostKey
 from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
@@ -280,16 +281,15 @@ class Approvals:
         live: LiveSettings,
         places: PrivacyCache,
         access_policy: AccessPolicy,
-        command_prefixes: Mapping[ChannelName, str],
+        channels: Channels,
         definitions: ToolDefinitionReview,
     ) -> None:
-        """`command_prefixes`: as in `CommandContext`."""
         self._store = store
         self._clock = clock
         self._live = live
         self._privacy = places
         self._access_policy = access_policy
-        self._command_prefixes = command_prefixes
+        self._channels = channels
         self.definitions = definitions
         """Definitions of MCP tools that wait for review; the same command approves them."""
         self.grants = ToolGrants(store)
@@ -428,7 +428,7 @@ class Approvals:
     async def _no_approver_reason(self, room: Address, required_role: str) -> str:
         """Return the reason why nobody could ever approve it there. Empty: somebody could."""
         channel, place, may = room.channel, room.conversation, roles_that_may_approve(required_role)
-        if is_inner(place) or not self._command_prefixes.get(channel):
+        if is_inner(place) or not self._channels.command_prefix(channel):
             return "nobody can be asked here"
         if not has_role_holder(self._access_policy, channel, may):
             return f"nobody at {channel} may approve it"
@@ -472,7 +472,7 @@ class Approvals:
                 covers=describe_coverage(provenance.least_role, request.required_role, foreign=provenance.foreign),
                 place=request.at.conversation if pending.room != request.at else "",
                 named=self._privacy.titles.add_titles,
-                prefix=self._command_prefixes[pending.room.channel],
+                prefix=self._channels.command_prefix(pending.room.channel),
                 span=format_duration(timeout_s),
             )
             request_entry = NewEntry(
@@ -580,7 +580,7 @@ class Approvals:
         covers = describe_coverage(provenance.least_role, request.required_role, foreign=provenance.foreign)
         where = place if request.at != at else ""
         return CommandEffect(
-            answer=render_decision(verdict, request.tool, where, self._command_prefixes[at.channel], covers),
+            answer=render_decision(verdict, request.tool, where, self._channels.command_prefix(at.channel), covers),
             facts=(EffectFact(fact, place, approval_ended_key(name)),),
             settle=lambda result: self._apply_verdict(found, verdict, by, result),
         )

@@ -28,7 +28,8 @@ from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.store import Store
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
+from tests.kits.places import privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import turn
 
@@ -149,7 +150,7 @@ async def ask(path: Path, messages: int, rounds: int) -> dict[str, float]:
 
         recalling = AmbientRecall(
             store,
-            PrivacyCache(store, bound),
+            privacy(store, bound),
             nothing,
             none,  # type: ignore[arg-type]
             SystemClock(),

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec
 from gateway.access.greeting import Greeter, PairingNotice
 from gateway.access.linking import AccountLinker
 from gateway.access.policy import AccessDecision, decide
-from gateway.access.roster import ChannelStyle, Roster
+from gateway.access.roster import Roster
 from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandReply
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -37,7 +37,8 @@ from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store
 from gateway.store.effects import CommandEffect
 from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import RoomMembership
-from tests.kits.commands import answer_of, command_context, parts_of, people_of
+from tests.kits.commands import answer_of, command_context, parts_of
+from tests.kits.places import PlayedChannels, titles
 from tests.kits.tasks import LooseTasks
 
 P = ParamSpec("P")
@@ -110,15 +111,19 @@ class Town:
         """Notices to people whose codes have ended."""
         self.joined: list[Address] = []
         self.left: list[Address] = []
-        self.manners = ChannelStyle(prefixes=PREFIX, platforms=PLATFORMS)
+        self.manners = PlayedChannels(
+            prefixes=PREFIX,
+            platforms=PLATFORMS,
+            private_address=lambda at, sender: alone(at.channel, sender) if at.channel == IRC else at,
+        )
         self.linking = AccountLinker(self.roster, self.policy, clock, self.manners)
         self.greeter = Greeter(
             self.roster,
             self.policy,
             clock,
             linking=self.linking,
-            channel_style=self.manners,
-            private_address=lambda at, sender: alone(at.channel, sender) if at.channel == IRC else at,
+            channels=self.manners,
+            titles=titles(store),
         )
         store.subscribe(self.roster.on_appended)
         Moves(self)
@@ -130,9 +135,10 @@ class Town:
             live=parts_of(
                 settings=parts_of(channels={name: parts_of(platform=one) for name, one in PLATFORMS.items()})
             ),
-            people=people_of(
-                self.policy, PREFIX, roster=self.roster, account_linker=self.linking, channel_style=self.manners
-            ),
+            access_policy=self.policy,
+            channels=self.manners,
+            roster=self.roster,
+            account_linker=self.linking,
         )
 
     def _on_code_ended(self, entries: Sequence[LogEntry]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Self
 from agent.models.base import ToolResult
 from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
+from gateway.access.channel_lookup import Channels
 from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
 from gateway.core import identity
@@ -25,12 +26,12 @@ from gateway.core.tool_spec import ToolCall
 from gateway.store import Store
 from gateway.stream import policies
 from gateway.stream.outbox import Outbox
-from gateway.stream.routing import CommandPrefixes, PrivacyCache
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import PermissionGate
 from gateway.tools.mcp.review import ToolDefinitionReview
 from tests.kits.intake import emits
 from tests.kits.owners import NotedNotices
+from tests.kits.places import privacy
 from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
 from tests.kits.tools import dispatcher
@@ -99,9 +100,9 @@ class House:
             store=store,
             clock=clock,
             live=live,
-            places=PrivacyCache(store, bindings),
+            places=privacy(store, bindings),
             access_policy=who,
-            command_prefixes=CommandPrefixes(live, self.consoles),
+            channels=Channels(live, self.consoles),
             definitions=definitions,
         )
         self.who: identity.AccessPolicy = who

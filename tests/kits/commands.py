@@ -14,6 +14,7 @@ from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import Store
 from gateway.store.effects import CommandEffect
+from tests.kits.places import PlayedChannels
 
 
 def command_context(store: Store, clock: Any, **parts: Any) -> CommandContext:
@@ -21,11 +22,14 @@ def command_context(store: Store, clock: Any, **parts: Any) -> CommandContext:
     titles = SimpleNamespace(add_titles=str, label=str, load=_nothing)
     known: dict[str, Any] = {
         "live": parts_of(settings=parts_of(commands=CommandsConfig())),
-        "channels": {},
+        "channels": PlayedChannels(),
         "stats": GatewayStats({}, clock.now()),
         "version": "1",
         "redactor": Redactor(),
-        "people": people_of(AccessPolicy(dm_policy="open", roles={}, open_rooms={}), {}),
+        "access_policy": AccessPolicy(dm_policy="open", roles={}, open_rooms={}),
+        "roster": None,
+        "account_linker": None,
+        "limits": None,
         "bindings": None,
         "attention_policy": None,
         "overrides": None,
@@ -71,12 +75,6 @@ async def _nothing(*_: object) -> None:
 def parts_of(**parts: Any) -> Any:
     """Return an object with these parts."""
     return SimpleNamespace(**parts)
-
-
-def people_of(policy: AccessPolicy, prefixes: Any, **parts: Any) -> Any:
-    """Return the access services that have this policy and these command prefixes."""
-    style = SimpleNamespace(command_prefix=lambda channel: prefixes.get(channel, ""), prefixes=prefixes)
-    return SimpleNamespace(**{"policy": policy, "channel_style": style, **parts})
 
 
 def agents_of(agent: Any = lambda _: "reverie", **parts: Any) -> Any:

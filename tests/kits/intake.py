@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from channels.base import Channel, Emit
+from gateway.access.channel_lookup import Channels
+from gateway.access.place_names import PlaceTitles
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
@@ -15,13 +17,12 @@ from gateway.ingest.intake import EventJudge, Intake
 from gateway.runtime.rewind import Rewinder
 from gateway.store import Store
 from gateway.stream import policies
-from gateway.stream.access_service import AccessService
-from gateway.stream.place_names import PlaceTitles
 from gateway.stream.presence import PresencePolicy, PresenceTracker
-from gateway.stream.routing import Bindings, CommandPrefixes, PrivacyCache
+from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import ToolList
-from tests.kits.commands import NoApprovals, agents_of, command_context, parts_of, people_of
+from tests.kits.commands import NoApprovals, agents_of, command_context, parts_of
+from tests.kits.people import People
 
 
 class FixedPresence(PresenceTracker):
@@ -51,20 +52,26 @@ def emits(
     access_policy: AccessPolicy,
     bindings: Bindings,
     rewinds: Rewinder,
-    people: AccessService | None = None,
+    people: People | None = None,
     presence: PresenceTracker | None = None,
     approvals: Approvals | None = None,
 ) -> dict[ChannelName, Emit]:
     """Return the `emit` of each channel, of one intake."""
     stats = GatewayStats({name: one.capabilities.platform for name, one in channels.items()}, clock.now())
-    places = PrivacyCache(store, bindings)
+    there = Channels(live, channels)
+    places = PrivacyCache(store, bindings, there, PlaceTitles(store, Redactor(), channels))
     context = command_context(
         store,
         clock,
         live=live,
-        channels=channels,
+        channels=there,
         stats=stats,
-        people=people or people_of(access_policy, CommandPrefixes(live, channels)),
+        access_policy=access_policy,
+        **(
+            {}
+            if people is None
+            else {"roster": people.roster, "account_linker": people.linker, "limits": people.limits}
+        ),
         services=parts_of(places=places),
         agents=agents_of(tool_list=lambda _: ToolList(), agents=[]),
         rewinder=rewinds,
@@ -79,15 +86,15 @@ def emits(
         bindings=bindings,
         presence=presence or FixedPresence(clock, access_policy),
     )
-    titles = PlaceTitles(store, Redactor(), channels)
     intake = Intake(
         store,
         clock,
         stats=stats,
-        titles=titles,
         places=places,
         judge=judge,
         dispatcher=CommandDispatcher(context),
-        people=people,
+        greeter=None if people is None else people.greeter,
+        limits=None if people is None else people.limits,
+        owners=None if people is None else people.owners,
     )
     return {name: partial(intake.accept, name) for name in channels}

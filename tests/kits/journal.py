@@ -19,6 +19,8 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from tests.kits.owners import NotedNotices
+from tests.kits.places import PlayedChannels, privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import NOW, Fate
 
@@ -110,7 +112,7 @@ async def papers(
         staff = BindingPattern(
             channel="irc.*", room="#staff", thread=None, binding=ConversationBinding(listen="all", private=True)
         )
-        places = PrivacyCache(
+        places = privacy(
             store,
             Bindings(
                 [
@@ -132,7 +134,9 @@ async def papers(
             recalling=AmbientRecall(
                 store, places, memory.read, notes.read_handwritten, clock, redactor=Redactor(), live=live_settings()
             ),
-            dreaming=Dreamer(store, notes, memory),
+            dreaming=Dreamer(
+                store, notes, memory, owners=NotedNotices(store, clock), places=places, channels=PlayedChannels()
+            ),
             forgetting=forgetting,
             places=places,
             directory=directory(agents[0]),

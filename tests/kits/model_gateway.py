@@ -186,7 +186,7 @@ class Home:
         self._tasks = await self._held.enter_async_context(ListedTasks())
         self.minds = self._wired(equipment)
         await self._gateway.inbox.close()  # nobody but `take` begins a turn
-        await self._gateway.people.load()
+        await self._gateway.load()
         await self._gateway.background_services.start()
         await equipment.restore_cadences(self.store)
 

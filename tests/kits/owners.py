@@ -6,6 +6,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import ChannelName
 from gateway.core.identity import AccessPolicy
 from gateway.store import Store
+from tests.kits.places import PlayedChannels, titles
 from tests.kits.settings import live_settings
 from tests.kits.tasks import LooseTasks
 
@@ -15,9 +16,20 @@ class NotedNotices(OwnerNotifier):
 
     def __init__(self, store: Store, clock: Clock) -> None:
         nobody = AccessPolicy(dm_policy="open", roles={}, open_rooms={})
-        super().__init__(store, clock, nobody, live=live_settings(access=AccessConfig()), tasks=LooseTasks())
+        super().__init__(
+            store,
+            clock,
+            nobody,
+            live=live_settings(access=AccessConfig()),
+            tasks=LooseTasks(),
+            channels=PlayedChannels(),
+            titles=titles(store),
+        )
         self.told: list[tuple[str, str]] = []
 
     def notify(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
         del beside
         self.told.append((key, text if isinstance(text, str) else text(None)))
+
+    async def notify_and_wait(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
+        self.notify(key, text, beside=beside)

@@ -54,6 +54,8 @@ from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher
 from tests.kits.gateway import settings
+from tests.kits.owners import NotedNotices
+from tests.kits.places import PlayedChannels, titles
 from tests.kits.scripted_turn import Drawer, Played, Say
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of
@@ -211,6 +213,9 @@ def context_of(  # noqa: PLR0917 - as an agent has them
         attention_policy=policies.build_attention_policy(made),
         bindings=bindings,
         redactor=Redactor(),
+        channels=PlayedChannels(),
+        owners=NotedNotices(store, clock),
+        titles=titles(store),
     )
     history = history or HistoryStore(store, clock, media)
     summarizer = Summarizer(

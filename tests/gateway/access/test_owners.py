@@ -17,6 +17,7 @@ from gateway.core.facts import OPERATOR_CHANNEL, Fact, LimitReached, PostQueued,
 from gateway.core.identity import AccessPolicy, RoleGrant, RosterState
 from gateway.store import NewEntry, Store, rebuild
 from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
+from tests.kits.places import PlayedChannels, titles
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of, run
 
@@ -49,7 +50,9 @@ class Told:
             operator_channel=OPERATOR_CHANNEL,
         )
         live = live_settings(access=AccessConfig(tell=to.conversation if to is not None else None))
-        self.owners = OwnerNotifier(store, clock, who, live=live, tasks=tasks)
+        self.owners = OwnerNotifier(
+            store, clock, who, live=live, tasks=tasks, channels=PlayedChannels(), titles=titles(store)
+        )
 
     async def hears(self, fact: Any) -> None:
         await self.store.append(

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from channels.base import Capabilities
 from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
@@ -20,7 +20,8 @@ from gateway.core.facts import AuditRecord
 from gateway.core.identity import AccessPolicy, RoleGrant
 from gateway.core.redaction import Redactor
 from gateway.store import Store
-from tests.kits.commands import command_context, parts_of, people_of
+from tests.kits.commands import command_context, parts_of
+from tests.kits.places import PlayedChannels
 
 IRC = ChannelName("irc.x")
 LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
@@ -113,8 +114,8 @@ async def counter(
             store,
             clock,
             live=parts_of(settings=parts_of(commands=CommandsConfig(per_minute=per_minute))),
-            channels={IRC: _Named()},
-            people=people_of(POLICY, {IRC: "!"}),
+            channels=PlayedChannels({IRC: cast("Any", _Named())}, prefixes={IRC: "!"}),
+            access_policy=POLICY,
             redactor=redactor or Redactor(),
         )
         yield Counter(CommandDispatcher(context, answered_by(answers)), clock)

@@ -33,8 +33,9 @@ from gateway.store import NewEntry, Store
 from gateway.store.effects import CommandEffect
 from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
-from tests.kits.commands import agents_of, answer_of, command_context, parts_of, people_of
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
+from tests.kits.commands import agents_of, answer_of, command_context, parts_of
+from tests.kits.places import PlayedChannels, privacy
 from tests.kits.rewind import Views
 from tests.kits.store import NOW
 from tests.kits.tasks import LooseTasks
@@ -181,11 +182,11 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
         world = command_context(
             store,
             clock,
-            channels=made,
+            channels=PlayedChannels(made, prefixes=dict.fromkeys(made, "!")),
             stats=GatewayStats(dict.fromkeys(made, "console"), NOW),
-            people=people_of(who, dict.fromkeys(made, "!")),
+            access_policy=who,
             bindings=bindings,
-            services=parts_of(places=PrivacyCache(store, bindings)),
+            services=parts_of(places=privacy(store, bindings)),
             agents=agents_of(),
             room_locks=doors,
             membership=travels,

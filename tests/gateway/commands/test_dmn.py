@@ -23,6 +23,7 @@ from tests.gateway.runtime.test_loop import Ending
 from tests.kits.channels import story
 from tests.kits.commands import agents_of, command_context, parts_of
 from tests.kits.loop import DrivenLoop
+from tests.kits.places import privacy
 from tests.kits.store import NOW, heard, place
 from tests.kits.tasks import ListedTasks
 
@@ -77,7 +78,7 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> Asyn
         loops: list[AgentLoop] = [
             DrivenLoop(Ending(), store, clock, tasks, agent=agent, state=state) for agent, state in saved.items()
         ]
-        places = PrivacyCache(store, BINDINGS)
+        places = privacy(store, BINDINGS)
         for where in (ALONE, STRANGER):
             places.record_direct(where.conversation, direct=True)
         for room in (HERE, OTHER):

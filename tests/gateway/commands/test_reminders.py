@@ -9,11 +9,12 @@ from gateway.commands.suggestions import rank_suggestions
 from gateway.core.events import Address
 from gateway.core.facts import ReminderEnded, inner_conversation
 from gateway.core.identity import Role
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.gateway.commands.handler_kit import Counter, typing
 from tests.gateway.context.test_reminders import HERE, Town, town
 from tests.kits.channels import story
 from tests.kits.commands import command_context, parts_of
+from tests.kits.places import privacy
 from tests.kits.store import place
 
 OTHER, ALONE, STRANGER = place("#b"), place("root"), place("stranger")
@@ -21,7 +22,7 @@ OTHER, ALONE, STRANGER = place("#b"), place("root"), place("stranger")
 
 def context_of(it: Town) -> CommandContext:
     bound = ConversationBinding(listen="all", agent="reverie", private=False)
-    places = PrivacyCache(it.store, Bindings([BindingPattern(channel="*", room="*", thread=None, binding=bound)]))
+    places = privacy(it.store, Bindings([BindingPattern(channel="*", room="*", thread=None, binding=bound)]))
     for one in (ALONE, STRANGER, HERE, OTHER):
         places.record_direct(one.conversation, direct=one in (ALONE, STRANGER))
     return command_context(it.store, it.clock, services=parts_of(reminders=it.reminders, places=places))

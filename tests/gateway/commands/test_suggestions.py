@@ -11,7 +11,7 @@ from gateway.commands.suggestions import MAX_CHOICES, SuggestionSource, rank_sug
 from gateway.commands.table import COMMANDS
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.identity import AccessPolicy, RoleGrant
-from tests.kits.commands import parts_of, people_of
+from tests.kits.commands import parts_of
 
 D = ChannelName("discord.x")
 POLICY = AccessPolicy(
@@ -49,7 +49,7 @@ async def _rules(_: CommandCompletion, __: CommandContext) -> Sequence[str]:
 
 
 SOURCES: dict[str, SuggestionSource] = {"who": _named, "id": _ids, "notify unrule id": _rules, "tool": _named}
-CONTEXT: CommandContext = parts_of(people=people_of(POLICY, {}))
+CONTEXT: CommandContext = parts_of(access_policy=POLICY)
 
 
 def ask(one: CommandCompletion) -> list[str]:

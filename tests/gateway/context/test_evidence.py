@@ -51,13 +51,14 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import NewEntry, Store
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.memory import MAX_EVIDENCE_CHARS, MemoryTools
 from tests.kits.channels import story
 from tests.kits.evidence import Bring
 from tests.kits.examples import examples
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, at
+from tests.kits.places import privacy
 from tests.kits.scripted_turn import Played, Say, brief
 from tests.kits.store import NOW, turn
 from tests.kits.tools import dispatcher
@@ -142,7 +143,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         anywhere = BindingPattern(
             channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False)
         )
-        places = PrivacyCache(store, Bindings([staff, anywhere]))
+        places = privacy(store, Bindings([staff, anywhere]))
         evidences = EvidenceStore(store, clock, places)
         journal, memory = JournalStore(store, clock, lambda _: tmp_path), MemoryStore(store, clock, lambda _: tmp_path)
         hands = dispatcher(

@@ -13,6 +13,7 @@ import pytest
 
 from agent.journal import JournalEntry
 from agent.view import estimate_tokens
+from gateway.access.place_names import PlaceTitles
 from gateway.config.models import PrefetchConfig, RecallConfig
 from gateway.context.recall import (
     DEADLINE_S,
@@ -25,7 +26,6 @@ from gateway.core.events import Address, EventId, Message, MessageDeleted, Messa
 from gateway.core.facts import ConversationRewound, Judgement, NoteWritten, Seq, TurnRecord, ViewFolded, dedup_key
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
-from gateway.stream.place_names import PlaceTitles
 from tests.kits.channels import story
 from tests.kits.journal import ANN, OWN, OWNER, ROOM, STAFF, Papers, at, papers
 from tests.kits.settings import live_settings

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from channels.console import ConsoleChannel
+from gateway.access.channel_lookup import Channels
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Message, MessageId, RoomId, Sender, SenderId
 from gateway.store import Store, rebuild
 from gateway.stream import policies
-from gateway.stream.access_service import AccessService
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from tests.gateway.access.limits_kit import NOON, Kind
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.intake import emits
+from tests.kits.people import People
 from tests.kits.rewind import Views, rewinds
 from tests.kits.store import posts_of
 from tests.kits.tasks import LooseTasks
@@ -39,8 +40,9 @@ class House:
         self.arrived: list[ReadyConversation] = []
         self.posted = posts_of(store)
         made = settings(tmp, **more)
-        live, channels = LiveSettings(made), {CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)}
-        self.people = AccessService(live, store, clock, channels, tasks=LooseTasks())
+        live = LiveSettings(made)
+        channels = Channels(live, {CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)})
+        self.people = People(live, store, clock, channels, LooseTasks())
         store.subscribe(lambda entries: self.arrived.extend(ready_conversations(entries)))
         self.intake = emits(
             store,

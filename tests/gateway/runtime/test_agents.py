@@ -36,6 +36,7 @@ from gateway.tools.shell import ShellTools
 from gateway.tools.workspace_fs import AgentFiles
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.owners import NotedNotices
+from tests.kits.places import PlayedChannels, titles
 from tests.kits.tools import running_calls
 
 AGENTS = [
@@ -69,6 +70,9 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 attention_policy=policies.build_attention_policy(made),
                 bindings=bindings,
                 redactor=Redactor(),
+                channels=PlayedChannels(),
+                owners=NotedNotices(store, clock),
+                titles=titles(store),
             ),
             MediaStore(live, tmp / "media", {}, clock),
         )
@@ -79,7 +83,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             live=live,
             places=life.places,
             access_policy=who,
-            command_prefixes={},
+            channels=PlayedChannels(prefixes={}),
             definitions=ToolDefinitionReview(store, clock, tasks, NotedNotices(store, clock)),
         )
         rooms = RoomReader(

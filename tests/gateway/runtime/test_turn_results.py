@@ -11,7 +11,8 @@ from gateway.core.facts import TurnId, TurnRecord
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall
-from gateway.stream.routing import Bindings, PrivacyCache
+from gateway.stream.routing import Bindings
+from tests.kits.places import privacy
 from tests.kits.scripted_turn import Drawer, Played, Say
 from tests.kits.turns import ANYWHERE, ROOM, Desk, at_desk
 
@@ -46,7 +47,7 @@ class Refuses(Played):
 
 
 def opens(desk: Desk) -> EvidenceStore:
-    return EvidenceStore(desk.store, desk.clock, PrivacyCache(desk.store, Bindings((ANYWHERE,))))
+    return EvidenceStore(desk.store, desk.clock, privacy(desk.store, Bindings((ANYWHERE,))))
 
 
 HERE = ToolContext(turn=TurnId("later"), agent="ana", at=ROOM, visibility=Visibility(scope=PUBLIC), autonomous=False)

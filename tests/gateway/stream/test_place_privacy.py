@@ -11,6 +11,7 @@ from gateway.core.facts import AudienceReported, NoteWritten, inner_conversation
 from gateway.core.scopes import PUBLIC, Visibility, space_scope
 from gateway.store import NewEntry
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from tests.kits.places import PlayedChannels, privacy
 from tests.kits.store import NOW, heard, opened, place, run, said
 
 ANY = Bindings([BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="ambient"))])
@@ -27,7 +28,7 @@ def test_a_place_is_its_own_unless_somebody_says_more(tmp_path: Path) -> None:
         async with await opened(tmp_path / "s.db") as store:
             await store.append(heard(1, room="#room"))
             await store.append([said(2, room="ulla", kind="direct")])
-            places = PrivacyCache(store, bindings)
+            places = privacy(store, bindings)
             asked = [ROOM.conversation, ULLA.conversation, NEVER.conversation, ConversationId(inner_conversation("a"))]
             return [(await places.is_private(one), await places.scope(one)) for one in asked]
 
@@ -47,7 +48,7 @@ def test_a_platform_opens_and_closes_a_room(tmp_path: Path) -> None:
 
     async def look() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            places = PrivacyCache(store, ANY, platform_scope=told.get)
+            places = privacy(store, ANY, PlayedChannels(scope_of=told.get))
             store.subscribe(places.on_appended)
             (before,) = await store.append([said(1, room="#room")])
             told[ROOM] = PUBLIC
@@ -59,7 +60,7 @@ def test_a_platform_opens_and_closes_a_room(tmp_path: Path) -> None:
 
             assert await scopes(places) == [ROOM.conversation, PUBLIC, PUBLIC]
             assert await places.scope(ROOM.conversation) == PUBLIC
-            again = PrivacyCache(store, ANY)
+            again = privacy(store, ANY)
             assert await scopes(again) == [ROOM.conversation] * 3, "it has not read the log yet"
             await again.load()
             assert await scopes(again) == [ROOM.conversation, PUBLIC, PUBLIC]
@@ -82,7 +83,7 @@ def test_a_thread_that_the_platform_keeps_apart_stays_so_in_a_room_that_is_opene
     async def look() -> None:
         async with await opened(tmp_path / "s.db") as store:
             await store.append(heard(1, room="#room"))
-            places = PrivacyCache(store, OPEN, platform_scope=lambda at: at.conversation if at.thread else PUBLIC)
+            places = privacy(store, OPEN, PlayedChannels(scope_of=lambda at: at.conversation if at.thread else PUBLIC))
             places.record_direct(ops.conversation, direct=False)
             assert await places.scope(ROOM.conversation) == PUBLIC
             assert await places.scope(ops.conversation) == ops.conversation
@@ -95,7 +96,7 @@ def test_what_is_to_be_written_down_of_an_audience_is_what_is_new(tmp_path: Path
     async def look() -> None:
         async with await opened(tmp_path / "s.db") as store:
             told = {ROOM: PUBLIC}
-            places = PrivacyCache(store, ANY, platform_scope=told.get)
+            places = privacy(store, ANY, PlayedChannels(scope_of=told.get))
             store.subscribe(places.on_appended)
             message, direct = said(1, room="#room").fact, said(2, room="#room", kind="direct").fact
             assert isinstance(message, Message)
@@ -128,8 +129,10 @@ def test_the_open_channels_of_a_space_share_an_audience_and_nobody_else_does(tmp
             within = said(9, room="#staff").fact
             assert isinstance(within, Message)
             await store.append([NewEntry(fact=replace(within, at=thread), at=NOW, conversation=thread.conversation)])
-            places = PrivacyCache(
-                store, ANY, platform_scope=told.get, space_of=lambda at: RoomId("9") if at != public else None
+            places = privacy(
+                store,
+                ANY,
+                PlayedChannels(scope_of=told.get, space_of=lambda at: RoomId("9") if at != public else None),
             )
 
             async def seen(at: Address) -> set[str]:
@@ -150,7 +153,7 @@ def test_a_note_is_known_as_far_as_whoever_had_it_written_is_trusted(tmp_path: P
     async def look() -> None:
         async with await opened(tmp_path / "s.db") as store:
             (first,) = await store.append([said(1, room="#room")])
-            places = PrivacyCache(store, OPEN)
+            places = privacy(store, OPEN)
 
             async def scope(at: str = ROOM.conversation, **more: object) -> str:
                 noted = NoteWritten(agent="a", scope=PUBLIC, title="", text="x", lasting=True)
@@ -164,7 +167,7 @@ def test_a_note_is_known_as_far_as_whoever_had_it_written_is_trusted(tmp_path: P
                 assert await scope(role=role, foreign=False) == PUBLIC
                 assert await scope(inner_conversation("a"), role=role, foreign=False) == PUBLIC
                 assert await scope(role=role, foreign=False, scope=ULLA.conversation) == ULLA.conversation
-                closed = PrivacyCache(store, ANY)
+                closed = privacy(store, ANY)
                 noted = NoteWritten(agent="a", scope=PUBLIC, title="", text="x", lasting=True, role=role, foreign=False)
                 assert await closed.note_scope(ROOM.conversation, first.seq, noted) == ROOM.conversation
 
@@ -185,7 +188,7 @@ def test_the_operator_can_make_a_room_private(tmp_path: Path) -> None:
         async with await opened(tmp_path / "s.db") as store:
             await store.append(heard(1, room="#staff"))
             await store.append(heard(2, room="#room"))
-            places = PrivacyCache(store, bindings)
+            places = privacy(store, bindings)
             return await places.is_private(place("#staff").conversation), await places.is_private(
                 place("#room").conversation
             )

@@ -23,6 +23,7 @@ from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.gateway.system.test_inner_conversation import LOBBY, PENDING, QUICK, REST, ended
 from tests.kits.channels import story
 from tests.kits.gateway import Running, running
+from tests.kits.places import privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import heard, judged, opened, said
 
@@ -99,7 +100,7 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                     agent="reverie",
                     store=store,
                     clock=ManualClock(),
-                    places=PrivacyCache(store, bindings),
+                    places=privacy(store, bindings),
                     reader=ConversationReader(
                         store, who, MediaStore(live_settings(), tmp, {}, ManualClock()), redactor=Redactor()
                     ),

@@ -11,6 +11,7 @@ from aiohttp import ClientSession
 
 from channels.base import Capabilities
 from channels.console import ConsoleChannel
+from gateway.access.place_names import PlaceTitles
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -25,7 +26,6 @@ from gateway.core.events import (
 )
 from gateway.core.redaction import Redactor
 from gateway.store import Store, rebuild
-from gateway.stream.place_names import PlaceTitles
 from tests.kits.channels import story
 from tests.kits.platform_users import DISCORD, IRC, TELEGRAM
 from tests.kits.store import NOW

@@ -41,11 +41,12 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, tools_of
 from gateway.store import NewEntry, Store
 from gateway.stream.outbox import Outbox, OutgoingFiles
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import AttachmentDescriber, RoomReader
 from tests.gateway.tools.files_kit import agent_files
+from tests.kits.places import privacy
 from tests.kits.store import NOW, Fate, turn
 from tests.kits.tasks import LooseTasks
 from tests.kits.tools import dispatcher
@@ -263,7 +264,7 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             BindingPattern(channel="*", room=room, thread=None, binding=bound) for room, bound in bounds.items()
         ]
         bindings = Bindings(patterns)
-        places, files, channels = PrivacyCache(store, bindings), OutgoingFiles(store), {NAME: played}
+        places, files, channels = privacy(store, bindings), OutgoingFiles(store), {NAME: played}
         outbox = Outbox(store, channels, clock, tasks, files=files, redactor=Redactor())
         digests = DigestBuilder(
             agent="reverie",

@@ -306,8 +306,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ("guesses are counted", "if not context.code_attempts.is_allowed(call.person, channel, now_s)", "if False"),
         (
             "a code must be right",
-            'find_request(context.people.roster.pending_requests(*kinds), call.arguments["code"])',
-            "next(iter(context.people.roster.pending_requests(*kinds)), None)",
+            'find_request(context.roster.pending_requests(*kinds), call.arguments["code"])',
+            "next(iter(context.roster.pending_requests(*kinds)), None)",
         ),
     ),
     *_in("gateway.access.texts", ("codes end", "if now < one.until]", "]")),

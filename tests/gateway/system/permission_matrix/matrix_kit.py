@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from channels.base import Emit
+from gateway.access.channel_lookup import Channels
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
@@ -33,7 +34,6 @@ from gateway.core.facts import (
 from gateway.ingest.factory import make_channel
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream import policies
-from gateway.stream.access_service import AccessService
 from gateway.stream.inbox import ready_conversations
 from gateway.stream.rooms import accepted_invitations
 from tests.gateway.system.permission_matrix.oracle import DMS, NOTHING, ROOMS, Cell, Dm, Outcome, Rooms, Said, expected
@@ -53,6 +53,7 @@ from tests.gateway.system.permission_matrix.platform_payloads import (
     ways,
 )
 from tests.kits.intake import emits
+from tests.kits.people import People
 from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
 
@@ -239,13 +240,8 @@ class House:
         self.channels = {name: make_channel(name, bare, clock, None) for name in NAMES.values()}
         self.readers = all_platforms(self.irc, clock, self.channels)
         made = settings_of(tmp, dm, rooms, self.irc, self.readers, **access)
-        self.people = AccessService(
-            LiveSettings(made),
-            store,
-            clock,
-            self.channels,
-            tasks=self._tasks,
-        )
+        live = LiveSettings(made)
+        self.people = People(live, store, clock, Channels(live, self.channels), self._tasks)
         store.subscribe(self._wrote)
         self.intakes = self._intakes(made)
 

@@ -15,6 +15,7 @@ from channels.base import Channel, HasPlaceNames
 from channels.text import single_line
 from gateway.access.approval_texts import inline_code
 from gateway.core.clock import new_id
+from gateway.core.control_messages import OPERATOR
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -31,7 +32,6 @@ from gateway.core.facts import OPERATOR_CHANNEL, is_inner
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import shorten, strip_hidden
 from gateway.store import StoreReader
-from gateway.stream.operator import OPERATOR_NAME
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ _QUOTED_ADDRESS: Final = re.compile(r"(?<![(`])`([^`\s/]+/[^`\s]+)`(?! \(`)")
 """An address in code that has no title before or after it."""
 _NUMERIC_ID: Final = re.compile(r"-?\d+")
 _NO_NAMES: Final = PlaceNames()
-_OPERATOR_CONSOLE: Final = Address(channel=OPERATOR_CHANNEL, room=RoomId(OPERATOR_NAME))
+_OPERATOR_CONSOLE: Final = Address(channel=OPERATOR_CHANNEL, room=RoomId(OPERATOR))
 """Place in which the operator writes over the API."""
 
 

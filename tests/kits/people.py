@@ -1,0 +1,48 @@
+"""The services of `gateway.access` as the gateway builds them."""
+
+import asyncio
+from dataclasses import replace
+
+from gateway.access.channel_lookup import Channels
+from gateway.access.greeting import Greeter
+from gateway.access.limits import UsageLimiter
+from gateway.access.linking import AccountLinker
+from gateway.access.owners import OwnerNotifier
+from gateway.access.roster import ROSTER_FACTS, Roster
+from gateway.config.reload import LiveSettings
+from gateway.core.clock import Clock
+from gateway.core.events import Message
+from gateway.core.facts import LimitReached, PostQueued, TurnRecord
+from gateway.store import Store
+from gateway.stream import policies
+from tests.kits.places import titles
+
+
+class People:
+    """Who may do what, on one store."""
+
+    def __init__(
+        self, live: LiveSettings, store: Store, clock: Clock, channels: Channels, tasks: asyncio.TaskGroup
+    ) -> None:
+        self._store = store
+        self.roster = Roster(store, clock)
+        self.policy = replace(
+            policies.build_access_policy(live.settings),
+            space_of=channels.space_of,
+            roster_state=lambda: self.roster.known,
+        )
+        self.linker = AccountLinker(self.roster, self.policy, clock, channels)
+        self.greeter = Greeter(
+            self.roster, self.policy, clock, linking=self.linker, channels=channels, titles=titles(store)
+        )
+        self.owners = OwnerNotifier(
+            store, clock, self.policy, live=live, tasks=tasks, channels=channels, titles=titles(store)
+        )
+        self.limits = UsageLimiter(live, clock, self.policy)
+        store.subscribe(self.roster.on_appended, *ROSTER_FACTS)
+        store.subscribe(self.limits.on_appended, TurnRecord, LimitReached, PostQueued, Message)
+
+    async def load(self) -> None:
+        await self.roster.load()
+        await self.owners.load()
+        await self.limits.load(self._store)
