@@ -311,3 +311,13 @@ def _parse_network(entry: str) -> IpNetwork | None:
         if "/" in entry:
             raise ValueError(f"{entry!r} is no network such as 10.0.0.0/8") from None
         return None
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return whether only this machine reaches this host, a name or an address (of IPv6 with or without brackets)."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,8 +1,8 @@
 """HTTP API, dashboard, metrics and health of a running gateway.
 
-`server` has the HTTP server (`OpsServer`, one request per connection, on h11) and the site that it serves (`OpsSite`:
-pages for everybody, the API with a token). `http` has the request and response types and the checks of host and token;
-it is pure. `health` has `OpsService`, which runs all of this, the heartbeat file beside the store, and `OutageMonitor`.
+`server` has the listener and `OpsService`, which runs it with the heartbeat. `http`, imported at the first connection,
+has the site (`OpsSite`, on Starlette: pages for everybody, the API with a token) and its connections on uvicorn.
+`health` has the heartbeat file beside the store and `OutageMonitor`.
 
 The API: `api_models` has the models of queries, answers and events, which the console reads as well; `api` one row per
 path (`ROUTES`), the router and the OpenAPI document; `api_views` the functions that answer, redaction and titles.

@@ -5,13 +5,13 @@ Routes, input validation and `/openapi.json` (OpenAPI 3.1, https://spec.openapis
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Final, Literal, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from starlette.exceptions import HTTPException
 
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.core.control_messages import CommandRequest, ControlResponse
@@ -27,16 +27,7 @@ from gateway.ops.api_views import (
     release_version,
     serialize_answer,
 )
-from gateway.ops.http import (
-    JSON_TYPE,
-    HttpProblem,
-    HttpRequestHead,
-    HttpResponse,
-    StreamingHttpResponse,
-    problem_response,
-)
 from gateway.ops.live_events import EventBroadcaster
-from gateway.store import StoreError
 from gateway.stream.operator import OperatorChannel
 
 
@@ -232,77 +223,55 @@ def _build_body_schema(body: TypeAdapter[Any], schemas: dict[str, Any]) -> dict[
     return schema
 
 
-_ROUTES_BY_PATH: dict[tuple[str, str], ApiRoute] = {(row.method, row.path): row for row in ROUTES}
+_ROUTES_BY_PATH = {row.path: row for row in ROUTES}
 _EVENTS_QUERY: TypeAdapter[models.EventsQuery] = TypeAdapter(models.EventsQuery)
-ALLOWED_METHODS = {
-    EVENTS_PATH: "GET, HEAD",
-    SPEC_PATH: "GET, HEAD",
-    **{row.path: "POST" if row.method == "POST" else "GET, HEAD" for row in ROUTES},
-}
-"""Allowed methods by path."""
 
 
 class ApiRouter:
-    """Router of the API of one server."""
+    """Router of the API of one server. Its errors are HTTPException and StoreError."""
 
     def __init__(self, backend: ApiBackend, stream: EventBroadcaster, dispatcher: CommandDispatcher) -> None:
         """`dispatcher`: carries out what is posted to `/api/orders`."""
         self.stream = stream
         self._backend, self._dispatcher = backend, dispatcher
 
-    async def respond(self, head: HttpRequestHead, body: bytes) -> HttpResponse | StreamingHttpResponse:
-        """Answer a request with a valid token, for an existing path and an allowed method."""
+    async def answer(self, path: str, query: Mapping[str, str], body: bytes) -> bytes:
+        """Return the answer to a request for an existing path, except `EVENTS_PATH`, as JSON."""
+        if path == SPEC_PATH:
+            return json.dumps(build_openapi(release_version())).encode()
+        row = _ROUTES_BY_PATH[path]
         try:
-            if head.path == EVENTS_PATH:
-                after = _parse_after(head)
-                return StreamingHttpResponse(
-                    content_type="text/event-stream", chunks=lambda: self.stream.subscribe(after)
-                )
-            if head.path == SPEC_PATH:
-                return HttpResponse(body=json.dumps(build_openapi(release_version())), content_type=JSON_TYPE)
-            row = _ROUTES_BY_PATH["GET" if head.method == "HEAD" else head.method, head.path]
-            sent = _parse_input(row, head, body)
-            answer: BaseModel
-            if row.handler is None:
-                answer = await self._dispatcher.carry_out(sent)
-            else:
-                answer = await row.handler(self._backend, sent)
-            dumped, titles = answer.model_dump(mode="json"), self._backend.titles
-            await titles.load([ConversationId(named) for _, named in find_untitled(dumped)])
-            add_titles(dumped, titles)
-            return HttpResponse(
-                body=serialize_answer(dumped, self._backend.redactor, chars=row.max_text_chars), content_type=JSON_TYPE
+            sent = (
+                row.input_type.validate_python(dict(query))
+                if row.method == "GET"
+                else row.input_type.validate_json(body)
             )
-        except HttpProblem as refused:
-            return refused.response
-        except StoreError as error:
-            return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, f"the store cannot be read: {error}")
+        except ValidationError as error:
+            raise HTTPException(400, _format_error(error)) from None
+        answer: BaseModel
+        if row.handler is None:
+            answer = await self._dispatcher.carry_out(sent)
+        else:
+            answer = await row.handler(self._backend, sent)
+        dumped, titles = answer.model_dump(mode="json"), self._backend.titles
+        await titles.load([ConversationId(named) for _, named in find_untitled(dumped)])
+        add_titles(dumped, titles)
+        return serialize_answer(dumped, self._backend.redactor, chars=row.max_text_chars)
+
+    def subscribe(self, query: Mapping[str, str], last_event_id: str) -> AsyncGenerator[bytes]:
+        """Return the event stream. `last_event_id`: as browsers that connect again send it; `after` goes before it."""
+        try:
+            after = _EVENTS_QUERY.validate_python(
+                {**({"after": last_event_id} if last_event_id else {}), **query}
+            ).after
+        except ValidationError as error:
+            raise HTTPException(400, _format_error(error)) from None
+        return self.stream.subscribe(after)
 
     async def close(self) -> None:
         """End the event stream and the connection to the store."""
         await self.stream.close()
         await self._backend.close()
-
-
-def _parse_input(row: ApiRoute, head: HttpRequestHead, body: bytes) -> Any:  # noqa: ANN401 - the input type depends on the row
-    """Return the validated input. Raises HttpProblem."""
-    try:
-        if row.method == "GET":
-            return row.input_type.validate_python(dict(head.query))
-        return row.input_type.validate_json(body)
-    except ValidationError as error:
-        raise HttpProblem(problem_response(HTTPStatus.BAD_REQUEST, _format_error(error))) from None
-
-
-def _parse_after(head: HttpRequestHead) -> int | None:
-    query = dict(head.query)
-    last = head.headers.get("last-event-id", "")
-    if last and "after" not in query:
-        query["after"] = last
-    try:
-        return _EVENTS_QUERY.validate_python(query).after
-    except ValidationError as error:
-        raise HttpProblem(problem_response(HTTPStatus.BAD_REQUEST, _format_error(error))) from None
 
 
 def _format_error(error: ValidationError) -> str:

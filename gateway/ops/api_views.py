@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from http import HTTPStatus
 from importlib.metadata import version
 from itertools import groupby
 from typing import Final
+
+from starlette.exceptions import HTTPException
 
 from agent.cache.plan import PlannedRequest, PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
@@ -27,7 +28,6 @@ from gateway.core.redaction import Redactor
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
 from gateway.ops import api_models as models
-from gateway.ops.http import HttpProblem, problem_response
 from gateway.runtime.agents import Agents
 from gateway.store import Store
 from gateway.store.format import actor_name, describe_contents, hide_codes
@@ -289,15 +289,11 @@ def find_agent(backend: ApiBackend, conversation: ConversationId) -> str:
 
 
 def parse_conversation(text: str) -> ConversationId:
-    """Parse a conversation of a query. Raises HttpProblem."""
+    """Parse a conversation of a query. Raises HTTPException."""
     try:
         return Address.parse(text).conversation
     except ValueError:
-        raise HttpProblem(
-            problem_response(
-                HTTPStatus.BAD_REQUEST, "that is no conversation: write channel/room or channel/room/thread"
-            )
-        ) from None
+        raise HTTPException(400, "that is no conversation: write channel/room or channel/room/thread") from None
 
 
 async def get_conversation(backend: ApiBackend, query: models.ConversationQuery) -> models.ConversationDetail:

@@ -1,99 +1,95 @@
-"""Requests and responses of the operator's HTTP server, and the checks of host name and token. Pure.
+"""The operator's site on Starlette, and the connections that serve it on uvicorn. Imported at the first connection.
 
 A browser lets every page that a user visits send requests to this machine, under any host name whose owner points it at
 this machine (DNS rebinding). So only known host names are accepted, and data requires the token, which no browser sends
-on its own.
+on its own. The dashboard's files contain no data, so they need no token; their content security policy allows nothing
+from other addresses, and no script or style in the markup.
+
+Every connection carries one request and is bounded in size, time and number; uvicorn bounds neither the time of a
+request nor that of a reader (https://www.uvicorn.org/deployment/), so `OpsConnection` does. A streaming response no
+longer counts as a request: streams are bounded in number only, and a stream is dropped when its client stops reading.
 """
 
+import asyncio
+import contextlib
 import hmac
-import json
+import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from functools import cache
 from http import HTTPStatus
+from importlib.resources import files
 from ipaddress import ip_address
-from urllib.parse import parse_qsl, unquote
+from types import MappingProxyType
+from typing import Final
 
-JSON_TYPE = "application/json"
-PROBLEM_TYPE = "application/problem+json"
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from gateway.config.models import OpsConfig
+from gateway.core import metrics
+from gateway.core.addresses import is_loopback_host
+from gateway.core.clock import Clock
+from gateway.core.format import describe_problem
+from gateway.core.metrics import ChannelStats, GatewayStats
+from gateway.core.redaction import Redactor
+from gateway.ops.api import EVENTS_PATH, ROUTES, SPEC_PATH, ApiRouter
+from gateway.ops.api_views import release_version
+from gateway.ops.metrics import MetricSource
+from gateway.store import StoreError
+
+logger = logging.getLogger("reverie.ops")
+
+MAX_HEAD_BYTES = 16_384
+MAX_BODY_BYTES = 65_536
+REQUEST_TIMEOUT_S = 5.0
+"""Seconds for a client to send its head, then its body, and again to read the response. Programs need milliseconds."""
+RESPONSE_TIMEOUT_S = 20.0
+"""Seconds for the gateway to build a response. Orders wait until they are carried out."""
+STALLED_READER_S = 30.0
+"""Seconds without reading after which the client of a stream is considered gone."""
+LINGER_S, LINGER_BYTES = 1.0, 4_194_304
+"""Seconds and bytes that are still read from a client whose request is refused, so that it sees the response."""
+MAX_CONNECTIONS = 32
+MAX_STREAMS = 16
+"""Streaming responses, in addition to `MAX_CONNECTIONS`."""
+BUFFER_BYTES = 65_536
+"""Bytes that may wait in the transport until the client reads them."""
+DENIAL_DELAY_S = 1.0
+"""Seconds before a wrong token is refused: connections are few, so this limits how many tokens can be tried."""
+UNREAD_STATUSES: Final = (401, 403, 404, 405, 413, 415)
+"""Refusals whose request may have a body that was not read."""
+JSON_TYPE: Final = "application/json"
+PROBLEM_TYPE: Final = "application/problem+json"
 """https://www.rfc-editor.org/rfc/rfc9457"""
-MAX_FIELDS = 32
-"""Query parameters of one request."""
-
-Headers = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpRequestHead:
-    """An HTTP request without its body."""
-
-    method: str
-    path: str
-    """Path as sent, decoded, without the query."""
-    query: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Header values by lower-case name; the last value of a repeated name. `host` occurs once: h11 checks that."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpResponse:
-    """A complete HTTP response."""
-
-    body: str | bytes
-    status: HTTPStatus = HTTPStatus.OK
-    content_type: str = "text/plain; charset=utf-8"
-    headers: Headers = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamingHttpResponse:
-    """A response that continues until the client disconnects or the server stops."""
-
-    content_type: str
-    chunks: Callable[[], AsyncGenerator[bytes]]
-    """Start the stream. Each chunk is written unchanged; the generator is closed when the client is gone."""
-
-
-class HttpProblem(Exception):
-    """An error that is answered with a problem response."""
-
-    def __init__(self, page: HttpResponse) -> None:
-        super().__init__(page.status.phrase)
-        self.response = page
-
-
-def problem_response(status: HTTPStatus, detail: str, *, headers: Headers = ()) -> HttpResponse:
-    """Build a problem document (RFC 9457): what is wrong and how to correct it. It never quotes the request."""
-    body = {"title": status.phrase, "status": status.value, "detail": detail}
-    return HttpResponse(body=json.dumps(body) + "\n", status=status, content_type=PROBLEM_TYPE, headers=headers)
-
-
-def parse_request_head(method: bytes, target: bytes, headers: Mapping[str, str]) -> HttpRequestHead:
-    """Parse a request line. Raises ValueError for a malformed query or one with more than `MAX_FIELDS` fields."""
-    path, _, query = target.decode("ascii", "replace").partition("?")
-    fields = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="replace")
-    return HttpRequestHead(
-        method=method.decode("ascii", "replace"),
-        path=unquote(path, errors="replace"),
-        query=dict(fields),
-        headers=headers,
-    )
-
-
+METRICS_PATH: Final = "/metrics"
+PUBLIC_PATHS: Final = frozenset({"/health", "/ready"})
+"""Paths that accept every host name: they contain no secrets, and process monitors call them by any name."""
+DEFAULT_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Connection": "close",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+ASSET_CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+ASSET_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+INDEX_FILE: Final = "index.html"
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?")
 _BEARER = re.compile(r"bearer +(?P<token>\S.*)", re.IGNORECASE)
-CHALLENGE = (("WWW-Authenticate", 'Bearer realm="reverie"'),)
-OPS_DISABLED_HINT = "there is no API without a token: set ops.token, at least 16 characters, and start the gateway anew"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a listener on this host can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def is_known_host(header: str, host: str, names: Collection[str]) -> bool:
@@ -112,32 +108,305 @@ def is_known_host(header: str, host: str, names: Collection[str]) -> bool:
         address = ip_address(name)
     except ValueError:
         return False
-    return address.is_loopback or not is_loopback(host)
+    return address.is_loopback or not is_loopback_host(host)
 
 
-def reject_unknown_host(head: HttpRequestHead, host: str, names: Collection[str]) -> HttpResponse | None:
-    """Return the response to a request for an unknown host. None: the host is known."""
-    if is_known_host(head.headers.get("host", ""), host, names):
-        return None
-    return problem_response(
-        HTTPStatus.FORBIDDEN, "that host name is not known here: use 127.0.0.1, or add it to ops.hosts"
-    )
-
-
-def has_token(head: HttpRequestHead, token: str) -> bool:
+def has_token(authorization: str, token: str) -> bool:
     """Return whether a request carries the token. The comparison takes the same time for every wrong token."""
-    match = _BEARER.fullmatch(head.headers.get("authorization", ""))
+    match = _BEARER.fullmatch(authorization)
     sent_token = match["token"].strip() if match is not None else ""
     return hmac.compare_digest(sent_token.encode("utf-8", "replace"), token.encode()) and bool(sent_token)
 
 
-def unauthorized_response() -> HttpResponse:
-    """Build the response to a request without the right token."""
-    return problem_response(
-        HTTPStatus.UNAUTHORIZED, "send `Authorization: Bearer TOKEN` with the value of ops.token", headers=CHALLENGE
-    )
+@cache
+def load_assets() -> Mapping[str, Response]:
+    """Return the dashboard's files by path (`/` and `/page/...`)."""
+    found = dict[str, Response]()
+    for file in files("gateway.ops").joinpath("page").iterdir():
+        kind = ASSET_TYPES.get(file.name[file.name.rfind(".") :])
+        if kind is not None:
+            path = "/" if file.name == INDEX_FILE else f"/page/{file.name}"
+            found[path] = Response(file.read_bytes(), media_type=kind, headers={"Content-Security-Policy": ASSET_CSP})
+    return MappingProxyType(found)
 
 
-def missing_token_response() -> HttpResponse:
-    """Build the response to an API request when no token is configured."""
-    return problem_response(HTTPStatus.FORBIDDEN, OPS_DISABLED_HINT)
+class OpsSite:
+    """ASGI application: pages and dashboard for everybody, the API for clients with the token."""
+
+    def __init__(
+        self,
+        config: OpsConfig,
+        clock: Clock,
+        stats: GatewayStats,
+        redactor: Redactor,
+        *,
+        sources: Iterable[MetricSource] = (),
+        router: ApiRouter | None = None,
+    ) -> None:
+        """`router` is there if the configuration has a token. `sources`: of metrics besides those of the channels."""
+        self._host, self._names = config.host, frozenset(name.lower() for name in config.hosts)
+        self._token = config.token.get_secret_value() if config.token is not None else None
+        self._clock, self._stats, self._redactor, self._sources = clock, stats, redactor, sources
+        self._router = router
+        self.denied_requests = 0
+        """Requests with a wrong token."""
+        self.streams = set["OpsConnection"]()
+        """Connections of streaming responses."""
+        pages = [Route("/health", self._health), Route("/ready", self._ready), Route(METRICS_PATH, self._metrics)]
+        assets = [Route(path, self._asset) for path in load_assets()]
+        api = [Route(row.path, self._answer, methods=[row.method]) for row in ROUTES]
+        api += [Route(SPEC_PATH, self._answer), Route(EVENTS_PATH, self._stream)]
+        self._app = Starlette(
+            routes=[*pages, *assets, *api],
+            exception_handlers={
+                HTTPException: _answer_problem,
+                StoreError: _answer_store_error,
+                Exception: _answer_bug,
+            },
+        )
+        self._app.router.redirect_slashes = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; end the connection where the client or the gateway is too slow."""
+        connection: OpsConnection = scope["state"]["connection"]
+        connection.set_deadline(None)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in DEFAULT_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            try:
+                async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+                    await self._check(Request(scope, receive))
+            except HTTPException as refused:
+                answer = await _answer_problem(Request(scope, receive), refused)
+                await answer(scope, receive, send_with_headers)
+            else:
+                await self._app(scope, receive, send_with_headers)
+        except (TimeoutError, ClientDisconnect, asyncio.CancelledError):  # the last one: the server closes
+            await connection.abort()
+        except Exception:
+            logger.exception("a request broke")
+
+    async def _check(self, request: Request) -> None:
+        """Raise HTTPException for a request that is refused whatever its body."""
+        path = request.url.path
+        if path not in PUBLIC_PATHS and not is_known_host(request.headers.get("host", ""), self._host, self._names):
+            raise HTTPException(403, "that host name is not known here: use 127.0.0.1, or add it to ops.hosts")
+        is_api = path.startswith("/api/") or path == SPEC_PATH
+        if is_api or (path == METRICS_PATH and not is_loopback_host(self._host)):
+            await self._check_token(request)
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if is_api and request.method == "POST" and media != JSON_TYPE:
+            raise HTTPException(415, f"send the body as {JSON_TYPE}")
+
+    async def _check_token(self, request: Request) -> None:
+        if self._token is None:
+            raise HTTPException(
+                403,
+                "there is no API without a token: set ops.token, at least 16 characters, and start the gateway anew",
+            )
+        authorization = request.headers.get("authorization")
+        if has_token(authorization or "", self._token):
+            return
+        self.denied_requests += 1
+        if authorization is not None:
+            logger.warning("somebody came with a wrong token (%d so far)", self.denied_requests)
+            await self._clock.sleep(DENIAL_DELAY_S)
+        raise HTTPException(
+            401,
+            "send `Authorization: Bearer TOKEN` with the value of ops.token",
+            headers={"WWW-Authenticate": 'Bearer realm="reverie"'},
+        )
+
+    async def _health(self, _request: Request) -> Response:
+        """The process lives."""
+        started = self._stats.snapshot().started.isoformat()
+        return JSONResponse({"status": "ok", "version": release_version(), "started": started})
+
+    async def _ready(self, _request: Request) -> Response:
+        """The gateway is connected."""
+        now = self._stats.snapshot()
+        reasons = [self._redactor(describe_problem(one)) for one in now.problems]
+        reasons += [self._redactor(_describe_channel(one)) for one in now.channels if one.state != "up"]
+        return JSONResponse(
+            {"ready": now.is_ready, "channels": {one.channel: one.state for one in now.channels}, "reasons": reasons},
+            status_code=200 if now.is_ready else 503,
+        )
+
+    async def _metrics(self, _request: Request) -> Response:
+        more = [family for source in self._sources for family in source.families()]
+        text = metrics.render_metrics(
+            self._stats.snapshot(), self._clock.now(), release_version(), self._redactor, more
+        )
+        return Response(text, headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    async def _asset(self, request: Request) -> Response:
+        return load_assets()[request.url.path]
+
+    async def _answer(self, request: Request) -> Response:
+        assert self._router is not None
+        body = await _read_body(request)
+        async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+            text = await self._router.answer(request.url.path, request.query_params, body)
+        return Response(text, media_type=JSON_TYPE)
+
+    async def _stream(self, request: Request) -> Response:
+        assert self._router is not None
+        chunks = self._router.subscribe(request.query_params, request.headers.get("last-event-id", ""))
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        if len(self.streams) >= MAX_STREAMS:
+            raise HTTPException(503, f"{MAX_STREAMS} others listen already: end one of them")
+        self.streams.add(request.state.connection)
+        return EventResponse(chunks, media_type="text/event-stream")
+
+
+class EventResponse(StreamingResponse):
+    """A response that continues until the client disconnects, stops reading, or the server closes."""
+
+    body_iterator: AsyncGenerator[bytes]
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_soon(message: Message) -> None:
+            async with asyncio.timeout(STALLED_READER_S):
+                await send(message)
+
+        async with contextlib.aclosing(self.body_iterator):
+            await super().stream_response(send_soon)
+
+
+class OpsConnection(H11Protocol):
+    """uvicorn's connection, with a deadline."""
+
+    def __init__(self, site: OpsSite, config: Config, state: ServerState) -> None:
+        """`request.state.connection` is this object."""
+        self._site = site
+        self._deadline: asyncio.TimerHandle | None = None
+        super().__init__(config, state, {"connection": self})
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=BUFFER_BYTES)
+        if len(self.connections) - len(self._site.streams) > MAX_CONNECTIONS:
+            transport.abort()
+        self.set_deadline(REQUEST_TIMEOUT_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.set_deadline(None)
+        self._site.streams.discard(self)
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.set_deadline(REQUEST_TIMEOUT_S)
+
+    def set_deadline(self, seconds: float | None) -> None:
+        """Drop the connection after so many seconds. None: at no time."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(seconds, self.transport.abort) if seconds is not None else None
+
+    async def abort(self) -> None:
+        """Drop the connection."""
+        self.transport.abort()
+        await asyncio.sleep(0)  # `connection_lost` is called, and uvicorn expects no response any more
+
+
+class HttpServer:
+    """Connections of one site."""
+
+    def __init__(self, site: OpsSite) -> None:
+        self._site, self._state = site, ServerState()
+        self._config = Config(
+            site,
+            http=OpsConnection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        )
+        self._config.load()
+
+    @property
+    def connection_count(self) -> int:
+        """Number of open connections, with those of streams."""
+        return len(self._state.connections)
+
+    def connect(self) -> OpsConnection:
+        """Return the protocol of a new connection."""
+        return OpsConnection(self._site, self._config, self._state)
+
+    async def close(self) -> None:
+        """Drop every connection."""
+        for connection in tuple(self._state.connections):
+            connection.transport.abort()
+        tasks = tuple(self._state.tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _read_body(request: Request) -> bytes:
+    """Return the whole body. A body that declares itself too long is not read at all. Raises HTTPException."""
+    too_long = HTTPException(413, f"at most {MAX_BODY_BYTES} bytes are taken")
+    declared = request.headers.get("content-length", "0")
+    if len(declared) > len(str(MAX_BODY_BYTES)) or int(declared) > MAX_BODY_BYTES:
+        raise too_long
+    found = bytearray()
+    async with asyncio.timeout(REQUEST_TIMEOUT_S):
+        async for chunk in request.stream():
+            found += chunk
+            if len(found) > MAX_BODY_BYTES:
+                raise too_long
+    return bytes(found)
+
+
+async def _drain(request: Request) -> None:
+    """Read what a refused client still sends: closing with unread data would reset the connection (RFC 9112, 9.6)."""
+    left = LINGER_BYTES
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            async for chunk in request.stream():
+                left -= len(chunk)
+                if left <= 0:
+                    return
+
+
+async def _answer_problem(request: Request, error: Exception) -> Response:
+    """Build a problem document (RFC 9457): what is wrong and how to correct it. It never quotes the request."""
+    assert isinstance(error, HTTPException)
+    detail, headers = error.detail, dict(error.headers or {})
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        detail = f"there is /, /health, /ready, {METRICS_PATH} and what {SPEC_PATH} lists"
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = detail = ", ".join(sorted(headers["Allow"].split(", ")))
+        detail = f"only {detail}"
+    if error.status_code in UNREAD_STATUSES:
+        await _drain(request)
+    return _problem_response(error.status_code, detail, headers)
+
+
+async def _answer_store_error(_request: Request, error: Exception) -> Response:
+    return _problem_response(503, f"the store cannot be read: {error}")
+
+
+async def _answer_bug(_request: Request, _error: Exception) -> Response:
+    return _problem_response(500, "the gateway could not answer; its log says why")
+
+
+def _problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    body = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    return JSONResponse(body, status_code=status, media_type=PROBLEM_TYPE, headers=headers)
+
+
+def _describe_channel(one: ChannelStats) -> str:
+    """Return why a channel is not up, in one line. Untrusted: it may quote the platform."""
+    why = " ".join(one.reason.split())
+    return f"{one.channel} is {one.state}{f': {why}' if why else ''}"

@@ -20,12 +20,23 @@ from gateway import app
 from gateway.config.loader import load_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
-from gateway.core.clock import SystemClock
+from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import ChannelName
+from gateway.core.metrics import GatewayStats, render_metrics
+from gateway.core.redaction import Redactor
+from gateway.ops.metrics import MetricSource
 from tests.kits.gateway import UNHURRIED, Screen
 
 TOKEN = "an-operators-token-0123456789"
 DEMO = ChannelName("demo")
+
+
+def rendered_metrics(*sources: MetricSource) -> str:
+    """The page that Prometheus scrapes, of a gateway with one channel `irc.x`."""
+    clock = ManualClock()
+    snapshot = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now()).snapshot()
+    families = [family for source in sources for family in source.families()]
+    return render_metrics(snapshot, clock.now(), "1.0", Redactor(), families)
 
 
 @dataclass

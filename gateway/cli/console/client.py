@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel
 
 from agent.models.http import SseEventTooLarge, SseParser
+from gateway.core.addresses import is_loopback_host
 from gateway.core.control_messages import ControlResponse
 from gateway.ops.api_models import (
     EVENT_MODELS,
@@ -28,7 +29,6 @@ from gateway.ops.api_models import (
     GatewayStatus,
     SayReceipt,
 )
-from gateway.ops.http import is_loopback
 
 if TYPE_CHECKING:
     import httpx
@@ -115,7 +115,7 @@ class GatewayApiClient:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url} is no address: write http://127.0.0.1:9090")
-        if parts.scheme == "http" and not is_loopback(parts.hostname):
+        if parts.scheme == "http" and not is_loopback_host(parts.hostname):
             raise ValueError(f"http://{parts.hostname} is not this machine, and all on the way would read the token")
         if not (token.isascii() and token.isprintable() and token.strip()):
             raise ValueError("the token is empty, or holds what no header can")

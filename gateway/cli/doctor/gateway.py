@@ -24,11 +24,11 @@ from gateway.cli.doctor.base import (
     run_in_thread,
     warning,
 )
+from gateway.core.addresses import is_loopback_host
 from gateway.core.control_socket import SocketPathTooLong, socket_path
 from gateway.core.metrics import GatewaySnapshot
 from gateway.core.redaction import looks_random
 from gateway.ops.health import STALE_HEARTBEAT_S, read_heartbeat
-from gateway.ops.http import is_loopback
 
 STARTING_S: Final = 60.0
 """Seconds after taking the store within which a gateway may be without a heartbeat."""
@@ -91,7 +91,7 @@ def _judge_token(host: str, token: str | None) -> Finding:
     """Judge whether a stranger could get access."""
     if token is None:
         return ok("ops.token", "there is no ops.token: the dashboard and the console are off", "ops.token")
-    if is_loopback(host) or looks_random(token):
+    if is_loopback_host(host) or looks_random(token):
         return ok("ops.token", "the dashboard asks for a token", "ops.token")
     what = f"the token reads like words, which can be guessed, and {host} can be reached over the network"
     fix = "write one by chance (openssl rand -hex 24), or set ops.host: 127.0.0.1"

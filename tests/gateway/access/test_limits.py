@@ -14,12 +14,10 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Message, MessageId, Sender, SenderId
 from gateway.core.facts import Judgement, PostQueued, dedup_key
 from gateway.core.identity import RosterState
-from gateway.core.metrics import GatewayStats
 from gateway.core.ratelimit import Rate
-from gateway.core.redaction import Redactor
-from gateway.ops.server import build_pages
 from gateway.store import Store, StoreError
-from tests.gateway.access.limits_kit import AGENT, CHANNEL, NOON, Home, House, entries, judged, most, policy, said
+from tests.gateway.access.limits_kit import AGENT, CHANNEL, Home, House, entries, judged, most, policy, said
+from tests.kits.ops import rendered_metrics
 from tests.kits.store import Fate, Urgency, account, spent
 
 Story = Callable[[House], Coroutine[Any, Any, None]]
@@ -524,10 +522,7 @@ def test_limits_are_counted_for_prometheus(tmp_path: Path) -> None:
     async def story(house: House) -> None:
         await house.answered(*[said() for _ in range(6)])
         await house.answered(*[said("bob") for _ in range(3)])
-        shown = build_pages(GatewayStats({CHANNEL: "IRC"}, NOON), house.clock, "1.0", Redactor(), [house.limits.stats])[
-            "/metrics"
-        ]()
-        lines = shown.body.splitlines()
+        lines = rendered_metrics(house.limits.stats).splitlines()
         assert "# TYPE reverie_limited_total counter" in lines
         assert 'reverie_limited_total{limit="rate",whose="sender"} 5' in lines
         assert "# TYPE reverie_limit_notices_total counter" in lines

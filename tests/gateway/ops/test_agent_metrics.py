@@ -1,25 +1,18 @@
 """What the agents do by themselves, as Prometheus scrapes it from the running server."""
 
-import asyncio
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import httpx
-
 from agent.signals import DmnMode, DmnPolicy, DmnState, PendingTurn
-from gateway.config.models import OpsConfig
-from gateway.core.clock import ManualClock
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import ChannelName, ConnectionChanged, ConversationId, EventId, TaskFinished
 from gateway.core.facts import Judgement, TurnId, TurnRecord, inner_conversation
-from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redactor
 from gateway.ops.metrics import AgentStats
-from gateway.ops.server import OpsServer, OpsSite, build_pages
 from gateway.runtime.dmn_admin import SavedDmn, snapshot_dmn
 from gateway.store import NewEntry
+from tests.kits.ops import rendered_metrics
 from tests.kits.store import delivered, judged, opened, place, run, said, turn
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -40,20 +33,7 @@ NAMES = {
 
 def scraped(stats: AgentStats) -> tuple[str, dict[str, float]]:
     """What the server shows, as text and by sample."""
-
-    async def story() -> str:
-        clock = ManualClock()
-        channels = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
-        serving = OpsServer(
-            "127.0.0.1", 0, OpsSite(build_pages(channels, clock, "1.0", Redactor(), [stats]), OpsConfig(), clock)
-        )
-        assert await serving.start()
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
-            text = (await client.get("/metrics")).text
-        await serving.close()
-        return text
-
-    text = asyncio.run(story())
+    text = rendered_metrics(stats)
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
     mine = ("reverie_dmn", "reverie_turns", "reverie_notifications")

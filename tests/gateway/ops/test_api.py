@@ -141,7 +141,7 @@ def test_pages_go_back_to_the_beginning_and_forward_again(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", [*GETS, SPEC_PATH, EVENTS_PATH, *POSTS])
 def test_nobody_gets_anything_without_the_token(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.ops.server.DENIAL_DELAY_S", 0.01)
+    monkeypatch.setattr("gateway.ops.http.DENIAL_DELAY_S", 0.01)
 
     async def story() -> None:
         async with operated(tmp_path) as gateway:

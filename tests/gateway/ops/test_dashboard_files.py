@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ops.server import ASSET_CSP, load_assets
+from gateway.ops.http import ASSET_CSP, load_assets
 
 PAGE = Path(__file__).parents[3] / "gateway" / "ops" / "page"
 FILES = sorted(PAGE.iterdir())
@@ -33,7 +33,7 @@ def test_every_file_is_served_with_the_policy_and_nothing_else_is() -> None:
     served = load_assets()
     assert set(served) == {"/", *(f"/page/{one.name}" for one in FILES if one.name != "index.html")}
     for page in served.values():
-        assert dict(page.headers)["Content-Security-Policy"] == ASSET_CSP
+        assert page.headers["Content-Security-Policy"] == ASSET_CSP
     assert "unsafe" not in ASSET_CSP
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
-from gateway.ops import live_events, server
+from gateway.ops import http, live_events
 from tests.kits.ops import TOKEN, Operated, operated
 from tests.kits.stopwatch import Stopwatch
 
@@ -80,7 +80,7 @@ def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_events, "MAX_BUFFER_BYTES", 20_000)
-    monkeypatch.setattr(server, "_BUFFER_BYTES", 1_000)
+    monkeypatch.setattr(http, "BUFFER_BYTES", 1_000)
 
     async def story() -> None:
         async with operated(tmp_path, agents=SILENT) as gateway, gateway.listening() as quick:
@@ -108,8 +108,8 @@ def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
 
 
 def test_a_listener_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "STALLED_READER_S", 0.2)
-    monkeypatch.setattr(server, "_BUFFER_BYTES", 1_000)
+    monkeypatch.setattr(http, "STALLED_READER_S", 0.2)
+    monkeypatch.setattr(http, "BUFFER_BYTES", 1_000)
 
     async def story() -> None:
         async with operated(tmp_path, agents=SILENT) as gateway:
@@ -128,7 +128,7 @@ def test_a_listener_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatch: p
                     for _ in range(300):
                         logging.getLogger("reverie.test").warning("x" * 3_000)
                     await asyncio.sleep(0.15)
-                    flows = [task for task in asyncio.all_tasks() if "_accept" in repr(task.get_coro())]
+                    flows = [task for task in asyncio.all_tasks() if "run_asgi" in repr(task.get_coro())]
                     gone = not flows
             stuck.close()
 
@@ -136,7 +136,7 @@ def test_a_listener_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatch: p
 
 
 def test_listeners_are_bounded_and_each_leaves_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_STREAMS", 2)
+    monkeypatch.setattr(http, "MAX_STREAMS", 2)
 
     async def story() -> None:
         async with operated(tmp_path) as gateway:
@@ -155,7 +155,7 @@ def test_listeners_are_bounded_and_each_leaves_room_again(tmp_path: Path, monkey
 
 def test_listeners_do_not_count_as_requests_and_live_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REQUEST_TIMEOUT_S", "RESPONSE_TIMEOUT_S"):
-        monkeypatch.setattr(server, name, 0.5)
+        monkeypatch.setattr(http, name, 0.5)
 
     async def story() -> None:
         async with operated(tmp_path, agents=SILENT) as gateway, gateway.listening() as told:

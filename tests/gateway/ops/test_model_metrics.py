@@ -16,8 +16,9 @@ from gateway.core.events import BlockUsage, ChannelName
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ops.metrics import COMPACTION_OUTCOMES, MAX_MODELS, AgentStats, WorkspaceCounts
-from gateway.ops.server import OpsServer, OpsService, OpsSite, build_pages
+from gateway.ops.server import OpsService
 from gateway.store import Store
+from tests.kits.ops import rendered_metrics
 from tests.kits.store import account
 
 NAMES = {
@@ -39,21 +40,8 @@ ME = 'agent="ana",provider="anthropic",model="m"'
 
 def scraped(llm: AgentStats, then: Callable[[], None] = lambda: None) -> tuple[str, dict[str, float]]:
     """What the server shows after `then`, as text and by sample."""
-
-    async def story() -> str:
-        clock = ManualClock()
-        stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
-        serving = OpsServer(
-            "127.0.0.1", 0, OpsSite(build_pages(stats, clock, "1.0", Redactor(), [llm]), OpsConfig(), clock)
-        )
-        assert await serving.start()
-        then()
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
-            text = (await client.get("/metrics")).text
-        await serving.close()
-        return text
-
-    text = asyncio.run(story())
+    then()
+    text = rendered_metrics(llm)
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
     return text, {name: float(value) for name, value in lines if name.startswith(("llm_", "workspace_"))}

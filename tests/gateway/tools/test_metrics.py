@@ -4,14 +4,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.core.clock import ManualClock
-from gateway.core.events import ChannelName, ConversationId
+from gateway.core.events import ConversationId
 from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused, TurnId
-from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redactor
-from gateway.ops.server import build_pages
 from gateway.store import NewEntry
 from gateway.tools.metrics import MAX_LABELLED_TOOLS, ToolStats
+from tests.kits.ops import rendered_metrics
 from tests.kits.store import NOW, opened, run
 
 NAMES = {
@@ -35,14 +32,10 @@ ENDED = ApprovalEnded(approval="k7qd", agent="reverie", tool="bash", verdict="on
 
 
 def scraped(stats: ToolStats) -> tuple[str, dict[str, float]]:
-    clock = ManualClock()
-    shown = build_pages(GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now()), clock, "1.0", Redactor(), [stats])[
-        "/metrics"
-    ]()
-    assert isinstance(shown.body, str)
-    lines = [line.rsplit(" ", 1) for line in shown.body.splitlines() if line.startswith("reverie_tool")]
+    text = rendered_metrics(stats)
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("reverie_tool")]
     assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
-    return shown.body, {name: float(value) for name, value in lines}
+    return text, {name: float(value) for name, value in lines}
 
 
 def test_every_metric_has_its_name_its_type_and_its_help() -> None:
