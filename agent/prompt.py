@@ -58,7 +58,7 @@ def build_request(
         conversation=tuple([_join_messages(list(side)) for _, side in groupby(messages, key=attrgetter("role"))]),
         aside=brief.aside,
         now=brief.now,
-        tools=tuple(sorted(tools, key=lambda tool: tool.name)),
+        tools=tuple(sorted(tools, key=attrgetter("name"))),
         max_output_tokens=max_output_tokens,
         shared_key=key,
         conversation_id=brief.conversation,

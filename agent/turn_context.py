@@ -112,7 +112,7 @@ class ContextWindow:
 
     def measure(self, request: ModelRequest) -> int:
         """Take this as the present request, and return its estimated tokens."""
-        self._size = request, measure_prompt(request, _RoughCounter(), before=self._size)
+        self._size = request, measure_prompt(request, count_heuristically, before=self._size)
         return self._size[1].total
 
     def output_tokens(self) -> int:
@@ -137,15 +137,6 @@ class ContextWindow:
 
     def _estimate(self) -> int:
         return self._size[1].total if self._size is not None else 0
-
-
-class _RoughCounter:
-    """Counter that measures as `agent.view` does, so that both agree."""
-
-    is_exact = False
-
-    def count(self, text: str) -> int:
-        return count_heuristically(text)
 
 
 _NO_LIMIT: Final = 2**62
@@ -501,7 +492,7 @@ class TurnRequest:
 
 def build_first_request(brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], key: str) -> ModelRequest:
     """Build the first request of a turn."""
-    specs = tuple(sorted((*ENDING_TOOLS, *specs), key=lambda spec: spec.name)) if model.takes_tools else ()
+    specs = (*ENDING_TOOLS, *specs) if model.takes_tools else ()
     if specs and brief.tool_surface == "capability":
         brief = replace(brief, skills="\n\n".join(filter(None, [brief.skills, render_catalogue(specs)])))
     plain = model.family == "local"

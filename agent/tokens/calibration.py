@@ -13,7 +13,14 @@ from statistics import median
 from typing import Protocol
 
 from agent.models.base import ModelRequest
-from agent.tokens.counter import CountMethod, OfflineCounter, PromptSize, ReadImageSize, measure_prompt
+from agent.tokens.counter import (
+    CountMethod,
+    OfflineCounter,
+    PromptSize,
+    ReadImageSize,
+    count_heuristically,
+    measure_prompt,
+)
 from gateway.core.events import Usage
 
 MAX_RATIOS = 15
@@ -90,16 +97,18 @@ class TokenEstimate:
 
     def correct(self, tokens: int) -> int:
         """Return the tokens of a part without images, corrected as the whole is."""
-        return round(tokens * (self.tokens - self.size.images) / self.text_tokens) if self.text_tokens else 0
+        estimated = self.text_tokens
+        return round(tokens * (self.tokens - self.size.images) / estimated) if estimated else 0
 
 
 class TokenMeter:
     """Estimates requests for all models. Texts are counted once, and corrected for each model by its own bills."""
 
-    def __init__(self, counter: OfflineCounter, *, look: ReadImageSize = lambda _: None) -> None:
+    def __init__(self, counter: OfflineCounter | None = None, *, look: ReadImageSize = lambda _: None) -> None:
         """Start without ratios.
 
-        `look`: reads an image's size from its bytes; without it every image counts as a large one.
+        `counter` None: bytes are counted, always. `look`: reads an image's size from its bytes; without it every image
+        counts as a large one.
         """
         self._counter = counter
         self._read_image_size = look
@@ -112,12 +121,13 @@ class TokenMeter:
 
         `before`: an earlier request, and this meter's estimate of it.
         """
-        method = self._counter.method
+        counter = self._counter
+        method, count = (counter.method, counter.count) if counter is not None else ("heuristic", count_heuristically)
         known = (before[0], before[1].size) if before is not None and before[1].method == method else None
-        size = measure_prompt(request, self._counter, look=self._read_image_size, before=known)
-        if method != self._counter.method:  # it changed in between: a part was counted by the other method
-            method = self._counter.method
-            size = measure_prompt(request, self._counter, look=self._read_image_size)
+        size = measure_prompt(request, count, look=self._read_image_size, before=known)
+        if counter is not None and method != counter.method:  # a part was counted by the other method
+            method = counter.method
+            size = measure_prompt(request, count, look=self._read_image_size)
         tokens = self._calibrations[method].calibrate(model, size.total - size.images) + size.images
         return TokenEstimate(model=model, tokens=tokens, size=size, method=method)
 
@@ -125,18 +135,13 @@ class TokenMeter:
         """Record the count of the provider's own counter."""
         self._calibrations[estimate.method].observe(estimate.model, estimate.text_tokens, tokens - estimate.size.images)
 
-    def record_bill(self, estimate: TokenEstimate, usage: Usage) -> float | None:
-        """Record the bill of an answered request.
+    def record_bill(self, estimate: TokenEstimate, usage: Usage) -> None:
+        """Record the bill of one answered request.
 
-        Return the drift of the estimate in percent; None: nothing was billed.
-
-        `usage` must be that of one request: a sum over a turn's requests would give a wrong ratio.
+        A sum over a turn's requests would give a wrong ratio.
         """
-        tokens = count_prompt_tokens(usage)
-        if tokens <= 0:
-            return None
-        self.record_count(estimate, tokens)
-        return drift_percent(estimate.tokens, tokens)
+        if tokens := count_prompt_tokens(usage):
+            self.record_count(estimate, tokens)
 
 
 class RequestMeter(Protocol):

@@ -13,32 +13,18 @@ import threading
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-from agent.models.base import ModelMessage, ModelRequest, SystemBlock, TextPart
-from agent.view import BYTES_PER_TOKEN, ImageSize, estimate_image_tokens
+from agent.models.base import ModelMessage, ModelRequest, TextPart
+from agent.view import BYTES_PER_TOKEN, MAX_IMAGE_TOKENS, ImageSize, estimate_image_tokens
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
 logger = logging.getLogger(__name__)
-
-
-class TokenCounter(Protocol):
-    """Counts tokens of texts as some model's tokenizer would, or nearly."""
-
-    def count(self, text: str) -> int:
-        """Return the tokens of `text` as ordinary text, without the frame around a message; 0 for an empty text.
-
-        Accepts any string, also one with lone surrogates. Results are remembered: a text that was counted lately costs
-        a look-up. Does no IO and does not wait.
-        """
-
-    @property
-    def is_exact(self) -> bool:
-        """Return whether the model's own counter counts whole requests, and always has in this process."""
 
 
 def count_heuristically(text: str) -> int:
@@ -199,16 +185,14 @@ class MemoizedCount:
 class OfflineCounter:
     """Counts with cl100k once that is loaded, in a thread that the first count starts; until then heuristically.
 
-    Never exact: it is the tokenizer of no current model. Not for use by several threads at once.
+    It is the tokenizer of no current model. Not for use by several threads at once.
     """
-
-    is_exact = False
 
     def __init__(self, *, file: Path = RANKS_FILE, load_after_s: float = LOAD_AFTER_S) -> None:
         self._file = file
         self._load_after_s = load_after_s
         self._encoding: Encoding | None = None
-        self._count = MemoizedCount(count_heuristically)
+        self._count: Callable[[str], int] = count_heuristically
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self.method: CountMethod = "heuristic"
@@ -279,35 +263,32 @@ class PromptSize:
         object.__setattr__(self, "total", self.tools + sum(self.blocks) + sum(self.conversation) + self.now)
 
 
-@dataclass(frozen=True, slots=True)
-class _UnknownImageSize:
-    width: int = 0
-    height: int = 0
-
-
 ReadImageSize = Callable[[bytes], ImageSize | None]
 """Reads an image's size from its bytes. None: not readable."""
 
 
 def measure_prompt(
     request: ModelRequest,
-    counter: TokenCounter,
+    count: Callable[[str], int],
     *,
     look: ReadImageSize = lambda _: None,
     before: tuple[ModelRequest, PromptSize] | None = None,
 ) -> PromptSize:
-    """Estimate each part, uncorrected. Costs a look-up for each text that was counted before.
+    """Estimate each part, uncorrected, with this counting function.
 
-    `before`: an earlier request, measured in the same way. Messages that both have in common (the same objects) are not
-    even looked up.
+    `before`: an earlier request, measured in the same way. What both have in common is not counted again: equal tools
+    and blocks, and the messages from the first on that are the same objects.
     """
-    count = counter.count
-    known = 0 if before is None else common_prefix_length(before[0].conversation, request.conversation)
+    old_request, old = before if before is not None else (None, None)
+    known = common_prefix_length(old_request.conversation, request.conversation) if old_request is not None else 0
     sizes = [_measure_message(message, count, look) for message in request.conversation[known:]]
-    old = before[1] if before is not None else None
     return PromptSize(
-        tools=sum(measure_tool(tool, counter) for tool in request.tools),
-        blocks=tuple(measure_block(block, counter) for block in request.blocks),
+        tools=old.tools
+        if old is not None and old_request is not None and old_request.tools == request.tools
+        else _measure_tools(request.tools, count),
+        blocks=old.blocks
+        if old is not None and old_request is not None and old_request.blocks == request.blocks
+        else tuple([count(block.text) for block in request.blocks]),
         conversation=(
             *(old.conversation[:known] if old else ()),
             *[text_tokens + image_tokens for text_tokens, image_tokens in sizes],
@@ -324,14 +305,16 @@ def common_prefix_length(old: Sequence[object], new: Sequence[object]) -> int:
     return next((place for place, (one, other) in pairs if one is not other), min(len(old), len(new)))
 
 
-def measure_tool(tool: ToolSpec, counter: TokenCounter) -> int:
-    """Return the tokens of a tool's specification."""
-    return counter.count(tool.name) + counter.count(tool.description) + counter.count(tool.schema) + TOOL_TOKENS
+def _measure_tools(tools: tuple[ToolSpec, ...], count: Callable[[str], int]) -> int:
+    if count is count_heuristically:
+        return _measure_tools_heuristically(tools)
+    return sum([count(tool.name) + count(tool.description) + count(tool.schema) + TOOL_TOKENS for tool in tools])
 
 
-def measure_block(block: SystemBlock, counter: TokenCounter) -> int:
-    """Return the tokens of one block of the system prompt."""
-    return counter.count(block.text)
+@lru_cache(maxsize=16)
+def _measure_tools_heuristically(tools: tuple[ToolSpec, ...]) -> int:
+    texts = [text for tool in tools for text in (tool.name, tool.description, tool.schema)]
+    return sum(map(count_heuristically, texts)) + TOOL_TOKENS * len(tools)
 
 
 def _measure_message(message: ModelMessage, count: Callable[[str], int], look: ReadImageSize) -> tuple[int, int]:
@@ -341,7 +324,8 @@ def _measure_message(message: ModelMessage, count: Callable[[str], int], look: R
         if isinstance(part, TextPart):
             text_tokens += count(part.text)
         elif isinstance(part, Image):
-            image_tokens += estimate_image_tokens((look(part.data) or _UnknownImageSize(),))
+            size = look(part.data)
+            image_tokens += MAX_IMAGE_TOKENS if size is None else estimate_image_tokens((size,))
         elif isinstance(part, ToolCall):
             text_tokens += count(part.name) + count(part.arguments) + TOOL_TOKENS
         else:

@@ -2,8 +2,6 @@
 
 Obeys platform.claude.com/docs/en/api/messages-count-tokens: the body of a request without the fields that concern the
 answer; free, but with its own limit of requests per minute; by its own words an estimate, which ignores caching.
-
-`build_counter` chooses the counter for the `llm.context_optimization.token_counter` section.
 """
 
 import asyncio
@@ -11,14 +9,12 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.models.base import ModelBusy, ModelError, PromptTooLong
-from agent.models.config import AnthropicConfig, ProviderConfig
 from agent.models.http import ModelHttpClient, join_endpoint
-from agent.tokens.counter import CircuitBreaker, OfflineCounter, TokenCounter
+from agent.tokens.counter import CircuitBreaker
 from gateway.core.clock import Clock
 
 ANTHROPIC_VERSION = "2023-06-01"
@@ -41,16 +37,14 @@ class _TokenCount(BaseModel):
 
 
 class EndpointCounter:
-    """Counts texts offline, and whole requests by the provider's endpoint.
+    """Counts whole requests by the provider's endpoint.
 
-    `count` is the offline counter's. Counts of the provider are remembered under the hash of the request, so that the
-    same request is sent once. After three failures in a row there are no requests for 30 s, then for twice as long each
-    time up to 300 s.
+    Counts are remembered under the hash of the request, so that the same request is sent once. After three failures in
+    a row there are no requests for 30 s, then for twice as long each time up to 300 s.
     """
 
     def __init__(
         self,
-        offline: TokenCounter,
         *,
         clock: Clock,
         api_key: str = "",
@@ -60,14 +54,13 @@ class EndpointCounter:
     ) -> None:
         """Open no connection yet. Raises ValueError for a bad URL or key.
 
-        `capacity`: limit of counts remembered; 0: none. `offline` stays its owner's to close.
+        `capacity`: limit of counts remembered; 0: none.
         """
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"anthropic-version": ANTHROPIC_VERSION} | ({"x-api-key": secret} if secret else {})
         url = join_endpoint(join_endpoint(base_url, "/messages"), "/count_tokens")
         self._api = ModelHttpClient(url=url, headers=headers, secret=secret, timeout_s=timeout_s)
         self._timeout_s = timeout_s
-        self._offline = offline
         self._clock = clock
         self._capacity = capacity
         self._counts: OrderedDict[bytes, int] = OrderedDict()
@@ -79,10 +72,8 @@ class EndpointCounter:
 
     @property
     def is_exact(self) -> bool:
+        """Return whether it counts, and always has in this process."""
         return not self.breaker.has_opened
-
-    def count(self, text: str) -> int:
-        return self._offline.count(text)
 
     def get_count(self, body: RequestBody) -> int | None:
         """Return the provider's count of this request. None: not requested, or forgotten.
@@ -197,25 +188,3 @@ def _image_chars(body: RequestBody) -> int:
 def _hash_body(body: RequestBody) -> bytes:
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
-CounterBackend = Literal["auto", "anthropic_api", "tiktoken"]
-
-
-def build_counter(
-    backend: CounterBackend, provider: ProviderConfig, offline: OfflineCounter, *, capacity: int, clock: Clock
-) -> OfflineCounter | EndpointCounter:
-    """Build the counter for one provider's models. No IO.
-
-    `auto` and `anthropic_api` use Anthropic's endpoint if that is the provider; all other providers have no such
-    endpoint and are counted offline. Close an `EndpointCounter` with `aclose`; `offline` stays its owner's to close.
-    """
-    if backend == "tiktoken" or not isinstance(provider, AnthropicConfig):
-        return offline
-    return EndpointCounter(
-        offline,
-        clock=clock,
-        api_key=provider.api_key.get_secret_value() if provider.api_key else "",
-        base_url=provider.base_url,
-        capacity=capacity,
-    )

@@ -158,6 +158,8 @@ class ConversationReader:
     async def read_current(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
         """Return the unread messages that still exist, with their newest texts, oldest first."""
         messages = await self._read_messages(unread)
+        if len(messages) == len(unread.messages):
+            return messages
         others = [
             CurrentMessage(
                 stored.seq,
@@ -170,7 +172,7 @@ class ConversationReader:
             if isinstance(stored.fact, MembershipChanged)
         ]
         others += await self._read_system_events(unread)
-        return tuple(sorted((*messages, *others), key=lambda one: one.seq)) if others else messages
+        return tuple(sorted((*messages, *others), key=lambda one: one.seq))
 
     async def _read_system_events(self, unread: UnreadEntries) -> list[CurrentMessage]:
         """Return the events that are not messages.

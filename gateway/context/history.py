@@ -239,20 +239,16 @@ class HistoryView:
         """Hash in hex: equal for equal views, different for different ones."""
         return digest_of_view(self.head, [turn.digest for turn in self.turns])
 
-    @property
+    @cached_property
     def scale(self) -> float:
         """Ratio of billed to estimated tokens of the newest prompt."""
-        ratios = [billed / estimated for billed, estimated in self._billed() if billed >= MIN_BILLED_RATIO * estimated]
-        return min(ratios[-1], MAX_BILLED_RATIO) if ratios else 1.0
+        for turn in reversed(self.turns[-BILLED_TURNS:]):
+            billed, estimated = turn.record.prompt_tokens + turn.cleared_tokens, turn.record.prompt_estimate
+            if estimated and billed >= MIN_BILLED_RATIO * estimated:
+                return min(billed / estimated, MAX_BILLED_RATIO)
+        return 1.0
 
-    def _billed(self) -> list[tuple[int, int]]:
-        return [
-            (turn.record.prompt_tokens + turn.cleared_tokens, turn.record.prompt_estimate)
-            for turn in self.turns[-BILLED_TURNS:]
-            if turn.record.prompt_estimate
-        ]
-
-    @property
+    @cached_property
     def cleared_tokens(self) -> int:
         """Tokens of it that the provider leaves out by itself, as billed."""
         return next((turn.cleared_tokens for turn in self.turns_since_fold() if turn.record.prompt_tokens), 0)
@@ -264,7 +260,7 @@ class HistoryView:
         """
         return self.turns[index].seq if index < len(self.turns) else Seq(self.turns[-1].seq + 1)
 
-    @property
+    @cached_property
     def has_tool_steps(self) -> bool:
         """There are tool steps, which can be shortened before whole turns must leave."""
         return any(turn.raw.steps for turn in self.turns)

@@ -34,7 +34,7 @@ from agent.models.config import (
 )
 from agent.tokens.calibration import RequestMeter, TokenEstimate, TokenMeter
 from agent.tokens.counter import OfflineCounter
-from agent.tokens.endpoint import EndpointCounter, build_counter
+from agent.tokens.endpoint import EndpointCounter
 from agent.workspace.cache import WorkspaceCache
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
@@ -276,12 +276,8 @@ class TokenCounters:
     def __init__(self, live: LiveSettings, clock: Clock) -> None:
         self._live = live
         self._clock = clock
-        self._tokenizer, self._bytes = OfflineCounter(), OfflineCounter()
-        self._bytes.close()  # it never loads anything
-        self.fine, self.rough = (
-            TokenMeter(self._tokenizer, look=identify_image),
-            TokenMeter(self._bytes, look=identify_image),
-        )
+        self._tokenizer = OfflineCounter()
+        self.fine, self.rough = TokenMeter(self._tokenizer, look=identify_image), TokenMeter(look=identify_image)
         self._endpoints: dict[tuple[str, AnthropicConfig, int], EndpointCounter] = {}
         """By key of the provider, its configuration, and the size of the cache."""
 
@@ -304,11 +300,12 @@ class TokenCounters:
             return None
         endpoint_key = key, provider, settings.cache_capacity
         if endpoint_key not in self._endpoints:
-            counter = build_counter(
-                settings.backend, provider, self._tokenizer, capacity=settings.cache_capacity, clock=self._clock
+            self._endpoints[endpoint_key] = EndpointCounter(
+                clock=self._clock,
+                api_key=provider.api_key.get_secret_value() if provider.api_key else "",
+                base_url=provider.base_url,
+                capacity=settings.cache_capacity,
             )
-            assert isinstance(counter, EndpointCounter)
-            self._endpoints[endpoint_key] = counter
         return self._endpoints[endpoint_key]
 
     def take_unused(self, providers: Mapping[str, ProviderConfig]) -> list[EndpointCounter]:

@@ -398,7 +398,7 @@ class Turn(TurnHost):
                 attempts=tries,
                 is_requested=is_requested,
                 build_request=self._build_summary_request,
-                can_afford=self._reserve,
+                can_afford=self.can_afford_now,
                 progress=self.preparation,
                 current_label=lambda: self.label,
             ),
@@ -492,13 +492,11 @@ class Turn(TurnHost):
         self._tracker.thinking_grew(self.id, text)
 
     async def can_afford(self, request: ModelRequest) -> bool:
-        context = self.context
+        context, cost_usd = self.context, self.context.model.ceiling_usd(request)
+        payers, spent_usd = self._find_payers(), self._spent_usd()
         if context.limits is not None:
-            cost_usd = context.model.ceiling_usd(request)
-            await context.limits.wait_for_budget(
-                self.place, context.agent.id, self._find_payers(), cost_usd, self._spent_usd()
-            )
-        return self._reserve(request)
+            await context.limits.wait_for_budget(self.place, context.agent.id, payers, cost_usd, spent_usd)
+        return self._reserve(cost_usd, payers, spent_usd)
 
     async def fetch_arrivals(self, room: int) -> str:
         """See `agent.turn_context.TurnHost`. News of the inner conversation wait for its next digest."""
@@ -520,16 +518,16 @@ class Turn(TurnHost):
         assert self.view is not None
         return await self._build_prompt_input(self.view, self.input.rendered, folded=self._is_folded)
 
-    def _reserve(self, request: ModelRequest) -> bool:
-        """Return whether the budgets cover the request, and reserve its highest cost."""
+    def can_afford_now(self, request: ModelRequest) -> bool:
+        """Return whether the budgets cover the request without waiting for others', and reserve its highest cost."""
+        return self._reserve(self.context.model.ceiling_usd(request), self._find_payers(), self._spent_usd())
+
+    def _reserve(self, cost_usd: float, payers: list[Sender], spent_usd: float) -> bool:
         context = self.context
-        cost_usd = context.model.ceiling_usd(request)
         if self.autonomous and not context.agent.reserve(self.conversation, cost_usd):
             return False
         if context.limits is not None:
-            self.limit_hit = context.limits.reserve(
-                self.place, context.agent.id, self._find_payers(), cost_usd, self._spent_usd()
-            )
+            self.limit_hit = context.limits.reserve(self.place, context.agent.id, payers, cost_usd, spent_usd)
         return self.limit_hit is None
 
     def _spent_usd(self) -> float:

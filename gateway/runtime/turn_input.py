@@ -313,6 +313,8 @@ class TurnInput:
     async def _load_reminders(self, entries: Sequence[LogEntry]) -> None:
         """Look up who set the reminders among these entries."""
         store = self._context.store
+        if not any(isinstance(one.fact, Alarm) for one in entries):
+            return
         self._reminder_roles |= await find_reminder_roles(store, entries)
         for one in entries:
             if isinstance(one.fact, Alarm):
@@ -323,6 +325,8 @@ class TurnInput:
 
     def _charge_reminder_setters(self, rendered: RenderedInput) -> RenderedInput:
         """Return the input with the setters of reminders as the senders, who bear the costs."""
+        if not self.reminder_setters:
+            return rendered
         pairs = zip(rendered.covers, rendered.senders, strict=False)
         payers = [self.reminder_setters[seq].id if seq in self.reminder_setters else sender for seq, sender in pairs]
         return replace(rendered, senders=tuple(payers))

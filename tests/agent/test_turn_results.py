@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.brief import TurnOutcome, TurnProgress
 from agent.models.base import ModelRequest, StreamChunk, ToolResult
 from agent.steps import render_partial_result
-from agent.tokens.counter import measure_prompt
+from agent.tokens.counter import count_heuristically, measure_prompt
 from agent.turn import CUT_OFF, take_turn
 from agent.turn_context import RESULT_FRAME_TOKENS
 from agent.view import estimate_tokens
@@ -189,17 +189,10 @@ class Small(Played):
     max_output_tokens = 1_000
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-        size = measure_prompt(request, Rough())
+        size = measure_prompt(request, count_heuristically)
         assert size.total <= self.context_tokens - self.max_output_tokens
         async for chunk in super().stream(request):
             yield chunk
-
-
-class Rough:
-    is_exact = False
-
-    def count(self, text: str) -> int:
-        return -(-len(text.encode()) * 2 // 7)
 
 
 def test_older_results_give_way_in_a_small_window_and_every_handle_is_whole() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Self
 
-from agent.tokens.counter import OfflineCounter, count_heuristically
+from agent.tokens.counter import count_heuristically
 from agent.tokens.endpoint import EndpointCounter
 from gateway.core.clock import ManualClock
 
@@ -123,16 +123,14 @@ def asking(story: Story, *, capacity: int = 1024, timeout_s: float = 10.0) -> No
 
     async def run() -> None:
         clock = ManualClock()
-        offline = OfflineCounter(load_after_s=60)
         async with CountApi() as api, asyncio.timeout(120):
             counter = EndpointCounter(
-                offline, clock=clock, api_key=KEY, base_url=api.url, capacity=capacity, timeout_s=timeout_s
+                clock=clock, api_key=KEY, base_url=api.url, capacity=capacity, timeout_s=timeout_s
             )
             try:
                 await story(api, counter, clock)
             finally:
                 await counter.aclose()
-                offline.close()
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "count_tokens"]
 
     asyncio.run(run())

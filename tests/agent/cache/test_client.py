@@ -15,7 +15,6 @@ from agent.cache.prices import PriceTable
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import ModelBusy, ModelMessage, ModelRequest, StreamEnd, SystemBlock, TextPart
 from agent.tokens.calibration import TokenEstimate, TokenMeter
-from agent.tokens.counter import OfflineCounter
 from agent.tools import ENDING_TOOLS
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage
@@ -33,9 +32,7 @@ class Bytes:
     """`Gauge` over bytes alone."""
 
     def __init__(self) -> None:
-        counter = OfflineCounter()
-        counter.close()
-        self._meter = TokenMeter(counter)
+        self._meter = TokenMeter()
 
     def estimate(
         self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None

@@ -8,21 +8,12 @@ from agent.brief import PromptInput, PromptTurn
 from agent.cache.plan import describe_difference, segment_prompt
 from agent.models.base import ModelRequest
 from agent.prompt import build_request
-from agent.tokens.counter import OfflineCounter, PromptSize, measure_prompt
+from agent.tokens.counter import PromptSize, count_heuristically, measure_prompt
 from agent.tools import ENDING_TOOLS
 from gateway.core.tool_spec import Image
 from tests.gateway.stream.test_media import png
 
 Replies = list[str]
-
-
-def bytes_counter() -> OfflineCounter:
-    counter = OfflineCounter()
-    counter.close()
-    return counter
-
-
-COUNTER = bytes_counter()
 
 
 def talk(replies: Replies) -> list[PromptTurn]:
@@ -38,7 +29,7 @@ def request(past: list[PromptTurn]) -> ModelRequest:
 
 
 def size(made: ModelRequest) -> PromptSize:
-    return measure_prompt(made, COUNTER)
+    return measure_prompt(made, count_heuristically)
 
 
 @pytest.mark.parametrize(

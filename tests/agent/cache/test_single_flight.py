@@ -9,7 +9,6 @@ from agent.cache.client import MAX_BYTES, MAX_CONVERSATIONS, CachingModel, LastR
 from agent.cache.plan import PlannedRequest, plan_automatic
 from agent.models.base import ModelBusy, ModelMessage, TextPart
 from agent.tokens.calibration import TokenMeter
-from agent.tokens.counter import OfflineCounter
 from gateway.core.clock import ManualClock
 from gateway.core.tool_spec import Image
 from tests.agent.cache.test_client import ANSWER, Bench, request, story
@@ -91,12 +90,10 @@ def test_a_retry_is_nobodys_habit() -> None:
 
 
 def ask(place: str, *images: bytes) -> PlannedRequest:
-    counter = OfflineCounter()
-    counter.close()
     seen = [Image(media_type="image/png", data=data, description="[image]") for data in images]
     made = request(place, "hello")
     made = replace(made, conversation=(ModelMessage(role="user", parts=(TextPart(text="look"), *seen)),))
-    meter = TokenMeter(counter)
+    meter = TokenMeter()
     estimate = meter.estimate("m", made)
     return PlannedRequest(
         request=made,

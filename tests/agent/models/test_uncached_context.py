@@ -98,7 +98,7 @@ def test_without_it_a_request_is_what_it_was() -> None:
 
 
 def test_it_is_measured() -> None:
-    whole, bare = measure_prompt(RECALLING, Bytes()), measure_prompt(replace(RECALLING, aside=""), Bytes())
+    whole, bare = measure_prompt(RECALLING, Bytes().count), measure_prompt(replace(RECALLING, aside=""), Bytes().count)
     assert whole.total - bare.total == whole.now - bare.now == Bytes().count(ASIDE) + FRAME_TOKENS
 
 

@@ -4,15 +4,12 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from pydantic import SecretStr
 
 from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import CacheBreakpoint, ModelMessage, ModelRequest, TextPart
-from agent.models.config import AnthropicConfig, OpenAIConfig, ProviderConfig
 from agent.tokens.calibration import TokenMeter, count_prompt_tokens
-from agent.tokens.counter import OfflineCounter
-from agent.tokens.endpoint import CounterBackend, EndpointCounter, build_counter, countable_body
+from agent.tokens.endpoint import EndpointCounter, countable_body
 from gateway.core.clock import ManualClock
 from gateway.core.tool_spec import Image
 from tests.kits.models import TOOL, ask, assistant, end, request, user
@@ -113,7 +110,6 @@ def test_whatever_goes_wrong_is_a_failure_and_nothing_else(reply: Reply) -> None
         assert counter.breaker.is_open
         assert not counter.is_exact
         assert KEY not in counter.last_failure != ""
-        assert counter.count("four words of text") == 6  # texts are counted all the same
 
     asking(story, timeout_s=0.2 if reply.silent or reply.drips else 10.0)
 
@@ -202,8 +198,7 @@ def test_megabytes_of_images_are_not_sent_twice(size_bytes: int, asks: int) -> N
 
 def test_its_answers_correct_the_estimates() -> None:
     async def story(_: CountApi, counter: EndpointCounter, __: ManualClock) -> None:
-        offline = OfflineCounter(load_after_s=60)
-        meter = TokenMeter(offline)
+        meter = TokenMeter()
         asked = request(user("The quick brown fox jumps over the lazy dog. " * 50))
         first = meter.estimate("m-1", asked)
         sent = build_anthropic_request(asked, model="m-1").body
@@ -211,7 +206,6 @@ def test_its_answers_correct_the_estimates() -> None:
         assert meter.estimate("m-1", asked).tokens == first.tokens
         await counter.wait_settled()
         assert meter.estimate("m-1", asked).tokens == counter.get_count(sent) != first.tokens
-        offline.close()
 
     asking(story)
 
@@ -221,9 +215,8 @@ def test_its_answers_correct_the_estimates() -> None:
 )
 def test_it_is_asked_where_the_messages_go(path: str) -> None:
     async def run() -> None:
-        offline = OfflineCounter(load_after_s=60)
         async with CountApi() as api:
-            counter = EndpointCounter(offline, clock=ManualClock(), api_key="none", base_url=api.url + path)
+            counter = EndpointCounter(clock=ManualClock(), api_key="none", base_url=api.url + path)
             counter.request_count(body("hi"))
             await counter.wait_settled()
             await counter.aclose()
@@ -238,44 +231,22 @@ def test_it_is_asked_where_the_messages_go(path: str) -> None:
 
 def test_the_messages_api_takes_what_is_asked_and_bills_what_it_counted() -> None:
     async def run() -> None:
-        offline = OfflineCounter(load_after_s=60)
-        meter = TokenMeter(offline)
+        meter = TokenMeter()
         asked = replace(_marked(), now="It is noon. " * 100)
         estimate = meter.estimate("m-1", asked)
         async with ModelApi(cache=MessagesCache(lambda text: len(text) // 2 + 1)) as api, asyncio.timeout(120):
             model = AnthropicModel(name="main", model="m-1", base_url=api.url, api_key=KEY)
-            counter = EndpointCounter(offline, clock=ManualClock(), api_key=KEY, base_url=api.url)
+            counter = EndpointCounter(clock=ManualClock(), api_key=KEY, base_url=api.url)
             usage = end(await ask(model, asked)).usage
             counter.request_count(api.seen[0].body)
             await counter.wait_settled()
             assert counter.get_count(api.seen[0].body) == count_prompt_tokens(usage)
             await counter.aclose()
             await model.aclose()
-        assert (meter.record_bill(estimate, usage) or 0) > 20
+        meter.record_bill(estimate, usage)
         assert meter.estimate("m-1", asked).tokens in range(count_prompt_tokens(usage), count_prompt_tokens(usage) + 2)
-        offline.close()
 
     asyncio.run(run())
-
-
-ANTHROPIC = AnthropicConfig(kind="anthropic", api_key=SecretStr(KEY))
-
-
-@pytest.mark.parametrize(
-    ("backend", "provider", "asks"),
-    [
-        ("auto", ANTHROPIC, True),
-        ("anthropic_api", ANTHROPIC, True),
-        ("tiktoken", ANTHROPIC, False),
-        ("auto", OpenAIConfig(kind="openai"), False),
-        ("anthropic_api", OpenAIConfig(kind="openai"), False),
-    ],
-)
-def test_who_is_asked(backend: CounterBackend, provider: ProviderConfig, asks: bool) -> None:
-    offline = OfflineCounter(load_after_s=60)
-    counter = build_counter(backend, provider, offline, capacity=1, clock=ManualClock())
-    assert isinstance(counter, EndpointCounter) == asks == counter.is_exact
-    assert (counter is offline) != asks
 
 
 def _marked() -> ModelRequest:

@@ -55,9 +55,9 @@ requests = st.builds(
 
 @given(requests, saids)
 def test_what_is_added_is_added(asked: ModelRequest, more: ModelMessage) -> None:
-    before = measure_prompt(asked, Bytes())
+    before = measure_prompt(asked, Bytes().count)
     longer = replace(asked, conversation=(*asked.conversation, more))
-    after = measure_prompt(longer, Bytes())
+    after = measure_prompt(longer, Bytes().count)
     assert after.conversation[:-1] == before.conversation
     assert after.total == before.total + after.conversation[-1]
     assert after.conversation[-1] >= FRAME_TOKENS
@@ -67,7 +67,7 @@ def test_what_is_added_is_added(asked: ModelRequest, more: ModelMessage) -> None
 def test_parts() -> None:
     said = ModelMessage(role="user", parts=(ToolResult(id="1", text="four words of text"), TextPart(text="hi")))
     called = ModelMessage(role="assistant", parts=(ToolCall(id="1", name="look_up", arguments='{"a":1}'),))
-    size = measure_prompt(replace(request(user("hi"), called, said, tools=(TOOL,)), now="It is noon."), Bytes())
+    size = measure_prompt(replace(request(user("hi"), called, said, tools=(TOOL,)), now="It is noon."), Bytes().count)
     assert size.tools == sum(map(count_heuristically, (TOOL.name, TOOL.description, TOOL.schema))) + TOOL_TOKENS
     assert size.blocks == tuple(count_heuristically(block.text) for block in BLOCKS)
     assert size.conversation == (
@@ -86,8 +86,8 @@ def test_images_count_by_their_pixels(data: bytes, tokens: int) -> None:
     asked = request(
         ModelMessage(role="user", parts=(Image(media_type="image/png", data=data, description="a picture"),))
     )
-    assert measure_prompt(asked, Bytes(), look=identify_image).conversation == (tokens + FRAME_TOKENS,)
-    assert measure_prompt(asked, Bytes()).conversation == (MAX_IMAGE_TOKENS + FRAME_TOKENS,)
+    assert measure_prompt(asked, Bytes().count, look=identify_image).conversation == (tokens + FRAME_TOKENS,)
+    assert measure_prompt(asked, Bytes().count).conversation == (MAX_IMAGE_TOKENS + FRAME_TOKENS,)
 
 
 @pytest.fixture
