@@ -26,9 +26,15 @@ from gateway.config.models import Settings
 from gateway.config.reload import ConfigWatcher, LiveSettings, ReloadResult
 from gateway.config.secrets import collect_secrets
 from gateway.context.conversation import ConversationReader
+from gateway.context.dream import Dreamer
+from gateway.context.evidence import EvidenceStore
+from gateway.context.journal import JournalStore, NoteForgetter
+from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
-from gateway.context.services import BackgroundServices
+from gateway.context.recall import AmbientRecall
+from gateway.context.reminders import ReminderService
+from gateway.context.search import RecallSearch
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import serve_control
@@ -40,6 +46,7 @@ from gateway.core.facts import (
     ApprovalRequested,
     AttentionRuleSet,
     AttentionThresholdSet,
+    AudienceReported,
     IdentityLinked,
     Judgement,
     LimitReached,
@@ -71,11 +78,14 @@ from gateway.store import LogEntry, PendingReminder, Store, StoreClosed
 from gateway.stream import policies
 from gateway.stream.attention import AttentionOverrideStore
 from gateway.stream.inbox import ConversationInbox
+from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
 from gateway.stream.operator import OperatorChannel
 from gateway.stream.outbox import Outbox, OutgoingFiles
+from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
+from gateway.stream.routing import PrivacyCache
 from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
@@ -299,19 +309,20 @@ class _Gateway:
 
         # What the agents know.
         self.media = MediaStore(live, store.path.parent / "media", self.channels, clock)
-        services = self.background_services = BackgroundServices(
-            live=live,
-            store=store,
-            clock=clock,
-            access_policy=access_policy,
-            attention_policy=attention_policy,
-            bindings=bindings,
-            channels=self.channels,
-            owners=owners,
-            redactor=redactor,
-            titles=titles,
-        )
-        places = services.places
+        places = self.places = PrivacyCache(store, bindings, self.channels, titles)
+        store.subscribe(places.on_appended, AudienceReported)
+        presence = self.presence = PresenceTracker(live, clock, access_policy)
+        store.subscribe(presence.on_judged, Judgement, Message)
+        internal = InternalIntake(store, clock, attention_policy, bindings, presence)
+        journal = self.journal = JournalStore(store, clock, live.agent_directory)
+        memory = self.memory = MemoryStore(store, clock, live.agent_directory)
+        dreamer = Dreamer(store, journal, memory, owners=owners, places=places, channels=self.channels)
+        forgetter = self.forgetter = NoteForgetter(store, clock, places, journal, memory, redactor=redactor)
+        reminders = self.reminders = ReminderService(store, clock, live=live, fire=internal.submit)
+        evidence = EvidenceStore(store, clock, places)
+        agent_files = (memory.read, journal.read_handwritten)
+        recall_search = RecallSearch(store, places, *agent_files, redactor)
+        ambient_recall = AmbientRecall(store, places, *agent_files, clock, redactor, live)
 
         # What is sent.
         self.outgoing_files = OutgoingFiles(store)
@@ -321,7 +332,7 @@ class _Gateway:
             clock,
             tasks,
             files=self.outgoing_files,
-            internal=services.internal_intake,
+            internal=internal,
             redactor=redactor,
         )
         self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor)
@@ -342,7 +353,7 @@ class _Gateway:
         tool_stats = ToolStats()
         store.subscribe(tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded)
         skills = SkillTools(live, bindings)
-        self.shell = ShellTools(live, clock, files, skills, services.internal_intake)
+        self.shell = ShellTools(live, clock, files, skills, internal)
         self.web = WebTools(live, clock, store, access_policy)
         self.mcp = McpServers(live.settings.tools.mcp, clock, tasks, self.media, self.tool_definitions)
         rooms = RoomReader(
@@ -371,7 +382,6 @@ class _Gateway:
             outfiles=self.outgoing_files,
             messaging=messaging,
         )
-        memory = MemoryTools(services.journal_store, services.recall_search, services.forgetter, services.evidence)
         self.turn_tracker = TurnTracker()
         self.tool_registry = ToolRegistry(
             live=live,
@@ -381,7 +391,12 @@ class _Gateway:
             mcp=self.mcp,
             shell=self.shell,
             families={
-                "itself": [messaging, memory, ReminderTools(services.reminders, clock), skills],
+                "itself": [
+                    messaging,
+                    MemoryTools(journal, recall_search, forgetter, evidence),
+                    ReminderTools(reminders, clock),
+                    skills,
+                ],
                 "rooms": [platform, rooms],
                 "files": [FileTools(files, self.media, AuthoredFiles(store, clock))],
                 "shell": [self.shell],
@@ -402,7 +417,13 @@ class _Gateway:
             clock=clock,
             tasks=tasks,
             models=model_services,
-            services=services,
+            places=places,
+            presence=presence,
+            journal=journal,
+            dreamer=dreamer,
+            evidence=evidence,
+            ambient_recall=ambient_recall,
+            internal=internal,
             registry=self.tool_registry,
             skills=skills,
             reader=ConversationReader(store, access_policy, self.media, redactor),
@@ -459,7 +480,12 @@ class _Gateway:
             bindings=bindings,
             attention_policy=attention_policy,
             overrides=self.overrides,
-            services=services,
+            places=places,
+            presence=presence,
+            journal=journal,
+            memory=memory,
+            forgetter=forgetter,
+            reminders=reminders,
             agents=self.agents,
             rewinder=self.rewinder,
             model_selector=self.model_selector,
@@ -482,7 +508,7 @@ class _Gateway:
             access_policy=access_policy,
             attention_policy=attention_policy,
             bindings=bindings,
-            presence=services.presence,
+            presence=presence,
         )
         self.intake = Intake(
             store,
@@ -551,7 +577,7 @@ class _Gateway:
 
         async def end() -> None:
             await self.shell.kill_jobs(is_theirs)
-            await self.background_services.reminders.end_matching(set_by_them, BLOCKED_REASON)
+            await self.reminders.end_matching(set_by_them, BLOCKED_REASON)
 
         self.agents.end_blocked_turns()
         self.tasks.create_task(end())
@@ -626,6 +652,16 @@ class _Gateway:
         await self.limits.load(self.store)
         await self.overrides.load()
 
+    async def recover_knowledge(self) -> None:
+        """Recover what an earlier process left of the agents' files. Call once, before the first turn."""
+        agents = [agent.id for agent in self.live.settings.agents]
+        await self.places.load()
+        await self.journal.recover(agents)
+        for agent in agents:
+            await self.memory.recover(agent)
+        await self.forgetter.recover(agents)
+        await self.presence.load(self.store)
+
     async def _start(self, background: list[asyncio.Task[None]]) -> None:
         self.store.add_outage_listener(self.outages.on_store_outage)
         await self.load()
@@ -639,7 +675,7 @@ class _Gateway:
         background.append(self.tasks.create_task(self.model_services.keep_warm.run(self.agent_stats.count_request)))
         await self.previews.recover()
         await self.outbox.recover()
-        await self.background_services.start()
+        await self.recover_knowledge()
         await self.approvals.recover()
         await self.outgoing_files.sweep()
         await self.tool_definitions.load()
@@ -649,8 +685,8 @@ class _Gateway:
         self.agents.start()
         background.append(self.tasks.create_task(self.command_menus.run()))
         background += [
-            self.tasks.create_task(self.background_services.reminders.run()),
-            self.tasks.create_task(self.background_services.presence.run()),
+            self.tasks.create_task(self.reminders.run()),
+            self.tasks.create_task(self.presence.run()),
         ]
         self.channel_supervisor.start()
 
@@ -688,7 +724,7 @@ class _Gateway:
             self.mcp.aclose,
             self.web.aclose,
             self.approvals.close,
-            self.background_services.journal_store.close,
+            self.journal.close,
             self.previews.close,
             lambda: self.outbox.drain(SEND_GRACE_S),
             self.channel_supervisor.close,

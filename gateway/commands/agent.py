@@ -61,9 +61,9 @@ async def show_dmn(call: CommandCall, context: CommandContext) -> CommandReply:
     found = [snapshot_dmn(loop, now) for loop in context.agents.agents if call.agent in ("", loop.id)]
     places = [place for one in found for place in _mentioned_places(one)]
     private = await find_hidden(call, context, places)
-    await context.services.places.titles.load(places)
+    await context.places.titles.load(places)
     render = format_next_turns if call.sub == "debug" else partial(format_dmn_status, now=now)
-    label = context.services.places.titles.label
+    label = context.places.titles.label
     lines = [line for one in found for line in render(_hide_private_places(one, private, label))]
     return CommandReply(text="\n".join(["```", *map(escape_code, lines), "```"]), data=found)
 
@@ -109,7 +109,7 @@ async def set_presence(call: CommandCall, context: CommandContext) -> CommandRep
 
     def settle(appended: AppendResult | None) -> None:
         if appended is not None:
-            context.services.presence.set_level(level)
+            context.presence.set_level(level)
 
     return CommandReply(text=words, effect=CommandEffect(answer=words, facts=facts, settle=settle))
 
@@ -206,7 +206,7 @@ async def suggest_reminders(typed: CommandCompletion, context: CommandContext) -
 
 def _settle_cancel(context: CommandContext, appended: AppendResult | None) -> None:
     if appended is not None and appended.is_new:
-        context.services.reminders.notify_changed()
+        context.reminders.notify_changed()
 
 
 async def _find_reminders(
@@ -227,7 +227,7 @@ def _format_reminder(context: CommandContext, one: PendingReminder) -> str:
     requester = f", asked for by {inline_code(one.asked_by)}" if one.asked_by else ""
     text = inline_code(one.text, MAX_REMINDER_CHARS)
     return (
-        f"- `{one.id}`: {format_due(one, context.services.reminders.timezone)}, "
+        f"- `{one.id}`: {format_due(one, context.reminders.timezone)}, "
         f"{describe_schedule_text(one.schedule)}{requester}: {text}"
     )
 

@@ -18,7 +18,9 @@ from gateway.access.roster import Roster
 from gateway.commands.definition import CommandDefinition
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationLocks
-from gateway.context.services import BackgroundServices
+from gateway.context.journal import JournalStore, NoteForgetter
+from gateway.context.memory import MemoryStore
+from gateway.context.reminders import ReminderService
 from gateway.core.clock import Clock
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import Address, ChannelName, Command, ConversationId, MessageId, Post, PostKey, RoomId
@@ -33,8 +35,9 @@ from gateway.runtime.rewind import Rewinder
 from gateway.store import NewEntry, Store
 from gateway.store.effects import CommandEffect
 from gateway.stream.attention import AttentionOverrideStore, AttentionPolicy
+from gateway.stream.presence import PresenceTracker
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.routing import Bindings
+from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.stream.supervisor import ChannelSupervisor
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import RunningCalls
@@ -58,7 +61,12 @@ class CommandContext:
     bindings: Bindings
     attention_policy: AttentionPolicy
     overrides: AttentionOverrideStore
-    services: BackgroundServices
+    places: PrivacyCache
+    presence: PresenceTracker
+    journal: JournalStore
+    memory: MemoryStore
+    forgetter: NoteForgetter
+    reminders: ReminderService
     agents: Agents
     rewinder: Rewinder
     model_selector: ModelSelector
@@ -164,7 +172,7 @@ async def find_visibility(call: CommandCall, context: CommandContext) -> Visibil
     here, everything = call.command.at.conversation, sees_everything(call)
     if call.command.direct:
         return Visibility(scope=here, is_private=True, sees_everything=everything)
-    return await context.services.places.visibility(here, everything=everything)
+    return await context.places.visibility(here, everything=everything)
 
 
 async def find_hidden(
@@ -175,7 +183,7 @@ async def find_hidden(
         return frozenset()
     sight = await find_visibility(call, context)
     others = [place for place in dict.fromkeys(named) if not is_inner(place)]
-    return frozenset([place for place in others if not sight.can_see(await context.services.places.scope(place))])
+    return frozenset([place for place in others if not sight.can_see(await context.places.scope(place))])
 
 
 def format_place(conversation: ConversationId) -> str:
@@ -239,7 +247,7 @@ async def send_follow_up(context: CommandContext, call: CommandCall, cause: Seq,
 
     `cause`: the command's entry. Raises `StoreError`.
     """
-    command, text = call.command, context.services.places.titles.add_titles(words)
+    command, text = call.command, context.places.titles.add_titles(words)
     if call.is_operator:
         logger.warning("%s", text)
         return

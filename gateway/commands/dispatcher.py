@@ -244,7 +244,7 @@ class CommandDispatcher:
             return CommandReply(text=text, ok=False)
 
     def _finish_text(self, text: str) -> str:
-        return self._context.services.places.titles.add_titles(self._context.redactor(text))
+        return self._context.places.titles.add_titles(self._context.redactor(text))
 
     async def carry_out(self, order: CommandRequest, *, stopped: bool = False) -> ControlResponse:
         """Carry out what the operator orders from the shell or through the API: an owner's command, which is audited.
@@ -270,7 +270,7 @@ class CommandDispatcher:
             args=context.redactor(join_words(row, words)) if row is not None else "",
             sent=now,
             origin="native",
-            direct=not order.place or await context.services.places.is_direct(at.conversation) is True,
+            direct=not order.place or await context.places.is_direct(at.conversation) is True,
         )
         decision = AccessDecision(allowed=True, role="owner", rule="it runs the gateway", global_role="owner")
         call = CommandCall(

@@ -92,9 +92,7 @@ async def forget_note(call: CommandCall, context: CommandContext) -> CommandRepl
     seq, where = parse_note_handle(call.arguments["note"]), await _build_tool_context(context, call)
     if seq is None:
         return CommandReply(text="Write a note's number, e.g. `n12`, as `journal` and `memory show` have it.", ok=False)
-    found = [
-        one for one, hit in await context.services.forgetter.find_note(seq, where) if _may_see(hit.scope, call, where)
-    ]
+    found = [one for one, hit in await context.forgetter.find_note(seq, where) if _may_see(hit.scope, call, where)]
     if not found:
         return CommandReply(text=f"There is no note `n{seq}` that may be told here.", ok=False)
     if not _may_forget(found[0], call):
@@ -129,7 +127,7 @@ async def approve_note(call: CommandCall, context: CommandContext) -> CommandRep
         text = "No note with that number waits: `memory pending` shows those that do."
         return CommandReply(text=text, ok=False)
     try:
-        why = await context.services.memory.approve(agent, note.seq, note.noted.text)
+        why = await context.memory.approve(agent, note.seq, note.noted.text)
     except OSError as error:
         logger.warning("the memory of %s cannot be written: %s", agent, error)
         why = "the file cannot be written; my log says why"
@@ -157,7 +155,7 @@ def _settle_forget(
 
 async def _settle_files(context: CommandContext, call: CommandCall, agent: str, seq: Seq, appended: Seq) -> None:
     trusted = [seq] if call.global_role in ADMIN_ROLES else []
-    if not await context.services.forgetter.apply_to_files(agent, trusted=trusted):
+    if not await context.forgetter.apply_to_files(agent, trusted=trusted):
         words = f"My files could not be written: note `n{seq}` leaves them at the next start."
         await send_follow_up(context, call, appended, words, private=True)
 
@@ -175,7 +173,7 @@ async def _find_notes(
 ) -> list[_VisibleNote]:
     """Return notes of the log that may be shown there, the newest first."""
     found, before = list[_VisibleNote](), None
-    search = HitBuilder(context.store, context.services.places, context.redactor)
+    search = HitBuilder(context.store, context.places, context.redactor)
     for _ in range(_MAX_PAGES):
         page = await context.store.newest_entries(_PAGE_SIZE, before=before, kinds=["noted"])
         for one in reversed(page):
@@ -197,7 +195,7 @@ async def _find_notes(
 async def _find_handwritten(context: CommandContext, call: CommandCall, where: ToolContext) -> list[_VisibleNote]:
     """Return entries that people wrote into the journal's files."""
     try:
-        entries = await context.services.journal_store.read_handwritten(where.agent)
+        entries = await context.journal.read_handwritten(where.agent)
     except OSError as error:
         logger.warning("the journal of %s cannot be read: %s", where.agent, error)
         return []
@@ -207,7 +205,7 @@ async def _find_handwritten(context: CommandContext, call: CommandCall, where: T
 
 async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
     try:
-        text = context.redactor((await context.services.memory.read(agent)).strip())
+        text = context.redactor((await context.memory.read(agent)).strip())
     except OSError as error:
         logger.warning("the memory of %s cannot be read: %s", agent, error)
         return ["MEMORY.md cannot be read; my log says why."]
@@ -248,7 +246,7 @@ async def _read_entries(
     agent, words = agent_of(call, context), [word for term in terms for word in split_words(term)]
     found = [
         one
-        for one in await context.services.journal_store.read_handwritten(agent)
+        for one in await context.journal.read_handwritten(agent)
         if contains_all_words(f"{one.title}\n{one.text}", words)
     ]
     before, count = None, 0
@@ -279,7 +277,7 @@ async def show_last_dream(call: CommandCall, context: CommandContext) -> Command
 
 async def undo_dream(call: CommandCall, context: CommandContext) -> CommandReply:
     """Put back what MEMORY.md said before the last dream. Repeated, it goes back dream by dream."""
-    agent, memory = agent_of(call, context), context.services.memory
+    agent, memory = agent_of(call, context), context.memory
     await memory.finish_write(agent)
     dreams, text = await load_dreams(context.store, agent), await memory.read(agent)
     last = find_last_effective_dream(dreams)

@@ -38,14 +38,14 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandRe
             call.command.at.channel,
             context.channels,
             await known_rooms(context),
-            context.services.places.titles,
+            context.places.titles,
         )
     except RoomNotFound as no:
         return CommandReply(text=str(no), ok=False)
     name, text = inline_code(to.conversation, PLACE_CHARS), call.arguments["text"].strip()
     if not text:
         return CommandReply(text="Write what I am to say.", ok=False)
-    newest = await context.services.places.newest_message(to.conversation)
+    newest = await context.places.newest_message(to.conversation)
     alone = newest is not None and newest.kind == "direct"
     if not (
         _may_write_to(context, newest) if newest is not None and alone else is_room_allowed(context.access_policy, to)
@@ -179,7 +179,7 @@ def _begin_travel(
 async def _resolve(context: CommandContext, written: str, call: CommandCall) -> Address:
     """Raises `RoomNotFound`."""
     return resolve_room(
-        written, call.command.at.channel, context.channels, await known_rooms(context), context.services.places.titles
+        written, call.command.at.channel, context.channels, await known_rooms(context), context.places.titles
     )
 
 

@@ -44,7 +44,7 @@ async def _suggest_accounts(typed: CommandCompletion, context: CommandContext) -
 
 
 async def _suggest_rooms(_typed: CommandCompletion, context: CommandContext) -> list[str]:
-    titles = context.services.places.titles
+    titles = context.places.titles
     return [titles.label(place.conversation) for place in await known_rooms(context)]
 
 

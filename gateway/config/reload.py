@@ -27,6 +27,7 @@ from gateway.config.source import ConfigProblem
 from gateway.core.clock import Clock
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.fields import ConfigSection
+from gateway.core.private_files import agent_directory
 
 logger = logging.getLogger("reverie.live")
 
@@ -211,6 +212,7 @@ class LiveSettings:
         self._is_reload_requested = False
         self._prices: PriceTable | None = None
         self._reload_lock = asyncio.Lock()
+        self._derived: dict[Callable[[Settings], object], tuple[Settings, object]] = {}
         self._listeners: list[SettingsListener] = []
         self._change_listeners: list[Callable[[Settings], None]] = []
         self._secret_listeners: list[Callable[[Iterable[str]], None]] = []
@@ -233,6 +235,17 @@ class LiveSettings:
     def optimization(self) -> ContextOptimizationConfig:
         """The context optimization settings, which are the same for all agents."""
         return self._settings.llm.context_optimization
+
+    def derive(self, build: Callable[[Settings], Value]) -> Value:
+        """Return `build(settings)` for the settings in force, built once for each of them. `build` must be pure."""
+        known = self._derived.get(build)
+        if known is None or known[0] is not self._settings:
+            known = self._derived[build] = self._settings, build(self._settings)
+        return cast("Value", known[1])
+
+    def agent_directory(self, agent_id: str) -> Path:
+        """Return the directory of an agent's own files."""
+        return agent_directory(self.agent_config(agent_id).workspace, self._settings.store.path, agent_id)
 
     def agent_config(self, agent_id: str) -> AgentConfig:
         """Return the present configuration of a running agent."""

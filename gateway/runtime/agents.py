@@ -24,10 +24,13 @@ from gateway.config.models import AgentConfig, Settings
 from gateway.context.compaction import CompactionOutcome, Compactor, Summarizer
 from gateway.context.conversation import ConversationReader, wants_answer
 from gateway.context.digest import DigestBuilder
+from gateway.context.dream import Dreamer
+from gateway.context.evidence import EvidenceStore
 from gateway.context.history import HistoryStore
+from gateway.context.journal import JournalStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
-from gateway.context.services import BackgroundServices
+from gateway.context.recall import AmbientRecall
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import Address, Alarm, ConversationId, PresenceLevel
@@ -50,9 +53,11 @@ from gateway.store import AppendResult, LogEntry, Store, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import policies
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
+from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
+from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
-from gateway.stream.routing import Bindings
+from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.agent import RestTools, SkillTools
 from gateway.tools.dispatch import ToolDispatcher, ToolList
 from gateway.tools.platform import MessagingTools
@@ -91,13 +96,12 @@ class Agent(AgentLoop):
             tasks=agents.tasks,
         )
         self._agents = agents
-        self._services = agents.services
         self._history = HistoryStore(agents.store, agents.clock, agents.media)
         self._digests = DigestBuilder(
             agent=config.id,
             store=agents.store,
             clock=agents.clock,
-            places=agents.services.places,
+            places=agents.places,
             reader=agents.reader,
             is_small_model=lambda: self.context.is_small_model,
             is_own=lambda conversation: agents.agent_for(conversation) is self,
@@ -105,7 +109,15 @@ class Agent(AgentLoop):
         )
         agents.messaging.digests[config.id] = self._digests
         self._rest_tools = RestTools(config.id, agents.store, agents.clock, agents.live, self.send)
-        self._guidance = TurnGuidance(self, agents.services, agents.messaging, agents.registry, agents.skills)
+        self._guidance = TurnGuidance(
+            self,
+            store=agents.store,
+            presence=agents.presence,
+            places=agents.places,
+            messaging=agents.messaging,
+            registry=agents.registry,
+            skills=agents.skills,
+        )
         self._turns = TurnRunner(
             previews=agents.previews,
             digests=self._digests,
@@ -141,7 +153,7 @@ class Agent(AgentLoop):
 
     def _build_context(self, agent_model: AgentModel) -> AgentContext:
         """Build what depends on the model, and on settings that hold for a whole turn."""
-        agents, services, model = self._agents, self._services, agent_model.model
+        agents, model = self._agents, agent_model.model
         tools = agents.registry.build_dispatcher(self.id, model, self._rest_tools)
         return AgentContext(
             agent=self,
@@ -150,18 +162,21 @@ class Agent(AgentLoop):
             live=agents.live,
             model=agent_model,
             reader=agents.reader,
-            services=services,
+            evidence=agents.evidence,
+            ambient_recall=agents.ambient_recall,
+            dreamer=agents.dreamer,
+            internal=agents.internal,
             prompt_context=PromptContextBuilder(
                 self.id,
                 agents.live,
                 workspaces=agents.models.workspaces,
-                own=services.agent_directory(self.id),
+                own=agents.live.agent_directory(self.id),
                 family=model.family,
                 keep_warm=agents.models.keep_warm,
                 bindings=agents.bindings.snapshot(),
                 access_policy=agents.reader.access_policy,
                 cards=agents.cards,
-                places=services.places,
+                places=agents.places,
             ),
             history=self._history,
             compaction=self._build_compactor(agent_model),
@@ -289,7 +304,7 @@ class Agent(AgentLoop):
         self.send(LeftOff(at=self._agents.clock.now(), conversation=conversation))
 
     def is_direct(self, conversation: ConversationId) -> bool:
-        return self._services.places.is_known_direct(conversation)
+        return self._agents.places.is_known_direct(conversation)
 
     def is_arriving(self, conversation: ConversationId) -> bool:
         return self._agents.inbox.is_waiting(conversation)
@@ -300,7 +315,7 @@ class Agent(AgentLoop):
             self._agents.limits.release(conversation)
 
     def material_tokens(self) -> int:
-        return self._services.journal_store.material_tokens(self.id)
+        return self._agents.journal.material_tokens(self.id)
 
 
 class Agents:
@@ -313,7 +328,13 @@ class Agents:
         clock: Clock,
         tasks: asyncio.TaskGroup,
         models: ModelServices,
-        services: BackgroundServices,
+        places: PrivacyCache,
+        presence: PresenceTracker,
+        journal: JournalStore,
+        dreamer: Dreamer,
+        evidence: EvidenceStore,
+        ambient_recall: AmbientRecall,
+        internal: InternalIntake,
         registry: ToolRegistry,
         skills: SkillTools,
         reader: ConversationReader,
@@ -339,7 +360,13 @@ class Agents:
         self.tasks = tasks
         self.models = models
         self.live = models.live
-        self.services = services
+        self.places = places
+        self.presence = presence
+        self.journal = journal
+        self.dreamer = dreamer
+        self.evidence = evidence
+        self.ambient_recall = ambient_recall
+        self.internal = internal
         self.registry = registry
         self.skills = skills
         self.reader = reader
@@ -360,7 +387,7 @@ class Agents:
         self._default_agent = next(iter(self.by_id.values()))
         self.live.add_listener(self)
         inbox.listener = self
-        services.presence.listener = self
+        presence.listener = self
         store.subscribe(self._on_alarms, Alarm)
 
     def prepare(self, new: Settings) -> Callable[[], None]:
@@ -425,7 +452,7 @@ class Agents:
             if urgency < URGENT and not is_inner(place):
                 unread = await self.store.unread_entries(place, most=SCANNED_ENTRIES)
                 has_reminder = any(isinstance(one.fact, Alarm) for one in unread.messages)
-            direct = None if is_inner(place) else await self.services.places.is_direct(place)
+            direct = None if is_inner(place) else await self.places.is_direct(place)
             found.append(
                 ReadyConversation(conversation=place, urgency=urgency, direct=direct, handle_in_place=has_reminder)
             )
@@ -452,7 +479,7 @@ class Agents:
         """
         place = arrival.conversation
         if arrival.direct is not None:
-            self.services.places.record_direct(place, direct=arrival.direct)
+            self.places.record_direct(place, direct=arrival.direct)
         can_act = self.agent_for(place).model.takes_tools  # without tools nothing can be done about it from elsewhere
         if arrival.urgency >= URGENT or arrival.handle_in_place or arrival.direct or is_inner(place) or not can_act:
             self._notice(arrival, place)
@@ -461,7 +488,7 @@ class Agents:
 
     async def _route(self, arrival: ReadyConversation) -> None:
         place = arrival.conversation
-        public = await self.services.places.is_public(place)
+        public = await self.places.is_public(place)
         self._notice(arrival, inner_conversation(self.agent_for(place).id) if public else place)
 
     def _notice(self, arrival: ReadyConversation, target: ConversationId) -> None:

@@ -42,7 +42,7 @@ async def run_dream(context: AgentContext, place: Address, handle: TurnHandle) -
     progress = TurnProgress()
     try:
         with handle.interruptible():
-            result = await context.services.dreamer.dream(
+            result = await context.dreamer.dream(
                 prompt_input,
                 context.model.model,
                 context.tools.for_turn(
@@ -112,6 +112,6 @@ async def _record(context: AgentContext, turn: TurnId, place: Address, result: D
     await context.store.append([NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
     changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in result.diff.splitlines() if line)
     text = result.reason if failed else f"MEMORY.md has changed in {changed} lines"
-    await context.services.internal_intake.submit(
+    await context.internal.submit(
         TaskFinished(id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=agent)
     )

@@ -451,9 +451,7 @@ class Turn(TurnHost):
         """Return the archive of the turn's tool results."""
         context = self.context
         usable_tokens, optimization = context.compaction.usable_tokens(), context.live.optimization
-        return context.services.evidence.for_turn(
-            self.id, self.conversation, optimization, usable_tokens, context.on_truncated
-        )
+        return context.evidence.for_turn(self.id, self.conversation, optimization, usable_tokens, context.on_truncated)
 
     def size_hints(self) -> SizeHints:
         """Return what is known of the sizes of the turn's requests."""

@@ -28,11 +28,12 @@ from gateway.context.conversation import (
     render_lines,
 )
 from gateway.context.digest import Digest, DigestBuilder, format_reachable_places
+from gateway.context.dream import Dreamer
+from gateway.context.evidence import EvidenceStore
 from gateway.context.history import HistoryStore, HistoryView
 from gateway.context.prompt_context import PromptContextBuilder
-from gateway.context.recall import RecallResult
+from gateway.context.recall import AmbientRecall, RecallResult
 from gateway.context.requesters import deduplicate_requesters, find_reminder_roles
-from gateway.context.services import BackgroundServices
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Alarm, ConversationId, Sender
 from gateway.core.facts import ReminderSet, Seq, is_inner
@@ -43,6 +44,9 @@ from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel
 from gateway.runtime.loop import AgentLoop
 from gateway.runtime.models import AgentModel
 from gateway.store import LogEntry, Store, UnreadEntries
+from gateway.stream.internal import InternalIntake
+from gateway.stream.presence import PresenceTracker
+from gateway.stream.routing import PrivacyCache
 from gateway.tools.agent import SkillTools
 from gateway.tools.dispatch import ToolDispatcher, current_role
 from gateway.tools.platform import MessagingTools
@@ -66,7 +70,10 @@ class AgentContext:
     live: LiveSettings
     model: AgentModel
     reader: ConversationReader
-    services: BackgroundServices
+    evidence: EvidenceStore
+    ambient_recall: AmbientRecall
+    dreamer: Dreamer
+    internal: InternalIntake
     prompt_context: PromptContextBuilder
     history: HistoryStore
     compaction: Compactor
@@ -98,13 +105,18 @@ class TurnGuidance:
     def __init__(
         self,
         agent: AgentLoop,
-        services: BackgroundServices,
+        *,
+        store: Store,
+        presence: PresenceTracker,
+        places: PrivacyCache,
         messaging: MessagingTools,
         registry: ToolRegistry,
         skills: SkillTools,
     ) -> None:
         self._agent = agent
-        self._services = services
+        self._store = store
+        self._presence = presence
+        self._places = places
         self._messaging = messaging
         self._registry = registry
         self._skills = skills
@@ -119,7 +131,8 @@ class TurnGuidance:
         state = self._agent.state
         if not autonomous:
             resting = [load_prompt(state.mode.value)] if state.mode in (DmnMode.PAUSED, DmnMode.OFF) else []
-            return "\n".join([*resting, *filter(None, [await self._services.render_away_note(conversation)])])
+            away = await self._presence.render_away_note(conversation, self._places, self._store)
+            return "\n".join([*resting, *filter(None, [away])])
         quiet = [load_prompt("quiet")] if state.quiet_until is not None else []
         if is_inner(conversation):
             mode = DmnMode.WORKING if continuing else DmnMode.STORED if state.woken else state.mode
@@ -130,7 +143,7 @@ class TurnGuidance:
         """Return the places that an inner turn may write to; empty elsewhere. The text holds other people's words."""
         if not is_inner(conversation):
             return ""
-        places, titles = self._messaging.list_places(self._agent.id), self._services.places.titles
+        places, titles = self._messaging.list_places(self._agent.id), self._places.titles
         await titles.load([at.conversation for at in places])
         return format_reachable_places(places, titles)
 
@@ -281,7 +294,7 @@ class TurnInput:
         lines = [one.line.text for one in self.lines if not one.line.event][-MAX_RECALL_LINES:]
         if context.is_small_model or not tokens or not lines:
             return RecallResult()
-        recalled = await context.services.ambient_recall(
+        recalled = await context.ambient_recall(
             tool_context,
             lines,
             known_names={name for turn in history.turns for name in turn.record.recalled},

@@ -1,8 +1,6 @@
 """Policies built from the settings, for the pure modules. Pure."""
 
 from collections.abc import Callable
-from datetime import time
-from zoneinfo import ZoneInfo
 
 from agent import signals
 from gateway.config.models import Settings
@@ -20,7 +18,6 @@ from gateway.core.identity import (
 )
 from gateway.stream import attention
 from gateway.stream.attention import SaliencePolicy, Urgency
-from gateway.stream.presence import PresencePolicy, SleepHours
 from gateway.stream.routing import UNBOUND, BindingPattern, Bindings, ConversationBinding
 
 _URGENCIES: dict[str, Urgency] = {"ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
@@ -83,17 +80,6 @@ def build_attention_policy(settings: Settings) -> attention.AttentionPolicy:
         rest_s=salience_config.rest,
     )
     return attention.AttentionPolicy(rules=rules, thresholds=settings.attention.thresholds, salience=salience)
-
-
-def build_presence_policy(settings: Settings) -> PresencePolicy:
-    """Build the presence policy."""
-    presence, night = settings.attention.presence, None
-    if presence.sleep is not None:
-        start, _, end = presence.sleep.partition("-")
-        night = SleepHours(
-            start=time.fromisoformat(start), end=time.fromisoformat(end), zone=ZoneInfo(presence.timezone)
-        )
-    return PresencePolicy(idle_s=presence.idle, away_s=presence.away, sleep_hours=night)
 
 
 def build_bindings(settings: Settings) -> Bindings:

@@ -15,14 +15,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Final, Protocol
+from zoneinfo import ZoneInfo
 
 from channels.aio import with_timeout
+from gateway.config.models import Settings
+from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
-from gateway.core.events import Message, PresenceLevel
+from gateway.core.events import ConversationId, Message, PresenceLevel
 from gateway.core.identity import AccessPolicy, Role, has_administrator, role_of
 from gateway.core.text_safety import escape_frame
 from gateway.store import LogEntry, StoreReader
 from gateway.store.types import PendingCounts, judged_events
+from gateway.stream.routing import PrivacyCache
 
 SMOOTHING_S: Final = 300.0
 """Time constant, in seconds, of the exponentially weighted mean of messages."""
@@ -73,6 +77,17 @@ class PresencePolicy:
     """...and after which they are away. Not less than `idle_s`."""
     sleep_hours: SleepHours | None = None
     """None: they are never taken to be asleep."""
+
+
+def build_presence_policy(settings: Settings) -> PresencePolicy:
+    """Build the presence policy."""
+    presence, night = settings.attention.presence, None
+    if presence.sleep is not None:
+        start, _, end = presence.sleep.partition("-")
+        night = SleepHours(
+            start=time.fromisoformat(start), end=time.fromisoformat(end), zone=ZoneInfo(presence.timezone)
+        )
+    return PresencePolicy(idle_s=presence.idle, away_s=presence.away, sleep_hours=night)
 
 
 def shows_presence(message: Message, role: Role, *, named: bool) -> bool:
@@ -241,24 +256,25 @@ class PresenceTracker:
 
     def __init__(
         self,
-        policy: PresencePolicy,
+        live: LiveSettings,
         clock: Clock,
         access_policy: AccessPolicy,
     ) -> None:
-        self._estimator = PresenceEstimator(policy)
+        self._live = live
+        self._estimator = PresenceEstimator(live.derive(build_presence_policy))
         self._clock = clock
         self._policy = access_policy
         self._reported_level: PresenceLevel = "present"
         self._wake = asyncio.Event()
+        live.add_reload_listener(lambda _: self._on_reloaded())
 
     @property
     def level(self) -> PresenceLevel:
         """Level at this moment."""
+        self._estimator.policy = self._live.derive(build_presence_policy)
         return self._estimator.level(self._clock.now())
 
-    def update(self, policy: PresencePolicy) -> None:
-        """Use this policy from now on, and report a change of the level. Returns at once."""
-        self._estimator.policy = policy
+    def _on_reloaded(self) -> None:
         self._refresh()
         self._wake.set()
 
@@ -289,6 +305,19 @@ class PresenceTracker:
     def take_absence(self) -> timedelta | None:
         """Return how long they were away until just now; once only."""
         return self._estimator.take_absence()
+
+    async def render_away_note(self, conversation: ConversationId, places: PrivacyCache, reader: StoreReader) -> str:
+        """Return the note to an owner who was away until now, in numbers; only in a direct chat. Empty: none."""
+        if not (self.came_back and places.is_known_direct(conversation)):
+            return ""
+        newest = await places.newest_message(conversation)
+        if newest is None or role_of(self._policy, newest.at, newest.sender) != "owner":
+            return ""
+        absence = self.take_absence()
+        if absence is None:
+            return ""
+        pending = [one for one in await reader.pending_counts() if one.conversation != conversation]
+        return render_away_note(absence, [one for one in pending if not await places.is_private(one.conversation)])
 
     async def load(self, reader: StoreReader) -> None:
         """Read the times of recent messages from the log. This is no return from an absence."""

@@ -7,6 +7,7 @@ from channels.base import Channel, Emit
 from gateway.access.channel_lookup import Channels
 from gateway.access.place_names import PlaceTitles
 from gateway.commands.dispatcher import CommandDispatcher
+from gateway.config.models import AttentionConfig
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, PresenceLevel
@@ -17,12 +18,13 @@ from gateway.ingest.intake import EventJudge, Intake
 from gateway.runtime.rewind import Rewinder
 from gateway.store import Store
 from gateway.stream import policies
-from gateway.stream.presence import PresencePolicy, PresenceTracker
+from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import ToolList
-from tests.kits.commands import NoApprovals, agents_of, command_context, parts_of
+from tests.kits.commands import NoApprovals, agents_of, command_context
 from tests.kits.people import People
+from tests.kits.settings import live_settings
 
 
 class FixedPresence(PresenceTracker):
@@ -31,7 +33,7 @@ class FixedPresence(PresenceTracker):
     fixed: PresenceLevel = "present"
 
     def __init__(self, clock: Clock, access_policy: AccessPolicy) -> None:
-        super().__init__(PresencePolicy(), clock, access_policy)
+        super().__init__(live_settings(attention=AttentionConfig()), clock, access_policy)
 
     @property
     def level(self) -> PresenceLevel:
@@ -72,7 +74,7 @@ def emits(
             if people is None
             else {"roster": people.roster, "account_linker": people.linker, "limits": people.limits}
         ),
-        services=parts_of(places=places),
+        places=places,
         agents=agents_of(tool_list=lambda _: ToolList(), agents=[]),
         rewinder=rewinds,
         approvals=approvals or NoApprovals(),

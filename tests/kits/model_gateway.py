@@ -187,7 +187,7 @@ class Home:
         self.minds = self._wired(equipment)
         await self._gateway.inbox.close()  # nobody but `take` begins a turn
         await self._gateway.load()
-        await self._gateway.background_services.start()
+        await self._gateway.recover_knowledge()
         await equipment.restore_cadences(self.store)
 
     def _wired(self, equipment: ModelServices) -> Agents:
@@ -221,7 +221,7 @@ class Home:
 
     async def end(self) -> None:
         """The process ends."""
-        await self._gateway.background_services.journal_store.close()
+        await self._gateway.journal.close()
         self._tasks.cancel()  # what is to be saved some time later
         await self._held.aclose()
 

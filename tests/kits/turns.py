@@ -19,10 +19,14 @@ from gateway.config.reload import LiveSettings
 from gateway.context.compaction import Compactor, Summarizer
 from gateway.context.conversation import ConversationReader
 from gateway.context.digest import Digest, DigestBuilder
+from gateway.context.dream import Dreamer
+from gateway.context.evidence import EvidenceStore
 from gateway.context.history import HistoryStore
+from gateway.context.journal import JournalStore
+from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
-from gateway.context.services import BackgroundServices
+from gateway.context.recall import AmbientRecall
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -49,13 +53,15 @@ from gateway.runtime.turn import TurnRunner
 from gateway.runtime.turn_input import AgentContext, TurnGuidance
 from gateway.store import NewEntry, OutboxPost, Store
 from gateway.stream import policies
+from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
+from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher
 from tests.kits.gateway import settings
 from tests.kits.owners import NotedNotices
-from tests.kits.places import PlayedChannels, titles
+from tests.kits.places import PlayedChannels, privacy
 from tests.kits.scripted_turn import Drawer, Played, Say
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of
@@ -200,23 +206,17 @@ def context_of(  # noqa: PLR0917 - as an agent has them
     compaction: Compactor | None = None,
     *,
     on_truncated: Callable[[], None] = lambda: None,
+    dreamer: Dreamer | None = None,
 ) -> AgentContext:
     """What turns need, with a real store and nobody who speaks or listens."""
     made = settings(store.path.parent, agents=[{"id": "ana"}], recall={"ambient_tokens": 0})
     live, bindings = LiveSettings(made), Bindings((ANYWHERE,))
     media = MediaStore(live, Path("/nonexistent"), {}, clock)
-    services = BackgroundServices(
-        live=live,
-        store=store,
-        clock=clock,
-        access_policy=WHO,
-        attention_policy=policies.build_attention_policy(made),
-        bindings=bindings,
-        redactor=Redactor(),
-        channels=PlayedChannels(),
-        owners=NotedNotices(store, clock),
-        titles=titles(store),
-    )
+    places, presence = privacy(store, bindings), PresenceTracker(live, clock, WHO)
+    internal = InternalIntake(store, clock, policies.build_attention_policy(made), bindings, presence)
+    journal = JournalStore(store, clock, live.agent_directory)
+    memory = MemoryStore(store, clock, live.agent_directory)
+    agent_files = (memory.read, journal.read_handwritten)
     history = history or HistoryStore(store, clock, media)
     summarizer = Summarizer(
         agent=agent.id,
@@ -236,7 +236,11 @@ def context_of(  # noqa: PLR0917 - as an agent has them
             name="main", model=model, primary=model, caching_models=frozenset(), models=[model], summarizer=None
         ),
         reader=ConversationReader(store, WHO, media, Redactor()),
-        services=services,
+        evidence=EvidenceStore(store, clock, places),
+        ambient_recall=AmbientRecall(store, places, *agent_files, clock, Redactor(), live),
+        dreamer=dreamer
+        or Dreamer(store, journal, memory, owners=NotedNotices(store, clock), places=places, channels=PlayedChannels()),
+        internal=internal,
         prompt_context=Ana(
             "ana",
             live,
@@ -247,7 +251,7 @@ def context_of(  # noqa: PLR0917 - as an agent has them
             bindings=bindings,
             access_policy=WHO,
             cards=ChannelCards(store, clock, {}, WHO, redactor=Redactor()),
-            places=services.places,
+            places=places,
         ),
         history=history,
         compaction=compaction

@@ -34,7 +34,7 @@ from gateway.store.effects import CommandEffect
 from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
-from tests.kits.commands import agents_of, answer_of, command_context, parts_of
+from tests.kits.commands import agents_of, answer_of, command_context
 from tests.kits.places import PlayedChannels, privacy
 from tests.kits.rewind import Views
 from tests.kits.store import NOW
@@ -186,7 +186,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
             stats=GatewayStats(dict.fromkeys(made, "console"), NOW),
             access_policy=who,
             bindings=bindings,
-            services=parts_of(places=privacy(store, bindings)),
+            places=privacy(store, bindings),
             agents=agents_of(),
             room_locks=doors,
             membership=travels,

@@ -56,7 +56,7 @@ class Kit:
             self.store,
             self.clock,
             agents=agents_of(lambda place: BINDINGS.find(Address.parse(place)).agent, agents=self.loops),
-            services=parts_of(places=self.places),
+            places=self.places,
             live=parts_of(settings=parts_of(dmn=parts_of(timezone="Europe/Zurich"))),
         )
         direct = where in (ALONE, STRANGER)

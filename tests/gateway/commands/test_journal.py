@@ -17,7 +17,7 @@ from gateway.core.redaction import Redactor
 from tests.gateway.commands.handler_kit import Counter, typing
 from tests.gateway.context.test_dream import dream, model
 from tests.kits.channels import story
-from tests.kits.commands import command_context, parts_of
+from tests.kits.commands import command_context
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, Papers, at, papers
 from tests.kits.tasks import LooseTasks
 
@@ -39,7 +39,10 @@ class Kit:
         return command_context(
             it.store,
             it.clock,
-            services=parts_of(places=it.places, forgetter=it.forgetting, memory=it.memory, journal_store=it.notes),
+            places=it.places,
+            forgetter=it.forgetting,
+            memory=it.memory,
+            journal=it.notes,
             tasks=self.tasks,
             redactor=Redactor(["swordfish-pie-99"]),
         )

@@ -13,7 +13,7 @@ from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.gateway.commands.handler_kit import Counter
-from tests.kits.commands import command_context, parts_of
+from tests.kits.commands import command_context
 from tests.kits.places import privacy
 from tests.kits.store import NOW, opened, place, run, said
 
@@ -25,8 +25,7 @@ ROOM, ALONE, OTHER = place("#a"), place("ann"), place("bob")
 
 async def counter(store: Store, at: Address, *, role: str = "admin", direct: bool = True) -> Counter:
     clock = ManualClock(NOW)
-    services = parts_of(places=privacy(store, OPEN))
-    context = command_context(store, clock, services=services, redactor=Redactor(["swordfish pie"]))
+    context = command_context(store, clock, places=privacy(store, OPEN), redactor=Redactor(["swordfish pie"]))
     asked = "owner" if role == "owner" else "admin"
     return Counter(store=store, clock=clock, context=context, at=at, role=asked, direct=direct)  # type: ignore[arg-type]
 

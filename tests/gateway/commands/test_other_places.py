@@ -9,7 +9,7 @@ from gateway.core.facts import DmnStateSaved, NoteWritten, inner_conversation
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.gateway.commands.handler_kit import Counter
-from tests.kits.commands import command_context, parts_of
+from tests.kits.commands import command_context
 from tests.kits.places import privacy
 from tests.kits.store import NOW, account, opened, place, run, said, spent
 
@@ -22,7 +22,7 @@ UNSEEN = "is of a conversation that you may not see."
 
 def counter(store: Store, at: Address = ALONE, **more: Any) -> Counter:
     clock = ManualClock(NOW)
-    context = command_context(store, clock, services=parts_of(places=privacy(store, OPEN)))
+    context = command_context(store, clock, places=privacy(store, OPEN))
     asked: dict[str, Any] = {"role": "admin", "direct": True} | more
     return Counter(store=store, clock=clock, context=context, at=at, **asked)
 

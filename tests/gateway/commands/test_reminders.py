@@ -13,7 +13,7 @@ from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.gateway.commands.handler_kit import Counter, typing
 from tests.gateway.context.test_reminders import HERE, Town, town
 from tests.kits.channels import story
-from tests.kits.commands import command_context, parts_of
+from tests.kits.commands import command_context
 from tests.kits.places import privacy
 from tests.kits.store import place
 
@@ -25,7 +25,7 @@ def context_of(it: Town) -> CommandContext:
     places = privacy(it.store, Bindings([BindingPattern(channel="*", room="*", thread=None, binding=bound)]))
     for one in (ALONE, STRANGER, HERE, OTHER):
         places.record_direct(one.conversation, direct=one in (ALONE, STRANGER))
-    return command_context(it.store, it.clock, services=parts_of(reminders=it.reminders, places=places))
+    return command_context(it.store, it.clock, reminders=it.reminders, places=places)
 
 
 def at(it: Town, where: Address = HERE, role: Role = "admin", *, everywhere: Role | None = None) -> Counter:

@@ -21,7 +21,7 @@ from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store import Store
 from gateway.stream.attention import SalienceDetector, SaliencePolicy
 from gateway.stream.inbox import ReadyConversation
-from gateway.stream.presence import PresencePolicy, PresenceTracker
+from gateway.stream.presence import PresenceTracker
 from tests.gateway.runtime.test_loop import INNER, Ending
 from tests.gateway.stream.test_inbox import listened
 from tests.gateway.stream.test_presence_tracking import Levels
@@ -29,7 +29,7 @@ from tests.gateway.stream.test_salience import after
 from tests.gateway.stream.test_salience import said as spoken
 from tests.kits import approvals
 from tests.kits.loop import DrivenLoop
-from tests.kits.settings import live_settings
+from tests.kits.settings import live_settings, reload
 from tests.kits.tools import set_tools
 
 WHO = "irc.test:ann"
@@ -128,7 +128,12 @@ def test_presence_goes_by_other_habits_at_once_and_says_so(tmp_path: Path) -> No
     async def story() -> None:
         clock, told = ManualClock(), list[PresenceLevel]()
         nobody = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
-        following = PresenceTracker(PresencePolicy(), clock, nobody)
+        live = live_settings(attention=AttentionConfig())
+        following = PresenceTracker(live, clock, nobody)
+
+        def use(**habits: float) -> None:
+            reload(live, attention=AttentionConfig.model_validate({"presence": habits}))
+
         following.listener = Levels(told.append)
         async with await Store.open(tmp_path / "s.db", clock) as store:
             await following.load(store)
@@ -136,11 +141,11 @@ def test_presence_goes_by_other_habits_at_once_and_says_so(tmp_path: Path) -> No
         following.set_level(None)
         assert told == ["away", "present", "away"]
         following._estimator.record(clock.now() - timedelta(seconds=600))
-        following.update(PresencePolicy(idle_s=900))
+        use(idle=900, away=14_400)
         assert told[-1:] == ["present"]
-        following.update(PresencePolicy(idle_s=300))
+        use(idle=300, away=14_400)
         assert told[-1:] == ["idle"]
-        following.update(PresencePolicy(idle_s=300, away_s=400))
+        use(idle=300, away=400)
         assert told[-1:] == ["away"]
 
     asyncio.run(story())

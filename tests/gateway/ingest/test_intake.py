@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from channels.console import ConsoleChannel
+from gateway.config.models import AttentionConfig
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationLocks
 from gateway.core import identity
@@ -39,10 +40,11 @@ from gateway.store import LogEntry, NewEntry, Store, rebuild
 from gateway.stream import policies
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
-from gateway.stream.presence import PresencePolicy, PresenceTracker
+from gateway.stream.presence import PresenceTracker
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.intake import FixedPresence, emits
 from tests.kits.rewind import Views, rewinds
+from tests.kits.settings import live_settings
 from tests.kits.store import posts_of, turn
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
@@ -67,7 +69,7 @@ class Heard(PresenceTracker):
     """Notes each message that may show presence, with its sender's role."""
 
     def __init__(self, heard: list[tuple[MessageId, identity.Role]], clock: ManualClock, who: AccessPolicy) -> None:
-        super().__init__(PresencePolicy(), clock, who)
+        super().__init__(live_settings(attention=AttentionConfig()), clock, who)
         self.heard = heard
 
     def record_message(self, message: Message, role: identity.Role) -> None:

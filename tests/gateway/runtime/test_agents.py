@@ -9,9 +9,13 @@ from pathlib import Path
 from agent.models.scripted import ScriptedModel
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationReader
+from gateway.context.dream import Dreamer
+from gateway.context.evidence import EvidenceStore
+from gateway.context.journal import JournalStore
+from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
-from gateway.context.services import BackgroundServices
+from gateway.context.recall import AmbientRecall
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement, TurnRecord
@@ -22,7 +26,9 @@ from gateway.runtime.models import open_model_services
 from gateway.store import NewEntry, Store
 from gateway.stream import policies
 from gateway.stream.inbox import ConversationInbox
+from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
+from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
@@ -36,7 +42,7 @@ from gateway.tools.shell import ShellTools
 from gateway.tools.workspace_fs import AgentFiles
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.owners import NotedNotices
-from tests.kits.places import PlayedChannels, titles
+from tests.kits.places import PlayedChannels, privacy
 from tests.kits.tools import running_calls
 
 AGENTS = [
@@ -61,36 +67,27 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
         asyncio.TaskGroup() as tasks,
     ):
         bindings = policies.build_bindings(made)
-        life, media = (
-            BackgroundServices(
-                live=live,
-                store=store,
-                clock=clock,
-                access_policy=who,
-                attention_policy=policies.build_attention_policy(made),
-                bindings=bindings,
-                redactor=Redactor(),
-                channels=PlayedChannels(),
-                owners=NotedNotices(store, clock),
-                titles=titles(store),
-            ),
-            MediaStore(live, tmp / "media", {}, clock),
-        )
+        media = MediaStore(live, tmp / "media", {}, clock)
+        places, presence = privacy(store, bindings), PresenceTracker(live, clock, who)
+        internal = InternalIntake(store, clock, policies.build_attention_policy(made), bindings, presence)
+        journal = JournalStore(store, clock, live.agent_directory)
+        memory = MemoryStore(store, clock, live.agent_directory)
+        owners = NotedNotices(store, clock)
         skills, files = SkillTools(live, bindings), AgentFiles(live, store.path)
         approvals = Approvals(
             store=store,
             clock=clock,
             live=live,
-            places=life.places,
+            places=places,
             access_policy=who,
             channels=PlayedChannels(prefixes={}),
-            definitions=ToolDefinitionReview(store, clock, tasks, NotedNotices(store, clock)),
+            definitions=ToolDefinitionReview(store, clock, tasks, owners),
         )
         rooms = RoomReader(
-            reader=store, places=life.places, bindings=bindings, access_policy=who, channels={}, redactor=Redactor()
+            reader=store, places=places, bindings=bindings, access_policy=who, channels={}, redactor=Redactor()
         )
         messaging = MessagingTools(
-            store=store, clock=clock, bindings=bindings, places=life.places, access_policy=who, channels=(CONSOLE,)
+            store=store, clock=clock, bindings=bindings, places=places, access_policy=who, channels=(CONSOLE,)
         )
         tooling = ToolRegistry(
             live=live,
@@ -98,7 +95,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             running=running_calls(),
             redactor=Redactor(),
             mcp=McpServers({}, clock, tasks),
-            shell=ShellTools(live, clock, files, skills, life.internal_intake),
+            shell=ShellTools(live, clock, files, skills, internal),
             families={"itself": [messaging, skills], "rooms": [rooms]},
         )
         yield (
@@ -107,7 +104,15 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 clock=clock,
                 tasks=tasks,
                 models=equipment,
-                services=life,
+                places=places,
+                presence=presence,
+                journal=journal,
+                dreamer=Dreamer(store, journal, memory, owners=owners, places=places, channels=PlayedChannels()),
+                evidence=EvidenceStore(store, clock, places),
+                ambient_recall=AmbientRecall(
+                    store, places, memory.read, journal.read_handwritten, clock, Redactor(), live
+                ),
+                internal=internal,
                 registry=tooling,
                 skills=skills,
                 reader=ConversationReader(store, who, media, Redactor()),

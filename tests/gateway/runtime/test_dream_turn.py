@@ -21,8 +21,7 @@ LONG = "- marzipan\n" * 20
 async def dream(kit: Papers, model: Model, handle: TurnHandle | None = None) -> TurnResult:
     agent = Idle(kit.store, kit.clock)
     agent.id = "reverie"
-    context = context_of(agent, kit.store, kit.clock, model, dispatcher([]), NoGuidance())
-    context.services.dreamer = kit.dreaming
+    context = context_of(agent, kit.store, kit.clock, model, dispatcher([]), NoGuidance(), dreamer=kit.dreaming)
     memory_chars = context.live.settings.dmn.model_copy(update={"memory_chars": 100})
     context.live._settings = context.live.settings.model_copy(update={"dmn": memory_chars})
     return await run_dream(context, OWN, handle or TurnHandle())

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.models import AttentionConfig
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Message, MessageId, PresenceLevel, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement
 from gateway.store import NewEntry, Store
-from gateway.stream.presence import PresencePolicy, PresenceTracker
+from gateway.stream.presence import PresenceTracker
+from tests.kits.settings import live_settings
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 AT = Address(channel=ChannelName("x"), room=RoomId("a"))
@@ -71,10 +73,10 @@ def test_after_a_restart_they_are_as_near_as_before(
             theirs = [said(n, at) for n, at in enumerate(sorted(minutes))]
             guests = [said(10_000 + n, -100 * n / max(noise, 1), "eve") for n in range(noise)]
             await log(store, sorted([*theirs, *guests], key=lambda one: one.sent), refused=refused)
-            following = PresenceTracker(PresencePolicy(), clock, who)
+            following = PresenceTracker(live_settings(attention=AttentionConfig()), clock, who)
             following.listener = Levels(told.append)
             await following.load(store)
-            live = PresenceTracker(PresencePolicy(), clock, who)
+            live = PresenceTracker(live_settings(attention=AttentionConfig()), clock, who)
             for message in [] if refused else theirs:
                 live.record_message(message, identity.role_of(who, AT, message.sender))
             assert following.level == live.level == level
@@ -91,7 +93,7 @@ def test_each_change_is_told_when_it_comes(tmp_path: Path) -> None:
         def tell(level: PresenceLevel) -> None:
             told.append((clock.monotonic() / 60, level))
 
-        following = PresenceTracker(PresencePolicy(), clock, OWNED)
+        following = PresenceTracker(live_settings(attention=AttentionConfig()), clock, OWNED)
         following.listener = Levels(tell)
         async with await Store.open(tmp_path / "s.db", clock) as store:
             await following.load(store)

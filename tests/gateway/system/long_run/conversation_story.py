@@ -96,7 +96,7 @@ async def truth(home: Home, handle: str) -> str | None:
 
 async def audit(home: Home, handles: Sequence[str]) -> int:
     """Open these. Raises AssertionError where one brings something else."""
-    places = home.minds.services.places
+    places = home.minds.places
     opener, sight = HandleResolver(home.store, places), await places.visibility(ROOM.conversation)
     for handle in handles:
         try:

@@ -218,7 +218,7 @@ async def _ways(home: Home, fact: Fact, newest: ViewFolded, brain: Brain, kept: 
 
 async def _followed(home: Home, head: str) -> str:
     """All that is found by handles alone: of the turns that left, of those before, and of what their tools brought."""
-    opener, texts = HandleResolver(home.store, home.minds.services.places), list[str]()
+    opener, texts = HandleResolver(home.store, home.minds.places), list[str]()
     todo, known = re.findall(r"v\d+-\d+", head)[:1], set[str]()
     while todo:
         handle = todo.pop()
