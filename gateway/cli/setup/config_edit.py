@@ -1,8 +1,8 @@
 """Setup answers as configuration: as entries, as a new file, and as changes of existing files.
 
-An existing file is edited in its own text, so that everything else stays as it is: positions are read with PyYAML, each
-change is made in the text, and the result is parsed again. If it does not say exactly what was meant, `CannotEdit` is
-raised and nothing is changed.
+An existing file is edited by ruamel.yaml, and only lines that the change touches are taken from what it writes, so that
+everything else stays as it is to the byte. The result is read again: if it does not say exactly what was meant,
+`CannotEdit` is raised and nothing is changed.
 
 Files are checked as a whole in a directory beside the configuration and then put in place together. Everything up to
 `ConfigDraft` is pure except for that.
@@ -12,7 +12,7 @@ import contextlib
 import copy
 import difflib
 import errno
-import json
+import io
 import os
 import re
 import secrets
@@ -22,10 +22,15 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from gateway.cli.setup.dialog import (
     DiscordAnswers,
@@ -40,23 +45,14 @@ from gateway.config.loader import ConfigError, check_config, is_config_file
 from gateway.config.source import Keys, Tree, format_key, parse_scalar, value_at
 from gateway.core.redaction import Redactor
 
-ConfigValue = str | int | bool | tuple[str, ...] | None
-"""None: the key is left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigReference:
-    """A text with a `${...}` reference that must stay a reference."""
-
-    text: str
-
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
     """One value and its keys."""
 
     keys: Keys
-    value: ConfigValue | ConfigReference
+    value: Tree
+    """None: the key is left out."""
     comment: str = ""
     """Comment in a new file."""
 
@@ -71,21 +67,22 @@ _SECTIONS: Final[Mapping[str, str]] = {
 """Top-level keys in the order of a new file, with their comments."""
 
 
-def section_comment(section: str) -> str:
-    """Return the comment of a top-level key."""
-    return _SECTIONS.get(section, "")
-
-
-def build_entries(answers: SetupAnswers) -> tuple[ConfigEntry, ...]:
-    """Return all entries for the answers."""
-    return tuple(_iter_entries(answers))
-
-
-def _iter_entries(answers: SetupAnswers) -> Iterator[ConfigEntry]:
+def build_entries(answers: SetupAnswers) -> Iterator[ConfigEntry]:
+    """Yield all entries for the answers."""
+    at: Keys
     if answers.telegram:
-        yield from _telegram_entries(answers.telegram)
+        bot, at = answers.telegram, ("channels", answers.telegram.channel)
+        yield ConfigEntry((*at, "platform"), "telegram")
+        yield ConfigEntry((*at, "token"), bot.token.reference, "from @BotFather")
+        yield ConfigEntry((*at, "base_url"), bot.base_url)
+        yield ConfigEntry((*at, "rooms"), [*bot.rooms], 'groups where it may act: ids in quotes, or "*"')
     if answers.discord:
-        yield from _discord_entries(answers.discord)
+        app, at = answers.discord, ("channels", answers.discord.channel)
+        yield ConfigEntry((*at, "platform"), "discord")
+        yield ConfigEntry((*at, "token"), app.token.reference, "from the developer portal")
+        yield ConfigEntry((*at, "api_url"), app.api_url)
+        yield ConfigEntry((*at, "gateway_url"), app.gateway_url)
+        yield ConfigEntry((*at, "rooms"), [*app.rooms], 'guilds or channels where it may act: ids in quotes, or "*"')
     if answers.irc:
         yield from _irc_entries(answers.irc)
     yield ConfigEntry(("agents", 0, "id"), answers.agent_id)
@@ -93,62 +90,38 @@ def _iter_entries(answers: SetupAnswers) -> Iterator[ConfigEntry]:
         comment = "IDENTITY.md, SOUL.md, AGENTS.md: read anew when they change"
         yield ConfigEntry(("agents", 0, "workspace"), answers.workspace, comment)
     if answers.model:
-        yield from _model_entries(answers.model)
+        chosen, at = answers.model, ("llm", "providers", answers.model.provider)
+        yield ConfigEntry((*at, "kind"), chosen.kind)
+        yield ConfigEntry((*at, "base_url"), chosen.base_url)
+        yield ConfigEntry((*at, "api_key"), chosen.api_key.reference if chosen.api_key else None)
+        at = ("llm", "models", chosen.model_key)
+        yield ConfigEntry((*at, "provider"), chosen.provider)
+        yield ConfigEntry((*at, "name"), chosen.name)
+        yield ConfigEntry((*at, "context_tokens"), chosen.context_tokens)
     if answers.owners:
-        comment = "<channel>:<id>, as /whoami shows it"
-        yield ConfigEntry(("access", "roles", "owner"), answers.owners, comment)
+        yield ConfigEntry(("access", "roles", "owner"), [*answers.owners], "<channel>:<id>, as /whoami shows it")
     if answers.ops_token:
         comment = "what the page at 127.0.0.1:9090 asks for"
-        yield ConfigEntry(("ops", "token"), ConfigReference(answers.ops_token.reference), comment)
-
-
-def _telegram_entries(answers: TelegramAnswers) -> Iterator[ConfigEntry]:
-    at_: Keys = ("channels", answers.channel)
-    yield ConfigEntry((*at_, "platform"), "telegram")
-    yield ConfigEntry((*at_, "token"), ConfigReference(answers.token.reference), "from @BotFather")
-    yield ConfigEntry((*at_, "base_url"), answers.base_url)
-    yield ConfigEntry((*at_, "rooms"), answers.rooms, 'groups where it may act: ids in quotes, or "*"')
-
-
-def _discord_entries(answers: DiscordAnswers) -> Iterator[ConfigEntry]:
-    at_: Keys = ("channels", answers.channel)
-    yield ConfigEntry((*at_, "platform"), "discord")
-    yield ConfigEntry((*at_, "token"), ConfigReference(answers.token.reference), "from the developer portal")
-    yield ConfigEntry((*at_, "api_url"), answers.api_url)
-    yield ConfigEntry((*at_, "gateway_url"), answers.gateway_url)
-    yield ConfigEntry((*at_, "rooms"), answers.rooms, 'guilds or channels where it may act: ids in quotes, or "*"')
+        yield ConfigEntry(("ops", "token"), answers.ops_token.reference, comment)
 
 
 def _irc_entries(answers: IrcAnswers) -> Iterator[ConfigEntry]:
-    at_: Keys = ("channels", answers.channel)
-    yield ConfigEntry((*at_, "platform"), "irc")
-    yield ConfigEntry((*at_, "host"), answers.host)
-    yield ConfigEntry((*at_, "port"), answers.port)
-    yield ConfigEntry((*at_, "tls", "ca_file") if answers.ca_file else (*at_, "tls"), answers.ca_file or answers.tls)
-    yield ConfigEntry((*at_, "nick"), answers.nick)
+    at: Keys = ("channels", answers.channel)
+    yield ConfigEntry((*at, "platform"), "irc")
+    yield ConfigEntry((*at, "host"), answers.host)
+    yield ConfigEntry((*at, "port"), answers.port)
+    yield ConfigEntry((*at, "tls", "ca_file") if answers.ca_file else (*at, "tls"), answers.ca_file or answers.tls)
+    yield ConfigEntry((*at, "nick"), answers.nick)
     password = answers.server_password
-    yield ConfigEntry((*at_, "password"), ConfigReference(password.reference) if password else None, "of the server")
-    if answers.mechanism == "external":
-        pass  # nothing was asked
-    elif answers.account and answers.account_password:
-        yield ConfigEntry((*at_, "sasl", "mechanism"), answers.mechanism)
-        yield ConfigEntry((*at_, "sasl", "account"), answers.account)
-        yield ConfigEntry((*at_, "sasl", "password"), ConfigReference(answers.account_password.reference))
-    else:
-        yield ConfigEntry((*at_, "sasl"), None)
-    yield ConfigEntry((*at_, "contact"), answers.contact, "shown to whoever asks who runs it")
-    yield ConfigEntry((*at_, "rooms"), answers.rooms)
-
-
-def _model_entries(answers: ModelAnswers) -> Iterator[ConfigEntry]:
-    at_: Keys = ("llm", "providers", answers.provider)
-    yield ConfigEntry((*at_, "kind"), answers.kind)
-    yield ConfigEntry((*at_, "base_url"), answers.base_url)
-    yield ConfigEntry((*at_, "api_key"), ConfigReference(answers.api_key.reference) if answers.api_key else None)
-    main: Keys = ("llm", "models", answers.model_key)
-    yield ConfigEntry((*main, "provider"), answers.provider)
-    yield ConfigEntry((*main, "name"), answers.name)
-    yield ConfigEntry((*main, "context_tokens"), answers.context_tokens)
+    yield ConfigEntry((*at, "password"), password.reference if password else None, "of the server")
+    if answers.account and answers.account_password and answers.mechanism != "external":
+        yield ConfigEntry((*at, "sasl", "mechanism"), answers.mechanism)
+        yield ConfigEntry((*at, "sasl", "account"), answers.account)
+        yield ConfigEntry((*at, "sasl", "password"), answers.account_password.reference)
+    elif answers.mechanism != "external":  # then nothing was asked
+        yield ConfigEntry((*at, "sasl"), None)
+    yield ConfigEntry((*at, "contact"), answers.contact, "shown to whoever asks who runs it")
+    yield ConfigEntry((*at, "rooms"), [*answers.rooms])
 
 
 def read_answers(data: Mapping[str, Tree], values: Mapping[str, str]) -> SetupAnswers:
@@ -167,37 +140,32 @@ def read_answers(data: Mapping[str, Tree], values: Mapping[str, str]) -> SetupAn
         text = _as_text(value_at(tree, *keys))
         return SecretReference(reference=text, value=values.get(text) if "${" in text else text) if text else None
 
-    telegram, discord, irc = first("telegram"), first("discord"), first("irc")
-    agent = _as_text(value_at(tree, "agents", 0, "id"))
+    def text(*keys: str | int) -> str | None:
+        return _as_text(value_at(tree, *keys))
+
+    def rooms(name: str) -> tuple[str, ...]:
+        return _as_texts(value_at(tree, "channels", name, "rooms"))
+
+    telegram = discord = None
+    if (name := first("telegram")) and (token := secret("channels", name, "token")):
+        url = text("channels", name, "base_url")
+        telegram = TelegramAnswers(channel=name, token=token, rooms=rooms(name), base_url=url)
+    if (name := first("discord")) and (token := secret("channels", name, "token")):
+        api_url, gateway_url = (text("channels", name, key) for key in ("api_url", "gateway_url"))
+        discord = DiscordAnswers(channel=name, token=token, rooms=rooms(name), api_url=api_url, gateway_url=gateway_url)
+    irc = first("irc")
     return SetupAnswers(
-        telegram=_read_telegram(tree, telegram, secret("channels", telegram, "token")) if telegram else None,
-        discord=_read_discord(tree, discord, secret("channels", discord, "token")) if discord else None,
+        telegram=telegram,
+        discord=discord,
         irc=_read_irc(tree, irc, secret("channels", irc, "sasl", "password"), secret("channels", irc, "password"))
         if irc
         else None,
         model=_read_model(tree, secret),
         owners=_as_texts(value_at(tree, "access", "roles", "owner")),
-        agent_id=agent or "reverie",
-        workspace=_as_text(value_at(tree, "agents", 0, "workspace")),
+        agent_id=text("agents", 0, "id") or "reverie",
+        workspace=text("agents", 0, "workspace"),
         ops_token=secret("ops", "token"),
     )
-
-
-def _read_telegram(tree: Tree, name: str, token: SecretReference | None) -> TelegramAnswers | None:
-    if token is None:
-        return None
-    base: Keys = ("channels", name)
-    url = _as_text(value_at(tree, *base, "base_url"))
-    return TelegramAnswers(channel=name, token=token, rooms=_as_texts(value_at(tree, *base, "rooms")), base_url=url)
-
-
-def _read_discord(tree: Tree, name: str, token: SecretReference | None) -> DiscordAnswers | None:
-    if token is None:
-        return None
-    base: Keys = ("channels", name)
-    urls = [_as_text(value_at(tree, *base, key)) for key in ("api_url", "gateway_url")]
-    rooms = _as_texts(value_at(tree, *base, "rooms"))
-    return DiscordAnswers(channel=name, token=token, rooms=rooms, api_url=urls[0], gateway_url=urls[1])
 
 
 def _read_irc(
@@ -261,103 +229,107 @@ WRITTEN_BY: Final = "# Written by `reverie setup`"
 _PLAIN_SCALAR = re.compile(r"(?:\./)?[A-Za-z][A-Za-z0-9_./-]*\Z")
 _YAML_1_1_BOOLEANS = {"y", "n", "yes", "no", "on", "off"}
 """Booleans of YAML 1.1, in case another program reads the file."""
-_COMMENT_COLUMN = 44
+_COMMENT_COLUMN = 46
 _MAX_LINE_CHARS = 100
-
-RenderNode = Mapping[str, "RenderNode | RenderLeaf"] | list["RenderNode | RenderLeaf"]
-RenderLeaf = ConfigEntry
 
 
 def render_config(entries: Iterable[ConfigEntry], today: str) -> str:
     """Render a new file. `today`: the date for its first line."""
     wanted = [entry for entry in entries if entry.value is not None]
-    lines = [
+    head = (
         f"{WRITTEN_BY} on {today}. It is yours to edit; setup run again changes only what is answered anew.",
         "# Every key with its default stands in reverie.example.yaml. ${NAME} is an environment variable, and",
         "# ${file:PATH} what stands in a file. `reverie check-config` says what is wrong with it.",
-    ]
+    )
+    parts = ["".join(f"{line}\n" for line in head)]
     for section in dict.fromkeys(str(entry.keys[0]) for entry in wanted):
-        below = [entry for entry in wanted if entry.keys[0] == section]
-        lines += ["", _with_comment(f"{section}:", section_comment(section)), *_render_block(below, 1, 1)]
-    return "\n".join(lines) + "\n"
+        tree = CommentedMap()
+        for entry in (one for one in wanted if one.keys[0] == section):
+            parent = _put(tree, entry.keys, entry.value)
+            if entry.comment and len(entry.comment) + max(len(str(entry.value)), 24) < _MAX_LINE_CHARS - 22:
+                parent.yaml_add_eol_comment(entry.comment, entry.keys[-1], column=_COMMENT_COLUMN)
+        tree.yaml_add_eol_comment(_SECTIONS.get(section, ""), section, column=_COMMENT_COLUMN)
+        parts.append(_dump(tree, ""))
+    return "\n".join(parts)
 
 
-def _render_block(entries: list[ConfigEntry], depth: int, indent: int) -> Iterator[str]:
-    """Yield the lines below one key; `depth` is the number of keys above."""
-    pad, dashed = "  " * indent, False
-    for key in dict.fromkeys(entry.keys[depth] for entry in entries):
-        below = [entry for entry in entries if entry.keys[depth] == key]
-        if isinstance(key, int):
-            first, *rest = _render_block(below, depth + 1, indent + 1)
-            yield f"{pad}- {first.lstrip()}"
-            yield from rest
-            dashed = True
-        elif len(below) == 1 and len(below[0].keys) == depth + 1:
-            yield _with_comment(f"{pad}{key}: {format_value(below[0].value)}", below[0].comment)
-        else:
-            yield f"{pad}{key}:"
-            yield from _render_block(below, depth + 1, indent + 1)
-    assert not dashed or entries
+def _put(tree: Any, keys: Keys, value: Tree) -> Any:  # noqa: ANN401 - both kinds of trees
+    """Set a value in a plain tree or in one of ruamel.yaml's, None: take its key out, and return what holds it.
+
+    Raises CannotEdit.
+    """
+    node = tree
+    for key, following in pairwise(keys):
+        below = value_at(node, key)
+        if not isinstance(below, dict | list):
+            if value is None:
+                return node
+            below = CommentedSeq() if isinstance(following, int) else CommentedMap()
+            _set_item(node, key, below)
+        node = below
+    held = value_at(node, keys[-1])
+    if isinstance(held, list) and isinstance(value, list) and _change_list(held, value):
+        return node
+    if value is not None:
+        _set_item(node, keys[-1], _to_node(value))
+    elif isinstance(node, dict):
+        node.pop(keys[-1], None)
+    return node
 
 
-def _with_comment(line: str, comment: str) -> str:
-    """Return the line with the comment, if it does not become too long."""
-    if not comment:
-        return line
-    full = f"{line.ljust(_COMMENT_COLUMN)}  # {comment}" if len(line) <= _COMMENT_COLUMN else f"{line}  # {comment}"
-    return full if len(full) <= _MAX_LINE_CHARS else line
+def _change_list(held: list[Tree], value: list[Tree]) -> bool:
+    """Take items out and append others, so that the rest stays as it is written. Return whether that does."""
+    new = [one for one in value if one not in held]
+    if [*(one for one in held if one in value), *new] != value:
+        return False
+    for one in [one for one in held if one not in value]:
+        held.remove(one)
+    held += [_to_node(one, quoted=True) for one in new]  # type: ignore[misc] # a text of its own kind
+    return bool(held)
 
 
-def format_value(value: ConfigValue | ConfigReference) -> str:
-    """Render a value as YAML on one line."""
-    match value:
-        case ConfigReference():
-            return json.dumps(value.text, ensure_ascii=False)
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value)
-        case str():
-            plain = (
-                _PLAIN_SCALAR.match(value)
-                and value.lower() not in _YAML_1_1_BOOLEANS
-                and isinstance(parse_scalar(value), str)
-            )
-            return value if plain else json.dumps(value, ensure_ascii=False)
-        case tuple():
-            return f"[{', '.join(json.dumps(one, ensure_ascii=False) for one in value)}]"
-        case None:
-            return "null"
+def _set_item(node: Any, key: str | int, value: object) -> None:  # noqa: ANN401 - as above
+    if isinstance(node, list) and key == len(node):
+        node.append(value)
+    elif isinstance(node, dict) == isinstance(key, str) and (isinstance(node, dict) or int(key) < len(node)):
+        node[key] = value
+    else:
+        raise CannotEdit(f"{key} cannot be put there")
 
 
-def to_tree(value: ConfigValue | ConfigReference) -> Tree:
-    """Return the value as parsing would return it, with references unresolved."""
-    match value:
-        case ConfigReference():
-            return value.text
-        case tuple():
-            return list(value)
-        case _:
-            return value
+def _to_node(value: Tree, *, quoted: bool = False) -> object:
+    """Return the value as it is to be written: on one line, and in quotes if it might be read as anything else."""
+    if isinstance(value, list):
+        node = CommentedSeq([_to_node(one, quoted=True) for one in value])
+        node.fa.set_flow_style()
+        return node
+    if not isinstance(value, str):
+        return value
+    plain = _PLAIN_SCALAR.match(value) and value.lower() not in _YAML_1_1_BOOLEANS
+    return value if plain and not quoted and parse_scalar(value) == value else DoubleQuotedScalarString(value)
 
 
-def format_flow(tree: Tree) -> str:
-    """Render any tree as YAML on one line."""
-    if isinstance(tree, dict):
-        return "{" + ", ".join(f"{key}: {format_flow(below)}" for key, below in tree.items()) + "}"
-    if isinstance(tree, list):
-        quoted = [json.dumps(one, ensure_ascii=False) if isinstance(one, str) else format_flow(one) for one in tree]
-        return f"[{', '.join(quoted)}]"
-    return format_value(tree) if isinstance(tree, str) else json.dumps(tree)
+def _yaml_like(text: str) -> YAML:
+    """Return a reader and writer that indents as a text does."""
+    yaml = YAML(typ="rt")
+    yaml.preserve_quotes, yaml.width = True, _MAX_WIDTH
+    nested, listed = _NESTED.search(text), _LISTED.search(text)
+    offset = len(listed[2]) - len(listed[1]) if listed else 2
+    yaml.indent(mapping=len(nested[2]) - len(nested[1]) if nested else 2, sequence=offset + 2, offset=offset)
+    return yaml
 
 
-def nest(keys: Keys, value: Tree) -> Tree:
-    """Return `value` nested below `keys`."""
-    for key in reversed(keys):
-        value = {key: value} if isinstance(key, str) else [value]
-    return value
+def _dump(tree: CommentedMap, like: str) -> str:
+    out = io.StringIO()
+    _yaml_like(like).dump(tree, out)
+    return out.getvalue()
 
 
+_MAX_WIDTH: Final = 1_000_000
+"""Columns: lines are never folded."""
+_KEY_LINE: Final = r"^( *)[^\s#-][^\n]*:[ \t]*(?:#[^\n]*)?\n(?:[ \t]*(?:#[^\n]*)?\n)*"
+_NESTED: Final = re.compile(_KEY_LINE + r"(\1 +)[^\s#-]", re.MULTILINE)
+_LISTED: Final = re.compile(_KEY_LINE + r"(\1 *)- ", re.MULTILINE)
 _IMPLICIT_VALUES: Final = {"port": 6697, "tls": True}
 """Values that need not be written where the key is missing."""
 
@@ -366,180 +338,11 @@ class CannotEdit(Exception):
     """The file is written in a way that cannot be edited. The message says where."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigChange:
-    """A change of one value."""
-
-    keys: Keys
-    value: Tree
-    """New value. None: the key is removed."""
-
-
 def parse_yaml(text: str) -> Tree:
     """Parse a file with its texts as written. Raises yaml.YAMLError."""
-    node = _compose_yaml(text)
-    return _node_value(node) if node is not None else {}
-
-
-def find_changes(tree: Tree, entries: Iterable[ConfigEntry]) -> tuple[ConfigChange, ...]:
-    """Return the entries that differ from the tree, as changes."""
-    found = []
-    for entry in entries:
-        now, wanted = value_at(tree, *entry.keys), to_tree(entry.value)
-        if wanted == now and type(wanted) is type(now):
-            continue
-        missing = now is None
-        if missing and (wanted in (None, [], "") or _IMPLICIT_VALUES.get(str(entry.keys[-1])) == wanted):
-            continue
-        if wanted is True and isinstance(now, dict):
-            continue  # a mapping under `tls` means that TLS is on
-        found.append(ConfigChange(entry.keys, wanted))
-    return tuple(found)
-
-
-def apply_changes(text: str, wanted: Iterable[ConfigChange]) -> str:
-    """Return the text with the changes made. Raises CannotEdit."""
-    for change in wanted:
-        before = parse_yaml(text)
-        text = _apply_change(text, change)
-        try:
-            after = parse_yaml(text)
-        except yaml.YAMLError:
-            raise CannotEdit(f"{format_key(change.keys)} cannot be changed here") from None
-        if after != _expected_tree(before, change):
-            raise CannotEdit(f"{format_key(change.keys)} cannot be changed here")
-    return text
-
-
-def _expected_tree(tree: Tree, change: ConfigChange) -> Tree:
-    """Return the tree as it should be after the change."""
-    *above, last = change.keys
-    expected: Tree = copy.deepcopy(tree) or {}
-    node = expected
-    for depth, key in enumerate(above):
-        below = value_at(node, key)
-        if not isinstance(below, dict | list):
-            if change.value is None:
-                return expected
-            below = [] if isinstance(change.keys[depth + 1], int) else {}
-            _set_item(node, key, below)
-        node = below
-    if change.value is None:
-        if isinstance(node, dict):
-            node.pop(str(last), None)
-    else:
-        _set_item(node, last, change.value)
-    return expected
-
-
-def _set_item(node: Tree, key: str | int, value: Tree) -> None:
-    if isinstance(node, dict):
-        node[str(key)] = value
-    elif isinstance(node, list) and isinstance(key, int):
-        if key == len(node):
-            node.append(value)
-        elif key < len(node):
-            node[key] = value
-
-
-def _apply_change(text: str, change: ConfigChange) -> str:
-    root = _compose_yaml(text)
-    if root is None:
-        return text.rstrip("\n") + "\n" * bool(text.strip()) + _format_lines(change.keys, change.value, 0)
-    node, depth = root, 0
-    parent: yaml.Node | None = None
-    while depth < len(change.keys):
-        below = _child_node(node, change.keys[depth])
-        if below is None:
-            break
-        parent, node, depth = node, below, depth + 1
-    if depth == len(change.keys):
-        return (
-            _remove_key(text, parent, change.keys[-1])
-            if change.value is None
-            else _replace_node(text, node, change.value)
-        )
-    if change.value is None:
-        return text
-    rest = change.keys[depth:]
-    if isinstance(node, yaml.MappingNode) and isinstance(rest[0], str):
-        return _insert_key(text, node, rest, change.value)
-    # Scalar or empty node where a mapping or list is needed.
-    return _replace_node(text, node, nest(rest, change.value))
-
-
-def _replace_node(text: str, node: yaml.Node, value: Tree) -> str:
-    start, end = node.start_mark.index, _end_index(node)
-    space = "" if start == 0 or text[start - 1] in " \n[{," else " "
-    return text[:start] + space + format_flow(value) + text[end:]
-
-
-def _insert_key(text: str, node: yaml.MappingNode, rest: Keys, value: Tree) -> str:
-    if node.flow_style:
-        end = node.end_mark.index - 1
-        comma = ", " if node.value else ""
-        inside = text[:end].rstrip() if node.value else text[:end]
-        return f"{inside}{comma}{rest[0]}: {format_flow(nest(rest[1:], value))}{text[end:]}"
-    end = text.find("\n", _end_index(node))
-    end = len(text) if end < 0 else end + 1
-    column = node.value[0][0].start_mark.column
-    head = text[:end] if text[:end].endswith("\n") else text[:end] + "\n"
-    return head + _format_lines(rest, value, column) + text[end:]
-
-
-def _remove_key(text: str, parent: yaml.Node | None, key: str | int) -> str:
-    if not isinstance(parent, yaml.MappingNode):
-        raise CannotEdit(f"{key} cannot be taken out here")
-    pairs = parent.value
-    index = next(place for place, (name, _) in enumerate(pairs) if name.value == key)
-    name, value = pairs[index]
-    if parent.flow_style:
-        start, end = name.start_mark.index, _end_index(value)
-        if index + 1 < len(pairs):
-            end = pairs[index + 1][0].start_mark.index
-        elif index > 0:
-            start = _end_index(pairs[index - 1][1])
-        return text[:start] + text[end:]
-    start = text.rfind("\n", 0, name.start_mark.index) + 1
-    end = text.find("\n", _end_index(value))
-    if text[start : name.start_mark.index].strip():
-        raise CannotEdit(f"{key} cannot be taken out here")  # it follows a dash
-    return text[:start] + text[len(text) if end < 0 else end + 1 :]
-
-
-def _format_lines(keys: Keys, value: Tree, column: int) -> str:
-    """Return new lines for a value below `keys`, indented by `column`."""
-    pad, (key, *rest) = " " * column, keys
-    name = f"{key}:" if isinstance(key, str) else "-"
-    if rest:
-        below = _format_lines(tuple(rest), value, column + 2)
-        return f"{pad}{name}\n{below}" if isinstance(key, str) else f"{pad}- {below.lstrip()}"
-    return f"{pad}{name} {format_flow(value)}\n"
-
-
-def _child_node(node: yaml.Node, key: str | int) -> yaml.Node | None:
-    if isinstance(node, yaml.MappingNode):
-        return next((value for name, value in node.value if name.value == key), None)
-    if isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
-        return node.value[key]  # type: ignore[no-any-return] # PyYAML's own
-    return None
-
-
-def _end_index(node: yaml.Node) -> int:
-    """Return where the node's text ends. The end mark of a block stands behind the comments that follow it."""
-    if isinstance(node, yaml.MappingNode) and not node.flow_style and node.value:
-        return _end_index(node.value[-1][1])
-    if isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
-        return _end_index(node.value[-1])
-    end: int = node.end_mark.index
-    return end
-
-
-def _compose_yaml(text: str) -> yaml.Node | None:
-    # Not the C loader: its marks count bytes. Anchors and merges are resolved, and the comparison after the edit
-    # decides.
+    # Not the C loader, which ends the process on deep nesting.
     node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
-    return node
+    return _node_value(node) if node is not None else {}
 
 
 def _node_value(node: yaml.Node) -> Tree:
@@ -547,9 +350,75 @@ def _node_value(node: yaml.Node) -> Tree:
         return {str(name.value): _node_value(below) for name, below in node.value}
     if isinstance(node, yaml.SequenceNode):
         return [_node_value(below) for below in node.value]
-    text = str(node.value)
     plain = isinstance(node, yaml.ScalarNode) and node.style is None
-    return parse_scalar(text) if plain else text
+    return parse_scalar(str(node.value)) if plain else str(node.value)
+
+
+def find_changes(tree: Tree, entries: Iterable[ConfigEntry]) -> list[tuple[Keys, Tree]]:
+    """Return keys and values of the entries that differ from the tree. None: the key is to be removed."""
+    found = []
+    for entry in entries:
+        now, wanted = value_at(tree, *entry.keys), entry.value
+        if wanted == now and type(wanted) is type(now):
+            continue
+        if now is None and (wanted in (None, [], "") or _IMPLICIT_VALUES.get(str(entry.keys[-1])) == wanted):
+            continue
+        if wanted is True and isinstance(now, dict):
+            continue  # a mapping under `tls` means that TLS is on
+        found.append((entry.keys, wanted))
+    return found
+
+
+def change_value(text: str, keys: Keys, value: Tree) -> str:
+    """Return the text of a file with one value changed, None: removed. Raises CannotEdit."""
+    text += "\n" * (not text.endswith("\n") and bool(text))
+    expected = copy.deepcopy(parse_yaml(text))
+    try:
+        tree = _yaml_like(text).load(text)
+        if not isinstance(tree, CommentedMap):
+            tree, before = CommentedMap(), text
+        else:
+            before = _dump(tree, text)
+        _put(tree, keys, value)
+        _put(expected, keys, value)
+        edited = _replace_lines(text, before, _dump(tree, text))
+        if parse_yaml(edited) == expected:
+            return edited
+    except (YAMLError, yaml.YAMLError, TypeError, ValueError):
+        pass
+    raise CannotEdit(f"{format_key(keys)} cannot be changed here")
+
+
+def _replace_lines(text: str, before: str, after: str) -> str:
+    """Make in a text the changes that lead from `before`, which is the text written anew, to `after`.
+
+    Blank lines and comments above a line belong to it, not to what stands above them.
+    """
+    lines, old, new = (one.splitlines(keepends=True) for one in (text, before, after))
+    sources: list[list[str]] = []
+    first: list[str] = []
+    text_words, old_words = (["".join(line.split()) for line in one] for one in (lines, old))
+    for _, i, j, k, m in difflib.SequenceMatcher(None, text_words, old_words, autojunk=False).get_opcodes():
+        if j - i == m - k:
+            sources += [[line] for line in lines[i:j]]
+        elif k == m:
+            (sources[-1] if sources else first).extend(lines[i:j])
+        else:
+            sources += [lines[i:j], *([] for _ in range(m - k - 1))]
+    result = first
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        held = [line for source in sources[i:j] for line in source]
+        if tag == "equal":
+            result += held
+            continue
+        kept = held if tag != "insert" else result
+        start = len(kept)
+        while start and (not kept[start - 1].strip() or kept[start - 1].lstrip().startswith("#")):
+            start -= 1
+        remarks = kept[start:]
+        del kept[start:]
+        result += [*new[k:m], *remarks]
+    return "".join(result)
 
 
 _PRIVATE_DIRECTORY, _PRIVATE, _DIRECTORY, _OPEN = 0o700, 0o600, 0o755, 0o644
@@ -715,7 +584,7 @@ def draft_config(
     `now`: texts of the configuration's files by name. `persona`: the files of the default persona. `here`: current
     texts of other files that may be written, by path.
     """
-    wanted = build_entries(answers)
+    wanted = tuple(build_entries(answers))
     secrets = [SetupFile(path=one.path, text=f"{one.value}\n", secret=True) for one in answers.secrets if one.is_new]
     files = _persona_files(answers, persona, current)
     notices: tuple[str, ...] = ()
@@ -727,12 +596,11 @@ def draft_config(
     whole: Tree = {}
     for tree in trees.values():
         whole = _merge_trees(whole, tree)
-    changes = find_changes(whole, wanted)
     texts = dict(now)
     try:
-        for change in changes:
-            name = _choose_file(change, trees)
-            texts[name] = apply_changes(texts.get(name, ""), [change])
+        for keys, value in find_changes(whole, wanted):
+            name = _choose_file(keys, trees)
+            texts[name] = change_value(texts.get(name, ""), keys, value)
     except CannotEdit as error:
         aside = SetupFile(path=ASIDE_FILE, text=render_config(wanted, today))
         notices = (
@@ -766,19 +634,14 @@ def _persona_files(answers: SetupAnswers, persona: Mapping[str, str], current: M
     return [one for one in files if one.path not in current or one.path == f"{folder}/IDENTITY.md"]
 
 
-def _choose_file(change: ConfigChange, trees: Mapping[str, Tree]) -> str:
-    """Return the file that already has most of the keys above the change."""
-    best = max(trees, key=lambda name: (_matched_depth(trees[name], change.keys), name == MAIN_FILE))
-    return best if _matched_depth(trees[best], change.keys) or MAIN_FILE not in trees else MAIN_FILE
+def _choose_file(keys: Keys, trees: Mapping[str, Tree]) -> str:
+    """Return the file that already has most of the keys."""
+    best = max(trees, key=lambda name: (_matched_depth(trees[name], keys), name == MAIN_FILE))
+    return best if _matched_depth(trees[best], keys) or MAIN_FILE not in trees else MAIN_FILE
 
 
 def _matched_depth(tree: Tree, keys: Keys) -> int:
-    for depth, key in enumerate(keys):
-        below = value_at(tree, key)
-        if below is None:
-            return depth
-        tree = below
-    return len(keys)
+    return next((depth for depth in range(len(keys)) if value_at(tree, *keys[: depth + 1]) is None), len(keys))
 
 
 def _merge_trees(whole: Tree, part: Tree) -> Tree:

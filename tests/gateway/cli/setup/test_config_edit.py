@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from gateway.cli.setup.config_edit import (
     ASIDE_FILE,
     CannotEdit,
-    ConfigChange,
     SetupFile,
-    apply_changes,
     build_entries,
+    change_value,
     check_files,
     draft_config,
     find_changes,
@@ -105,7 +104,7 @@ def test_what_was_written_is_proposed_and_changes_nothing(tmp_path: Path, answer
     tree = parse_yaml(now["reverie.yaml"])
     assert isinstance(tree, dict)
     again = read_answers(tree, {})
-    assert find_changes(tree, build_entries(again)) == ()
+    assert find_changes(tree, build_entries(again)) == []
     assert (again.owners, again.agent_id) == (answers.owners, answers.agent_id)
     assert draft_config(again, now, PERSONA, {}, "2027-01-01").files == ()
 
@@ -162,27 +161,75 @@ f:
     ("keys", "value", "line"),
     [
         (("a", "b"), 2, "  b: 2   # one"),
-        (("a", "b"), [1], "  b: [1]   # one"),
-        (("a", "c", "x"), "w: {", '  c: {x: "w: {", z: [1, 2]}   # two'),
-        (("a", "c", "n"), True, '  c: {x: "y", z: [1, 2], n: true}   # two'),
-        (("a", "c", "x"), None, "  c: {z: [1, 2]}   # two"),
-        (("a", "c", "z"), None, '  c: {x: "y"}   # two'),
-        (("a", "d"), ["s"], '    ["s"]'),
+        (("a", "b"), [1], "  b: [1] # one"),
+        (("a", "c", "x"), "w: {", '  c: {x: "w: {", z: [1, 2]}'),
+        (("a", "c", "n"), True, '  c: {x: "y", z: [1, 2], n: true}'),
+        (("a", "c", "x"), None, "  c: {z: [1, 2]}"),
+        (("a", "c", "z"), None, '  c: {x: "y"}'),
+        (("a", "d"), ["s"], '    - "s"'),
         (("a", "g", "h"), "i", "  g:"),
         (("e", 0, "id"), "n", 'e: [{id: "n", r: [u]}]'),
         (("e", 0, "w"), "n", 'e: [{id: m, r: [u], w: "n"}]'),
-        (("f", "k"), "v", "f: {k: v}"),
+        (("f", "k"), "v", "f:\n  k: v"),
         (("n", "o", 0, "p"), "v", "n:"),
         (("a", "b"), None, "  c: {x"),
         (("a", "d"), None, "  c: {x"),
     ],
 )
 def test_one_value_is_changed_and_all_else_stays(keys: Any, value: Tree, line: str) -> None:
-    after = apply_changes(TEXT, [ConfigChange(keys, value)])
+    after = change_value(TEXT, keys, value)
     assert line in after
     assert value_at(parse_yaml(after), *keys) == value
-    for kept in ("# first", "# between"):
-        assert kept in after
+    for remark in ("# first", "\n\n# between\n", "# two"):
+        assert remark in after
+    changed = [one for one in TEXT.splitlines() if one not in after.splitlines()]
+    assert len(changed) <= (3 if keys == ("a", "d") else 1)
+
+
+ODD = """\
+%YAML 1.2
+---
+# a file as people write it
+channels:
+
+    irc.a :   {host:  irc.example ,port: 0x1F}   #  odd
+    # not yet
+    # irc.b: {}
+    telegram.main:
+        token:   '${T}'
+        rooms: [ "-1",
+                 '*' ]   # two lines
+        groups:
+            - '-1'  # the lounge
+            - '*'
+
+agents:
+    - id:     yes       # a word
+      text: >
+           folded
+           text
+      more: "a\\tb"
+flag:  True
+last: ~  # no line end"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "taken", "put"),
+    [
+        (("flag",), False, ["flag:  True"], ["flag: false"]),
+        (("agents", 0, "id"), "mira", ["    - id:     yes       # a word"], ["    - id: mira          # a word"]),
+        (("channels", "telegram.main", "groups"), ["-1", "-3"], ["            - '*'"], ['            - "-3"']),
+        (("agents", 0, "workspace"), "./w", [], ["      workspace: ./w"]),
+        (("channels", "telegram.main", "token"), None, ["        token:   '${T}'"], []),
+        (("channels", "discord.main", "token"), "${D}", [], ["    discord.main:", '        token: "${D}"']),
+        (("ops", "token"), "${O}", [], ["ops:", '    token: "${O}"']),
+    ],
+)
+def test_lines_that_are_not_changed_stay_to_the_byte(keys: Any, value: Tree, taken: list[str], put: list[str]) -> None:
+    before, after = ODD.splitlines(), change_value(ODD, keys, value).splitlines()
+    assert [one for one in before if one not in after] == taken
+    assert [one for one in after if one not in before] == put
+    assert [one for one in before if one not in taken] == [one for one in after if one not in put]
 
 
 KEYS = st.sampled_from("abcd")
@@ -212,7 +259,7 @@ def test_any_change_of_any_file_is_exact_or_refused(
     text = "# kept\n" + yaml.safe_dump(tree, default_flow_style=style, allow_unicode=True)
     before_ = parse_yaml(text)
     try:
-        after = apply_changes(text, [ConfigChange(tuple(keys), value)])
+        after = change_value(text, tuple(keys), value)
     except CannotEdit:
         return
     assert after.startswith("# kept\n")
