@@ -550,7 +550,7 @@ class _Gateway:
             clock,
             self.stats,
             redactor,
-            sources=(self.agent_stats, tool_stats, limits.stats),
+            sources=(self.agent_stats.metrics, tool_stats.metrics, limits.metrics),
             outages=self.outages,
             router=ApiRouter(backend, self.event_stream, self.dispatcher) if has_api else None,
         )

@@ -26,6 +26,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
+from prometheus_client import CollectorRegistry, Counter
+
 from agent.cache.prices import ASSUMED_PRICE
 from gateway.access.approval_texts import inline_code
 from gateway.config.models import RateConfig
@@ -35,7 +37,6 @@ from gateway.core.events import Address, ConversationId, Message, Post, PostKey,
 from gateway.core.facts import AMBIENT, URGENT, Judgement, LimitReached, PostQueued, TurnRecord, dedup_key
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key, role_of, stable_source
 from gateway.core.lru import MAX_REMEMBERED, LruDict
-from gateway.core.metrics import LimitStats
 from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store import AppendResult, LogEntry, NewEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
@@ -186,7 +187,14 @@ class UsageLimiter:
 
     def __init__(self, live: LiveSettings, clock: Clock, policy: AccessPolicy) -> None:
         self._live, self._clock, self._policy = live, clock, policy
-        self.stats = LimitStats()
+        self.metrics = CollectorRegistry()
+        self._limited = Counter(
+            "reverie_limited",
+            "Messages that were not answered, by the limit that was reached and whose it is.",
+            ["limit", "whose"],
+            registry=self.metrics,
+        )
+        self._noticed = Counter("reverie_limit_notices", "Notices that a limit was reached.", registry=self.metrics)
         self._buckets = {scope: TokenBuckets(self._rate(scope)) for scope in LIMIT_SCOPES}
         self._costs = {scope: DailyCosts() for scope in LIMIT_SCOPES}
         self._reserved: dict[ConversationId, dict[tuple[LimitScope, str], int]] = {}
@@ -343,7 +351,7 @@ class UsageLimiter:
 
     def build_unpaid_entries(self, at: Address, message: Message | None, hit: LimitHit) -> list[NewEntry]:
         """Return the entries for a turn that no budget covers: once a day with a notice for the last sender."""
-        self.stats.count_limited(hit.limit, hit.scope)
+        self._limited.labels(hit.limit, hit.scope).inc()
         now, day, now_s, room = self._clock.now(), self._today(), self._clock.monotonic(), _room_key(at)
         is_due = self._notice_throttle.is_due(room, hit.key(day), now_s, lambda _: False)
         with_notice = (
@@ -420,7 +428,7 @@ class UsageLimiter:
 
     def _refuse(self, message: Message, judged: Judgement, hit: LimitHit) -> LimitDecision:
         """Turn the message into context. No notice goes to bots: they might answer it."""
-        self.stats.count_limited(hit.limit, hit.scope)
+        self._limited.labels(hit.limit, hit.scope).inc()
         judged = replace(judged, fate="context", urgency=AMBIENT, rule=hit.rule)
         now_s, room, day = self._clock.monotonic(), _room_key(message.at), self._today()
         name = hit.key(day)
@@ -449,7 +457,7 @@ class UsageLimiter:
         hit, day = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule), entry.at.date().isoformat()
         place = entry.conversation or ConversationId("")
         if with_notice:
-            self.stats.count_notice()
+            self._noticed.inc()
             room, name = _room_key(Address.parse(place)), hit.key(day)
             self._open_notices.discard((room, name))
             self._notice_throttle.record(room, name, self._clock.monotonic())

@@ -1,27 +1,20 @@
-"""Counters of this process and their export as Prometheus text. No IO, no clock: times are passed in.
+"""State and counters of the channels and of health problems. No IO, no clock: times are passed in.
 
-Counts start with the process and live in memory: `GatewayStats` of channels and health problems, `LimitStats` of
-reached limits; `render_metrics` writes a snapshot and further families in the text format
-(https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format).
+They start with the process and live in memory. `gateway.ops.metrics` shows them to Prometheus.
 """
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pydantic import TypeAdapter
 
 from gateway.core.events import ChannelName, ConnectionChanged, Notification
-from gateway.core.redaction import Redactor
 
 ChannelState = Literal["connecting", "up", "down", "refused"]
 """`refused`: the platform rejected the account, and it stays off."""
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,162 +182,4 @@ class GatewayStats:
             later=self._later,
             broken=self._broken,
             problems=tuple(self._problems.values()),
-        )
-
-
-class MetricSample(NamedTuple):
-    """One value of a metric."""
-
-    labels: Labels
-    value: float
-    suffix: str = ""
-    """Suffix of the family's name; histograms have some."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricFamily:
-    """One metric with all its labels."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    help_text: str
-    """Description in one line."""
-    samples: Sequence[MetricSample]
-
-
-class Histogram:
-    """Number of observations up to each bound."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: ascending, without infinity, which is always present."""
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count the value in every bucket whose bound is at least this."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def samples(self, labels: Labels) -> Iterator[MetricSample]:
-        """Yield the samples in Prometheus' form: cumulative, then the sum and the count."""
-        names = [f"{bound:g}" for bound in self._bounds] + ["+Inf"]
-        for le, count in zip(names, accumulate(self._counts), strict=True):
-            yield MetricSample({**labels, "le": le}, count, "_bucket")
-        yield MetricSample(labels, self._sum, "_sum")
-        yield MetricSample(labels, sum(self._counts), "_count")
-
-
-def render_metrics(
-    snapshot: GatewaySnapshot,
-    now: datetime,
-    version: str,
-    redactor: Redactor,
-    more: Iterable[MetricFamily] = (),
-) -> str:
-    """Return every metric with its help text, ready to be scraped. Ends in a line feed, as the format requires.
-
-    `redactor` is applied to each label value: models and servers chose some of them.
-    """
-    families = (*_channel_families(snapshot, now, version), *more)
-    return "".join(f"{line}\n" for family in families for line in _family_lines(family, redactor))
-
-
-def _channel_families(snapshot: GatewaySnapshot, now: datetime, version: str) -> Iterator[MetricFamily]:
-    channels = snapshot.channels
-    yield _build_family("reverie_build_info", "gauge", "Which version this is.", [({"version": version}, 1)])
-    yield _build_family(
-        "process_start_time_seconds",
-        "gauge",
-        "When this process started, in seconds since 1970.",
-        [({}, snapshot.started.timestamp())],
-    )
-    yield _build_family(
-        "reverie_channel_up",
-        "gauge",
-        "1 if the channel is connected.",
-        [({"channel": one.channel}, float(one.state == "up")) for one in channels],
-    )
-    yield _build_family(
-        "reverie_channel_refused",
-        "gauge",
-        "1 if its platform refused the channel, which stays off.",
-        [({"channel": one.channel}, float(one.state == "refused")) for one in channels],
-    )
-    yield _build_family(
-        "reverie_channel_last_event_age_seconds",
-        "gauge",
-        "Time since the last event of the channel; absent before the first.",
-        [
-            ({"channel": one.channel}, max(0.0, (now - one.last_event).total_seconds()))
-            for one in channels
-            if one.last_event is not None
-        ],
-    )
-    yield _build_family(
-        "reverie_channel_reconnects_total",
-        "counter",
-        "How often the channel came up again.",
-        [({"channel": one.channel}, one.reconnects) for one in channels],
-    )
-    yield _build_family(
-        "reverie_channel_events_total",
-        "counter",
-        "Events of the channel that were taken in, by kind.",
-        [({"channel": one.channel, "kind": kind}, count) for one in channels for kind, count in one.events.items()],
-    )
-
-
-def _build_family(
-    name: str, kind: Literal["counter", "gauge"], help_text: str, samples: list[tuple[Labels, float]]
-) -> MetricFamily:
-    return MetricFamily(
-        name=name, kind=kind, help_text=help_text, samples=[MetricSample(*sample) for sample in samples]
-    )
-
-
-def _family_lines(family: MetricFamily, redactor: Redactor) -> Iterator[str]:
-    yield f"# HELP {family.name} {family.help_text}"
-    yield f"# TYPE {family.name} {family.kind}"
-    for labels, value, suffix in family.samples:
-        label_text = ",".join(f'{label}="{_escape_label(redactor(text))}"' for label, text in labels.items())
-        name = f"{family.name}{suffix}"
-        yield f"{name}{{{label_text}}} {value:.17g}" if label_text else f"{name} {value:.17g}"
-
-
-def _escape_label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-class LimitStats:
-    """Counters of reached limits. Used on the event loop only, so that no reader sees a partial change."""
-
-    def __init__(self) -> None:
-        self._limited = Counter[tuple[str, str]]()
-        self._notices = 0
-
-    def count_limited(self, limit: str, whose: str) -> None:
-        """Count a message that was not answered because of this limit."""
-        self._limited[limit, whose] += 1
-
-    def count_notice(self) -> None:
-        """Count a notice about a reached limit."""
-        self._notices += 1
-
-    def families(self) -> list[MetricFamily]:
-        """Return all counters as metric families."""
-        return list(self._families())
-
-    def _families(self) -> Iterable[MetricFamily]:
-        yield MetricFamily(
-            name="reverie_limited_total",
-            kind="counter",
-            help_text="Messages that were not answered, by the limit that was reached and whose it is.",
-            samples=[MetricSample({"limit": limit, "whose": whose}, n) for (limit, whose), n in self._limited.items()],
-        )
-        yield MetricFamily(
-            name="reverie_limit_notices_total",
-            kind="counter",
-            help_text="Notices that a limit was reached.",
-            samples=[MetricSample({}, self._notices)],
         )

@@ -23,6 +23,9 @@ from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Final
 
+from prometheus_client import ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -35,7 +38,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from gateway.config.models import OpsConfig
-from gateway.core import metrics
 from gateway.core.addresses import is_loopback_host
 from gateway.core.clock import Clock
 from gateway.core.format import describe_problem
@@ -43,7 +45,7 @@ from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ops.api import EVENTS_PATH, ROUTES, SPEC_PATH, ApiRouter
 from gateway.ops.api_views import release_version
-from gateway.ops.metrics import MetricSource
+from gateway.ops.metrics import ChannelMetrics, RedactedMetrics
 from gateway.store import StoreError
 
 logger = logging.getLogger("reverie.ops")
@@ -140,13 +142,15 @@ class OpsSite:
         stats: GatewayStats,
         redactor: Redactor,
         *,
-        sources: Iterable[MetricSource] = (),
+        sources: Iterable[Collector] = (),
         router: ApiRouter | None = None,
     ) -> None:
         """`router` is there if the configuration has a token. `sources`: of metrics besides those of the channels."""
         self._host, self._names = config.host, frozenset(name.lower() for name in config.hosts)
         self._token = config.token.get_secret_value() if config.token is not None else None
-        self._clock, self._stats, self._redactor, self._sources = clock, stats, redactor, sources
+        self._clock, self._stats, self._redactor = clock, stats, redactor
+        channels = ChannelMetrics(stats, clock, release_version())
+        self._collector = RedactedMetrics((ProcessCollector(registry=None), channels, *sources), redactor)
         self._router = router
         self.denied_requests = 0
         """Requests with a wrong token."""
@@ -238,12 +242,9 @@ class OpsSite:
             status_code=200 if now.is_ready else 503,
         )
 
-    async def _metrics(self, _request: Request) -> Response:
-        more = [family for source in self._sources for family in source.families()]
-        text = metrics.render_metrics(
-            self._stats.snapshot(), self._clock.now(), release_version(), self._redactor, more
-        )
-        return Response(text, headers={"Content-Type": metrics.CONTENT_TYPE})
+    async def _metrics(self, request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self._collector), headers={"Content-Type": content_type})
 
     async def _asset(self, request: Request) -> Response:
         return load_assets()[request.url.path]

@@ -8,13 +8,14 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from prometheus_client.registry import Collector
+
 from gateway.config.models import OpsConfig
 from gateway.core.clock import Clock
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ops.api import ApiRouter
 from gateway.ops.health import OutageMonitor, run_heartbeat
-from gateway.ops.metrics import MetricSource
 from gateway.store import Store
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class OpsServer:
         stats: GatewayStats,
         redactor: Redactor,
         *,
-        sources: Iterable[MetricSource] = (),
+        sources: Iterable[Collector] = (),
         router: ApiRouter | None = None,
     ) -> None:
         """`sources`: of metrics besides those of the channels. `router` is there if the configuration has a token."""
@@ -99,7 +100,7 @@ class OpsService:
         stats: GatewayStats,
         redactor: Redactor,
         *,
-        sources: Iterable[MetricSource] = (),
+        sources: Iterable[Collector] = (),
         outages: OutageMonitor | None = None,
         router: ApiRouter | None = None,
     ) -> None:

@@ -1,11 +1,11 @@
-"""Counters of tool calls and approvals since this process started. No IO, no clock."""
+"""Counters of tool calls and approvals since this process started, for Prometheus."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
 from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused
-from gateway.core.metrics import Histogram, MetricFamily, MetricSample
 from gateway.store import LogEntry
 
 ToolOutcome = Literal["ok", "error", "refused", "timeout", "unknown"]
@@ -17,72 +17,56 @@ OTHER_TOOL: Final = "other"
 
 
 class ToolStats:
-    """Counters. Everything happens on the event loop, so the counts are consistent."""
+    """Counters of one gateway."""
 
     def __init__(self) -> None:
+        self.metrics = CollectorRegistry()
+        self._calls = Counter(
+            "reverie_tool_calls", "Calls of tools, by how they ended.", ["tool", "outcome"], registry=self.metrics
+        )
+        self._durations = Histogram(
+            "reverie_tool_duration_seconds",
+            "How long calls took that were carried out.",
+            ["tool"],
+            buckets=DURATION_BUCKETS_S,
+            registry=self.metrics,
+        )
+        self._refusals = Counter(
+            "reverie_tool_refusals",
+            "Calls that were refused by right, before anything was done.",
+            ["tool"],
+            registry=self.metrics,
+        )
+        self._verdicts = Counter(
+            "reverie_tool_approvals",
+            "Calls that an admin was asked about, by what came of it.",
+            ["tool", "verdict"],
+            registry=self.metrics,
+        )
         self._waiting = set[str]()
         """Approvals that were asked for and are not decided."""
-        self._calls = Counter[tuple[str, ToolOutcome]]()
-        self._refusals = Counter[str]()
-        self._verdicts = Counter[tuple[str, str]]()
-        self._durations = dict[str, Histogram]()
+        Gauge(
+            "reverie_tool_approvals_waiting", "Calls that wait for an admin now.", registry=self.metrics
+        ).set_function(lambda: len(self._waiting))
         self._known = set[str]()
 
     def count_call(self, tool: str, outcome: ToolOutcome, took_s: float) -> None:
         """Count a call that has ended. `took_s`: seconds, without the wait for an approval."""
         name = OTHER_TOOL if outcome == "unknown" else self._find_label(tool)
-        self._calls[name, outcome] += 1
+        self._calls.labels(name, outcome).inc()
         if outcome not in ("refused", "unknown"):
-            self._durations.setdefault(name, Histogram(DURATION_BUCKETS_S)).observe(took_s)
+            self._durations.labels(name).observe(took_s)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Count refusals, verdicts and what waits: `ToolRefused`, `ApprovalRequested` and `ApprovalEnded`."""
         for entry in entries:
             if isinstance(entry.fact, ToolRefused):
-                self._refusals[self._find_label(entry.fact.tool)] += 1
+                self._refusals.labels(self._find_label(entry.fact.tool)).inc()
             elif isinstance(entry.fact, ApprovalRequested):
                 self._waiting.add(entry.fact.approval)
             elif isinstance(entry.fact, ApprovalEnded):
                 self._waiting.discard(entry.fact.approval)
-                self._verdicts[self._find_label(entry.fact.tool), entry.fact.verdict] += 1
-
-    def families(self) -> list[MetricFamily]:
-        """Return all metrics."""
-        return list(self._build_families())
-
-    def _build_families(self) -> Iterable[MetricFamily]:
-        yield MetricFamily(
-            name="reverie_tool_calls_total",
-            kind="counter",
-            help_text="Calls of tools, by how they ended.",
-            samples=[MetricSample({"tool": tool, "outcome": outcome}, n) for (tool, outcome), n in self._calls.items()],
-        )
-        yield MetricFamily(
-            name="reverie_tool_duration_seconds",
-            kind="histogram",
-            help_text="How long calls took that were carried out.",
-            samples=[sample for tool, took in self._durations.items() for sample in took.samples({"tool": tool})],
-        )
-        yield MetricFamily(
-            name="reverie_tool_refusals_total",
-            kind="counter",
-            help_text="Calls that were refused by right, before anything was done.",
-            samples=[MetricSample({"tool": tool}, n) for tool, n in self._refusals.items()],
-        )
-        yield MetricFamily(
-            name="reverie_tool_approvals_total",
-            kind="counter",
-            help_text="Calls that an admin was asked about, by what came of it.",
-            samples=[
-                MetricSample({"tool": tool, "verdict": verdict}, n) for (tool, verdict), n in self._verdicts.items()
-            ],
-        )
-        yield MetricFamily(
-            name="reverie_tool_approvals_waiting",
-            kind="gauge",
-            help_text="Calls that wait for an admin now.",
-            samples=[MetricSample({}, len(self._waiting))],
-        )
+                self._verdicts.labels(self._find_label(entry.fact.tool), entry.fact.verdict).inc()
 
     def _find_label(self, tool: str) -> str:
         if tool not in self._known and len(self._known) >= MAX_LABELLED_TOOLS:

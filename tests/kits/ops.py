@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from prometheus_client import generate_latest
+from prometheus_client.registry import Collector
 
 from agent.models.base import Model
 from agent.models.scripted import Script, ScriptedModel
@@ -20,23 +22,19 @@ from gateway import app
 from gateway.config.loader import load_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
-from gateway.core.clock import ManualClock, SystemClock
+from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName
-from gateway.core.metrics import GatewayStats, render_metrics
 from gateway.core.redaction import Redactor
-from gateway.ops.metrics import MetricSource
+from gateway.ops.metrics import RedactedMetrics
 from tests.kits.gateway import UNHURRIED, Screen
 
 TOKEN = "an-operators-token-0123456789"
 DEMO = ChannelName("demo")
 
 
-def rendered_metrics(*sources: MetricSource) -> str:
-    """The page that Prometheus scrapes, of a gateway with one channel `irc.x`."""
-    clock = ManualClock()
-    snapshot = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now()).snapshot()
-    families = [family for source in sources for family in source.families()]
-    return render_metrics(snapshot, clock.now(), "1.0", Redactor(), families)
+def rendered_metrics(*sources: Collector) -> str:
+    """These metrics as Prometheus scrapes them."""
+    return generate_latest(RedactedMetrics(sources, Redactor())).decode()
 
 
 @dataclass

@@ -522,11 +522,11 @@ def test_limits_are_counted_for_prometheus(tmp_path: Path) -> None:
     async def story(house: House) -> None:
         await house.answered(*[said() for _ in range(6)])
         await house.answered(*[said("bob") for _ in range(3)])
-        lines = rendered_metrics(house.limits.stats).splitlines()
+        lines = rendered_metrics(house.limits.metrics).splitlines()
         assert "# TYPE reverie_limited_total counter" in lines
-        assert 'reverie_limited_total{limit="rate",whose="sender"} 5' in lines
+        assert 'reverie_limited_total{limit="rate",whose="sender"} 5.0' in lines
         assert "# TYPE reverie_limit_notices_total counter" in lines
-        assert "reverie_limit_notices_total 1" in lines
+        assert "reverie_limit_notices_total 1.0" in lines
 
     lives(tmp_path, most(sender=SENDER), story)
 

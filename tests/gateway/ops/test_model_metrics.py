@@ -35,13 +35,13 @@ NAMES = {
     "workspace_cache_misses_total": "counter",
     "workspace_cache_invalidations_total": "counter",
 }
-ME = 'agent="ana",provider="anthropic",model="m"'
+ME = 'agent="ana",model="m",provider="anthropic"'
 
 
 def scraped(llm: AgentStats, then: Callable[[], None] = lambda: None) -> tuple[str, dict[str, float]]:
     """What the server shows after `then`, as text and by sample."""
     then()
-    text = rendered_metrics(llm)
+    text = rendered_metrics(llm.metrics)
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
     return text, {name: float(value) for name, value in lines if name.startswith(("llm_", "workspace_"))}
@@ -50,9 +50,8 @@ def scraped(llm: AgentStats, then: Callable[[], None] = lambda: None) -> tuple[s
 def test_every_metric_has_its_name_its_type_and_its_help() -> None:
     text, _ = scraped(AgentStats(["ana"]))
     for name, kind in NAMES.items():
-        assert f"\n# TYPE {name} {kind}\n" in text
-        assert re.search(rf"\n# HELP {name} [A-Z].+\.\n", text)
-    assert 'reverie_channel_up{channel="irc.x"} 0\n' in text
+        assert f"# TYPE {name} {kind}\n" in text
+        assert re.search(rf"(?m)^# HELP {name} [A-Z].+\.$", text)
 
 
 def test_before_the_first_request_the_known_outcomes_are_there_at_nought() -> None:
@@ -81,9 +80,9 @@ def test_requests_are_counted_by_agent_provider_and_model() -> None:
     assert samples[f"llm_cache_creation_tokens_total{{{ME}}}"] == 100
     assert samples['llm_cache_hit_ratio{agent="ana"}'] == 90 / 400
     assert samples['llm_cache_hit_ratio{agent="bob"}'] == 0
-    assert samples['llm_requests_total{agent="ana",provider="anthropic",model="other"}'] == 1
-    assert 'llm_cost_usd_total{agent="ana",provider="anthropic",model="other"}' not in samples, "its price is not known"
-    assert samples['llm_cost_usd_total{agent="bob",provider="anthropic",model="m"}'] == 1
+    assert samples['llm_requests_total{agent="ana",model="other",provider="anthropic"}'] == 1
+    assert 'llm_cost_usd_total{agent="ana",model="other",provider="anthropic"}' not in samples, "its price is not known"
+    assert samples['llm_cost_usd_total{agent="bob",model="m",provider="anthropic"}'] == 1
 
 
 def test_estimates_are_compared_with_the_bill() -> None:
@@ -95,9 +94,10 @@ def test_estimates_are_compared_with_the_bill() -> None:
         llm.count_request("ana", replace(account(plain=50), blocks=()))  # nothing was estimated
 
     _, samples = scraped(llm, asked)
-    drift = f"llm_prompt_tokens_drift_bucket{{{ME},le="
+    drift = 'llm_prompt_tokens_drift_bucket{agent="ana",le="{}",model="m",provider="anthropic"}'
     cumulative = {
-        le: samples[f'{drift}"{le}"}}'] for le in ("1", "2", "5", "10", "15", "20", "30", "50", "100", "+Inf")
+        le: samples[drift.replace("{}", le)]
+        for le in ("1.0", "2.0", "5.0", "10.0", "15.0", "20.0", "30.0", "50.0", "100.0", "+Inf")
     }
     assert list(cumulative.values()) == [1, 1, 2, 2, 2, 2, 3, 3, 4, 4]
     assert samples[f"llm_prompt_tokens_drift_count{{{ME}}}"] == 4
@@ -128,13 +128,13 @@ def test_compactions_are_counted_and_timed() -> None:
         samples[f'llm_compaction_triggered_total{{agent="ana",outcome="{outcome}"}}'] for outcome in COMPACTION_OUTCOMES
     ]
     assert counts == [2, 1, 1, 0, 0]
-    took = 'llm_compaction_duration_seconds_{}{{agent="ana",outcome="{}"{}}}'
-    assert samples[took.format("bucket", "ok", ',le="0.5"')] == 1
-    assert samples[took.format("bucket", "ok", ',le="10"')] == 2
-    assert samples[took.format("sum", "ok", "")] == 7.5
-    assert samples[took.format("bucket", "failed", ',le="120"')] == 0
-    assert samples[took.format("bucket", "failed", ',le="+Inf"')] == 1
-    assert took.format("count", "lock_held", "") not in samples
+    took = 'llm_compaction_duration_seconds_{}{{agent="ana",{}outcome="{}"}}'
+    assert samples[took.format("bucket", 'le="0.5",', "ok")] == 1
+    assert samples[took.format("bucket", 'le="10.0",', "ok")] == 2
+    assert samples[took.format("sum", "", "ok")] == 7.5
+    assert samples[took.format("bucket", 'le="120.0",', "failed")] == 0
+    assert samples[took.format("bucket", 'le="+Inf",', "failed")] == 1
+    assert took.format("count", "", "lock_held") not in samples
 
 
 def test_workspaces_are_asked_at_each_scrape() -> None:
@@ -178,7 +178,7 @@ def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptur
         clock = ManualClock()
         async with await Store.open(tmp_path / "s.db", clock) as store:
             stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
-            watch = OpsService(OpsConfig(port=0), store, clock, stats, Redactor(), sources=[llm])
+            watch = OpsService(OpsConfig(port=0), store, clock, stats, Redactor(), sources=[llm.metrics])
             task = asyncio.create_task(watch.run())
             async with asyncio.timeout(120):
                 while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)):
@@ -189,7 +189,7 @@ def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptur
             await asyncio.wait([task])
             return text
 
-    assert 'llm_cache_hit_ratio{agent="ana"} 1\n' in asyncio.run(story())
+    assert 'llm_cache_hit_ratio{agent="ana"} 1.0\n' in asyncio.run(story())
 
 
 def test_a_server_that_makes_up_names_fills_no_memory() -> None:
@@ -199,4 +199,4 @@ def test_a_server_that_makes_up_names_fills_no_memory() -> None:
     _, samples = scraped(llm)
     requests = {name: value for name, value in samples.items() if name.startswith("llm_requests_total")}
     assert len(requests) == MAX_MODELS + 1
-    assert requests['llm_requests_total{agent="ana",provider="other",model="other"}'] == 2 * MAX_MODELS
+    assert requests['llm_requests_total{agent="ana",model="other",provider="other"}'] == 2 * MAX_MODELS

@@ -5,18 +5,19 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
 
 from agent.models.scripted import Script
 from channels.base import Denied, Emit, Part
 from channels.console import ConsoleChannel
 from gateway.config.models import OpsConfig
-from gateway.core import metrics
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -30,15 +31,16 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.format import format_duration
-from gateway.core.metrics import SNAPSHOT, GatewayStats, MetricFamily
+from gateway.core.metrics import SNAPSHOT, GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ops import http
 from gateway.ops.health import read_gateway_report
 from gateway.ops.http import MAX_CONNECTIONS
-from gateway.ops.metrics import MetricSource
+from gateway.ops.metrics import ChannelMetrics
 from gateway.ops.server import OpsServer
 from tests.gateway.test_app import CONFIG, command
 from tests.kits.gateway import CONSOLE, Screen, running
+from tests.kits.ops import rendered_metrics
 from tests.servers.ircd import Ircd
 
 IRC, TELEGRAM = ChannelName("irc.x"), ChannelName("telegram.x")
@@ -101,27 +103,26 @@ def test_states_follow_what_happens() -> None:
 
 
 def test_metrics_as_they_are_scraped() -> None:
-    text = metrics.render_metrics(sample_stats().snapshot(), after(62), '1.0"\n\\', redactor=Redactor())
+    text = rendered_metrics(ChannelMetrics(sample_stats(), ManualClock(after(62)), '1.0"\n\\'))
     samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert samples == {
-        'reverie_build_info{version="1.0\\"\\n\\\\"}': "1",
-        "process_start_time_seconds": f"{START.timestamp():.17g}",
-        'reverie_channel_up{channel="irc.x"}': "1",
-        'reverie_channel_up{channel="telegram.x"}': "0",
-        'reverie_channel_refused{channel="irc.x"}': "0",
-        'reverie_channel_refused{channel="telegram.x"}': "1",
-        'reverie_channel_last_event_age_seconds{channel="irc.x"}': "60",
-        'reverie_channel_reconnects_total{channel="irc.x"}': "1",
-        'reverie_channel_reconnects_total{channel="telegram.x"}': "0",
-        'reverie_channel_events_total{channel="irc.x",kind="link"}': "5",
-        'reverie_channel_events_total{channel="irc.x",kind="room"}': "2",
+        'reverie_build_info{version="1.0\\"\\n\\\\"}': "1.0",
+        'reverie_channel_up{channel="irc.x"}': "1.0",
+        'reverie_channel_up{channel="telegram.x"}': "0.0",
+        'reverie_channel_refused{channel="irc.x"}': "0.0",
+        'reverie_channel_refused{channel="telegram.x"}': "1.0",
+        'reverie_channel_last_event_age_seconds{channel="irc.x"}': "60.0",
+        'reverie_channel_reconnects_total{channel="irc.x"}': "1.0",
+        'reverie_channel_reconnects_total{channel="telegram.x"}': "0.0",
+        'reverie_channel_events_total{channel="irc.x",kind="link"}': "5.0",
+        'reverie_channel_events_total{channel="irc.x",kind="room"}': "2.0",
     }
     assert text.endswith("\n")
     for name in {re.split(r"[{ ]", line)[0] for line in samples}:
         assert f"# TYPE {name} " in text
         assert f"# HELP {name} " in text
-    early = metrics.render_metrics(sample_stats().snapshot(), START - timedelta(hours=1), "1", redactor=Redactor())
-    assert 'age_seconds{channel="irc.x"} 0\n' in early  # the clock went back
+    early = rendered_metrics(ChannelMetrics(sample_stats(), ManualClock(START - timedelta(hours=1)), "1"))
+    assert 'age_seconds{channel="irc.x"} 0.0\n' in early  # the clock went back
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_spans(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-async def opened(stats: GatewayStats | None = None, sources: Sequence[MetricSource] = ()) -> OpsServer:
+async def opened(stats: GatewayStats | None = None, sources: Sequence[Collector] = ()) -> OpsServer:
     clock = ManualClock(after(62))
     made = OpsServer(OpsConfig(port=0), clock, stats or sample_stats(), Redactor(), sources=sources)
     assert await made.start()
@@ -152,10 +153,11 @@ def test_the_server_shows_health_readiness_and_metrics() -> None:
             }
             scraped = await client.get("/metrics")
             assert scraped.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-            assert 'reverie_channel_reconnects_total{channel="irc.x"} 1\n' in scraped.text
-            head = await client.head("/metrics")
+            assert 'reverie_channel_reconnects_total{channel="irc.x"} 1.0\n' in scraped.text
+            assert "process_resident_memory_bytes " in scraped.text
+            head = await client.head("/health")
             assert (head.status_code, head.text) == (200, "")
-            assert head.headers["content-length"] == str(len(scraped.content))
+            assert head.headers["content-length"] == str(len(health.content))
             assert (await client.get("/secrets")).status_code == 404
             posted = await client.post("/metrics", content=b"x" * 100_000)
             assert (posted.status_code, posted.headers["allow"]) == (405, "GET, HEAD")
@@ -252,8 +254,8 @@ def test_closing_ends_open_connections() -> None:
 
 
 def test_a_page_that_breaks_ends_that_request_only(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken:
-        def families(self) -> list[MetricFamily]:
+    class Broken(Collector):
+        def collect(self) -> Iterable[Metric]:
             raise KeyError("a bug")
 
     async def story() -> None:
@@ -323,9 +325,9 @@ def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
             assert port
             async with httpx.AsyncClient(trust_env=False) as client:
                 text = (await client.get(f"http://127.0.0.1:{port[1]}/metrics")).text
-            assert 'reverie_channel_up{channel="console"} 1\n' in text
-            assert 'reverie_channel_up{channel="bad"} 0\n' in text
-            assert 'reverie_channel_events_total{channel="console",kind="direct"} 1\n' in text
+            assert 'reverie_channel_up{channel="console"} 1.0\n' in text
+            assert 'reverie_channel_up{channel="bad"} 0.0\n' in text
+            assert 'reverie_channel_events_total{channel="console",kind="direct"} 1.0\n' in text
             hung = await read_gateway_report(store, platforms, datetime.now(UTC) + timedelta(minutes=5))
             assert not hung.running
             assert "no sign of life for" in hung.finding

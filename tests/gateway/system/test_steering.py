@@ -69,10 +69,10 @@ def test_what_happens_is_scraped(tmp_path: Path, caplog: pytest.LogCaptureFixtur
                 return (await client.get(f"http://127.0.0.1:{port[1]}/metrics")).text
 
     text = asyncio.run(story())
-    assert 'reverie_turns_total{agent="reverie",cause="addressed",outcome="replied"} 1\n' in text
-    assert 'reverie_notifications_total{channel="console",kind="direct",fate="due"} 1\n' in text
-    assert 'reverie_dmn_quiet{agent="reverie"} 1\n' in text
-    assert 'reverie_dmn_autonomous_turns_today{agent="reverie"} 0\n' in text
+    assert 'reverie_turns_total{agent="reverie",cause="addressed",outcome="replied"} 1.0\n' in text
+    assert 'reverie_notifications_total{channel="console",fate="due",kind="direct"} 1.0\n' in text
+    assert 'reverie_dmn_quiet{agent="reverie"} 1.0\n' in text
+    assert 'reverie_dmn_autonomous_turns_today{agent="reverie"} 0.0\n' in text
 
 
 def test_nothing_that_a_client_says_stops_it(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_call_is_carried_out_and_counted() -> None:
     assert call(hands, "echo") == ToolResult(id="c", text="hi")
     assert call(hands, "echo", "{}").is_error
     assert call(hands, "other").text == "There is no tool named 'other'."
-    counted = next(one for one in running.stats.families() if one.name == "reverie_tool_calls_total")
+    counted = next(one for one in running.stats.metrics.collect() if one.name == "reverie_tool_calls")
     assert [(one.labels["tool"], one.labels["outcome"]) for one in counted.samples] == [
         ("echo", "ok"),
         ("echo", "refused"),

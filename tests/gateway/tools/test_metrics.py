@@ -32,7 +32,7 @@ ENDED = ApprovalEnded(approval="k7qd", agent="reverie", tool="bash", verdict="on
 
 
 def scraped(stats: ToolStats) -> tuple[str, dict[str, float]]:
-    text = rendered_metrics(stats)
+    text = rendered_metrics(stats.metrics)
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("reverie_tool")]
     assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
     return text, {name: float(value) for name, value in lines}
@@ -42,8 +42,8 @@ def test_every_metric_has_its_name_its_type_and_its_help() -> None:
     text, samples = scraped(ToolStats())
     assert samples == {"reverie_tool_approvals_waiting": 0}
     for name, kind in NAMES.items():
-        assert f"\n# TYPE {name} {kind}\n" in text
-        assert re.search(rf"\n# HELP {name} [A-Z].+\.\n", text)
+        assert f"# TYPE {name} {kind}\n" in text
+        assert re.search(rf"(?m)^# HELP {name} [A-Z].+\.$", text)
 
 
 def test_calls_are_counted_by_how_they_ended_and_timed_if_they_were_carried_out() -> None:
@@ -56,10 +56,10 @@ def test_calls_are_counted_by_how_they_ended_and_timed_if_they_were_carried_out(
     _, samples = scraped(stats)
     calls = {name: value for name, value in samples.items() if "calls" in name}
     assert calls == {
-        'reverie_tool_calls_total{tool="bash",outcome="ok"}': 1,
-        'reverie_tool_calls_total{tool="bash",outcome="timeout"}': 1,
-        'reverie_tool_calls_total{tool="bash",outcome="refused"}': 1,
-        'reverie_tool_calls_total{tool="other",outcome="unknown"}': 2,
+        'reverie_tool_calls_total{outcome="ok",tool="bash"}': 1,
+        'reverie_tool_calls_total{outcome="timeout",tool="bash"}': 1,
+        'reverie_tool_calls_total{outcome="refused",tool="bash"}': 1,
+        'reverie_tool_calls_total{outcome="unknown",tool="other"}': 2,
     }
     assert samples['reverie_tool_duration_seconds_count{tool="bash"}'] == 2
     assert samples['reverie_tool_duration_seconds_sum{tool="bash"}'] == 60.5
@@ -71,7 +71,7 @@ def test_names_are_bounded() -> None:
         stats.count_call(f"mcp_{number}", "ok", 0.0)
     _, samples = scraped(stats)
     assert sum("calls" in name for name in samples) == MAX_LABELLED_TOOLS + 1
-    assert samples['reverie_tool_calls_total{tool="other",outcome="ok"}'] == 10
+    assert samples['reverie_tool_calls_total{outcome="ok",tool="other"}'] == 10
 
 
 def test_refusals_and_verdicts_are_counted_as_they_are_written_down(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.servers.model_api import ModelApi
 
 ROOT = Path(__file__).resolve().parents[4]
 MODEL = "claude-sonnet-5-5"
-ME = f'{{agent="reverie",provider="anthropic",model="{MODEL}"}}'
+ME = f'{{agent="reverie",model="{MODEL}",provider="anthropic"}}'
 SOUL = "# Calm\n" + "You take your time, and you say what you mean in few words. " * 150
 
 
@@ -102,15 +102,15 @@ def test_what_is_billed_is_what_is_shown(tmp_path: Path, caplog: pytest.LogCaptu
                 text = (await client.get(port[0])).text
             samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
             prompt = bill.input_tokens + bill.cache_read_tokens + bill.cache_write_tokens
-            assert samples[f"llm_requests_total{ME}"] == "3"
-            assert samples[f"llm_cache_read_tokens_total{ME}"] == str(bill.cache_read_tokens)
-            assert samples[f"llm_cache_creation_tokens_total{ME}"] == str(bill.cache_write_tokens)
+            assert float(samples[f"llm_requests_total{ME}"]) == 3
+            assert float(samples[f"llm_cache_read_tokens_total{ME}"]) == bill.cache_read_tokens
+            assert float(samples[f"llm_cache_creation_tokens_total{ME}"]) == bill.cache_write_tokens
             assert float(samples['llm_cache_hit_ratio{agent="reverie"}']) == bill.cache_read_tokens / prompt
             assert float(samples[f"llm_cost_usd_total{ME}"]) > 0
             assert float(samples[f"llm_prompt_tokens_estimated{ME}"]) > 1_000
-            assert samples[f"llm_prompt_tokens_drift_count{ME}"] == "3"
-            misses = int(samples[f'workspace_cache_misses_total{{path="{tmp_path}/workspace"}}'])
-            hits = int(samples[f'workspace_cache_hits_total{{path="{tmp_path}/workspace"}}'])
+            assert float(samples[f"llm_prompt_tokens_drift_count{ME}"]) == 3
+            misses = float(samples[f'workspace_cache_misses_total{{path="{tmp_path}/workspace"}}'])
+            hits = float(samples[f'workspace_cache_hits_total{{path="{tmp_path}/workspace"}}'])
             assert (misses > 0, hits > 0, hits + misses) == (True, True, 3)
 
             found = json.loads(await asyncio.to_thread(ledger, tmp_path, "--json", "--by", "sender", "--last", "9"))
