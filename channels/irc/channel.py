@@ -122,7 +122,7 @@ class IrcChannel:
         session = self._session
         if session is None:
             return None
-        server, me = session.isupport.network or None, session.nick
+        server, me = session.isupport.network_name or None, session.nick
         if session.isupport.is_room(at.room):
             thread = f"those of rank {at.thread} alone" if at.thread else None
             return PlaceNames(room=at.room, thread=thread, server=server, me=me)
@@ -257,9 +257,6 @@ class IrcChannel:
 
     async def _connect_once(self) -> str | None:
         """Run one connection; return why it ended (None: reconnect over TLS). Raises Denied."""
-        # Here and not above: importing the irc library takes 200 ms, and check-config does not need it.
-        from channels.irc.connection import IrcConnection  # noqa: PLC0415
-
         sts_port = self._state.sts_policy.tls_port(self._config.host, self._clock.now())
         context, port = tls.create_ssl_context(self._config.tls or sts_port is not None), sts_port or self._config.port
         session = IrcSession(
@@ -275,14 +272,15 @@ class IrcChannel:
         try:
             host = self._config.host
             # Stored before it is open, so that a cancellation at any time closes it.
-            self._inbox.connection = connection = IrcConnection(session)
+            self._inbox.connection = connection = session.connection
             try:
-                await with_timeout(self._clock, self._config.connect_timeout, connection.open(host, port, context))
+                await with_timeout(
+                    self._clock, self._config.connect_timeout, connection.open(self._config, port, context)
+                )
             except OSError as error:  # TLS errors and timeouts are OSErrors
                 return f"cannot connect to {host}:{port}: {tls.connect_error_text(error)}"
             if self._inbox.is_full:
                 self._inbox.set_paused(True)
-            session.start()
             coroutines = (session.outgoing.run(), watch_silence(session, self._config), self._serve(session))
             helpers = [start_helper(session, work) for work in coroutines]
             reason = await asyncio.shield(session.lost)
@@ -318,7 +316,7 @@ class IrcChannel:
     async def _disconnect(self) -> None:
         connection, self._inbox.connection = self._inbox.connection, None
         if connection is not None:
-            await connection.close_gracefully(format_line("QUIT", trailing="goodbye"))
+            await connection.close_gracefully("goodbye")
 
 
 _MAX_ID_BYTES: Final = 500

@@ -27,7 +27,7 @@ class HostmaskTracker:
         elif mine and line.command == "CHGHOST":
             self._userhost = f"{line.param(0)}@{line.param(1)}"
         elif mine and line.source.user and line.source.host:
-            self._userhost = f"{line.source.user}@{line.source.host}"
+            self._userhost = line.source.userhost
 
     def max_body_bytes(self, target: str, nick_bytes: int, isupport: Isupport) -> int:
         """Return the text limit of a message to `target` after the server has put our mask in front.

@@ -235,7 +235,7 @@ class IrcEmitter:
         """
         if line.command != "PRIVMSG" or "time" not in line.tags:
             return LOCAL_ID_PREFIX + new_id(self._now())
-        words = "\0".join((line.tags["time"], line.source.mask, *line.params))
+        words = "\0".join((line.tags["time"], line.source, *line.params))
         name = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:26]
         count = 1 if old else self._id_counts.get(name, 0) + 1
         self._id_counts.put(name, count)

@@ -79,8 +79,8 @@ class NickIdentities:
         account = line.tags.get("account") or people.account(line.source.nick, isupport) or ""
         if line.command == "NICK":
             account = account or before.account
-        userhost = line.source.mask.partition("!")[2]
-        chats = [line.source.mask, *([f"{line.source.nick}!{_ACCOUNT_PREFIX}{account}"] if account else [])]
+        userhost = line.source.partition("!")[2]
+        chats = [line.source, *([f"{line.source.nick}!{_ACCOUNT_PREFIX}{account}"] if account else [])]
         match line.command:
             case "QUIT":
                 self._forget_nick(nick)
@@ -108,7 +108,7 @@ class NickIdentities:
                         c for c, host in self._hosts.items() if host == userhost and fold(message_target(c)) == nick
                     ]:
                         self._hosts.put(chat, new)
-                    self._hosts.put(line.source.mask, new)
+                    self._hosts.put(line.source, new)
             case "ACCOUNT" | "JOIN":
                 self._whois_answers.pop(nick, None)
                 self._last_speakers.pop(nick, None)
@@ -226,9 +226,7 @@ class NickIdentities:
         if not line.source.user or line.command in {"QUIT", "PART"}:
             return False
         logged_in = {"JOIN": line.param(1), "ACCOUNT": line.param(0)}.get(line.command)
-        is_person = (
-            account in {line.tags.get("account"), logged_in} if account else line.source.mask.endswith(f"!{owner}")
-        )
+        is_person = account in {line.tags.get("account"), logged_in} if account else line.source.endswith(f"!{owner}")
         is_arrival = line.command == "JOIN" or (line.command == "PRIVMSG" and not isupport.is_room(line.param(0)))
         # A message to a room is no news about the sender's identity.
         return is_person or (is_arrival and fold(line.source.nick) in names)

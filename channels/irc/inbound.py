@@ -139,7 +139,7 @@ def _parse_place(line: IrcLine, sender: Sender, context: IrcLineContext) -> tupl
         return (replace(at, thread=ThreadId(status)) if status else at), True
     if context.isupport.fold(target) != context.isupport.fold(context.own_nick):
         return None
-    return Address(channel=context.channel, room=direct_chat(sender, line.source.mask)), False
+    return Address(channel=context.channel, room=direct_chat(sender, line.source)), False
 
 
 def _parse_message(

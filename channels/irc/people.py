@@ -6,7 +6,6 @@ Users and their accounts, ranks, sender ids and netsplits.
 import re
 from collections import OrderedDict
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -123,7 +122,9 @@ class IrcRanks:
 
     def set_prefixes(self, room: str, nick: str, signs: str, isupport: Isupport) -> None:
         """Set the ranks that the server lists as signs: all of them, or the highest one."""
-        self._set_modes(room, nick, frozenset(isupport.prefix[sign] for sign in signs if sign in isupport.prefix))
+        self._set_modes(
+            room, nick, frozenset(isupport.rank_modes[sign] for sign in signs if sign in isupport.rank_modes)
+        )
 
     def apply_mode(self, line: IrcLine, isupport: Isupport, inside: Container[str]) -> None:
         """Apply a MODE line of a room (https://modern.ircdocs.horse/#mode-message).
@@ -169,7 +170,7 @@ class IrcRanks:
 
 def _parse_mode_changes(params: Sequence[str], isupport: Isupport) -> Iterator[tuple[str, bool, str] | None]:
     """Yield mode letter, whether it was set, and the nick. None: the line cannot be interpreted."""
-    ranks, (lists, always, when_set, never) = frozenset(isupport.prefix.values()), isupport.chanmodes
+    ranks, (lists, always, when_set, never) = frozenset(isupport.rank_modes.values()), isupport.mode_groups
     on, arguments = True, iter(params[1:])
     for letter in params[0] if params else "":
         if letter in "+-":
@@ -244,19 +245,19 @@ class IrcUsers:
         nick, room = isupport.fold(line.source.nick), isupport.fold(line.param(0))
         mine = nick == isupport.fold(me)
         if line.source.host and "@" not in self._masks.get(nick, "@"):
-            self._masks[nick] = line.source.mask
+            self._masks[nick] = line.source
         match line.command:
             case "JOIN":
                 if mine and (room in self._rooms or len(self._rooms) < _MAX_ROOMS):
                     self._rooms[room] = set()
                     self.ranks.clear_room(room)
                 self.ranks.remove(nick, room)
-                self._add_user(room, nick, line.source.mask)
+                self._add_user(room, nick, line.source)
                 if len(line.params) > _EXTENDED_JOIN_PARAMS:
                     self._set_account(nick, line.param(1))
             case "353":  # RPL_NAMREPLY: prefixes, and with userhost-in-names whole masks
                 for name in line.param(-1).split():
-                    mask = name.lstrip("~&@%+!" + "".join(isupport.prefix))
+                    mask = name.lstrip("~&@%+!" + "".join(isupport.rank_modes))
                     names_room, nick = isupport.fold(line.param(-2)), isupport.fold(mask.partition("!")[0])
                     self._add_user(names_room, nick, mask)
                     if nick in self._rooms.get(names_room, ()):
@@ -278,7 +279,7 @@ class IrcUsers:
             case "QUIT":
                 self._remove_user(nick)
             case "NICK" if room:
-                self._rename_user(nick, replace(line.source, nick=line.param(0)).mask, room)
+                self._rename_user(nick, line.param(0) + line.source[len(line.source.nick) :], room)
             case "CHGHOST" if self._is_visible(nick):
                 self._masks[nick] = f"{line.source.nick}!{line.param(0)}@{line.param(1)}"
             case "MODE" if room in self._rooms:
@@ -353,13 +354,13 @@ def parse_sender(
     if tag := next((tag for tag in _RELAY_TAGS if tag in line.tags), None):
         # The server identifies the bridge at most; the nick is unverified.
         sender_id = SenderId(f"relay:{line.tags[tag]}:{line.source.nick}")
-        return Sender(id=sender_id, name=line.source.nick, is_bot=not _BOT_TAGS.isdisjoint(line.tags))
+        return Sender(id=sender_id, name=str(line.source.nick), is_bot=not _BOT_TAGS.isdisjoint(line.tags))
     known_account = people.account(line.source.nick, isupport) if people else None
     tagged = line.tags.get("account")
     account = (None if tagged in {"*", "0"} else tagged) if account_tag else known_account
     return Sender(
-        id=build_sender_id(line.source.mask, account),
-        name=line.source.nick,
+        id=build_sender_id(line.source, account),
+        name=str(line.source.nick),  # of a server it is the library's own type
         account=account or None,
         is_bot=not _BOT_TAGS.isdisjoint(line.tags),
         verified=bool(account),
@@ -381,7 +382,7 @@ def direct_chat(sender: Sender, mask: str | None = None) -> RoomId:
     The owner of the nick is part of the name, so a stranger who takes the nick later gets another conversation.
     """
     mask = sender.id.removeprefix("mask:") if mask is None else mask
-    return RoomId(f"{sender.name}!account:{sender.account}" if sender.account else mask)
+    return RoomId(f"{sender.name}!account:{sender.account}" if sender.account else str(mask))
 
 
 def message_target(room: str, thread: str | None = None) -> str:
@@ -414,13 +415,13 @@ class NetsplitTracker:
         if line.command == "QUIT" and (batched or _SPLIT_REASON.fullmatch(line.param(0))):
             if len(self._gone) >= _MAX_SPLIT_USERS:
                 del self._gone[next(iter(self._gone))]
-            self._gone[nick] = (line.source.mask, now_s)
+            self._gone[nick] = (line.source, now_s)
             return True
         if batched:
             return True
         if line.command in {"JOIN", "MODE"}:
             mask, gone_s = self._gone.get(nick, ("", 0.0))
-            return bool(mask) and mask == line.source.mask and now_s - gone_s < _REJOIN_WINDOW_S
+            return bool(mask) and mask == line.source and now_s - gone_s < _REJOIN_WINDOW_S
         if line.command in {"PRIVMSG", "PART", "QUIT", "NICK"}:
             self._gone.pop(nick, None)
         return False

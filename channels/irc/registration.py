@@ -1,4 +1,4 @@
-"""Login to a server, from the first line to the welcome. Pure: lines in, lines out.
+"""Login to a server, from its first line to the welcome. `CapNegotiation` and `SaslExchange` are pure.
 
 - `CapNegotiation`: https://ircv3.net/specs/extensions/capability-negotiation.
 - SASL: https://ircv3.net/specs/extensions/sasl-3.1; PLAIN is RFC 4616, EXTERNAL RFC 4422 appendix A, SCRAM-SHA-256 RFC
@@ -12,13 +12,15 @@ import base64
 import binascii
 import hashlib
 import hmac
+import secrets
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from channels.base import Denied, SendError, Unreachable
 from channels.irc.config import IrcConfig, SaslConfig
+from channels.irc.connection import IrcConnection
 from channels.irc.tls import StsCapability
-from channels.irc.wire import IrcLine, format_line
+from channels.irc.wire import IrcLine
 
 WANTED_CAPS: Final = frozenset(
     {
@@ -63,16 +65,19 @@ class CapNegotiation:
         """Capabilities of `_requested` that are requested one by one, in order."""
         self._is_listed = False
 
-    def request(self, extra: frozenset[str]) -> list[str]:
-        """Return the request for wanted and offered capabilities that are not enabled; `extra` is wanted, too."""
+    def request(self, extra: frozenset[str]) -> list[list[str]]:
+        """Return the request (its names) for wanted and offered capabilities that are not enabled, if there are any.
+
+        `extra` is wanted, too.
+        """
         wanted = ((WANTED_CAPS | extra) & self.offered.keys()) - self.enabled - self._requested
         if "batch" not in self.offered:
             wanted -= _NEEDS_BATCH
         self._requested |= wanted
-        return [format_line("CAP", "REQ", trailing=" ".join(sorted(wanted)))] if wanted else []
+        return [sorted(wanted)] if wanted else []
 
-    def feed(self, line: IrcLine, extra: frozenset[str]) -> tuple[CapProgress, list[str]]:
-        """Process a line; return the progress, and the lines to send."""
+    def feed(self, line: IrcLine, extra: frozenset[str]) -> tuple[CapProgress, list[list[str]]]:
+        """Process a line; return the progress, and the requests to send."""
         names = line.param(-1).split() if len(line.params) > 2 else []  # noqa: PLR2004 - target, subcommand, list
         match line.param(1).upper():
             case "LS" if not self._is_listed:
@@ -105,11 +110,11 @@ class CapNegotiation:
             return "listed"
         return self._resolve(set(self._requested))
 
-    def _handle_nak(self, names: set[str]) -> tuple[CapProgress, list[str]]:
+    def _handle_nak(self, names: set[str]) -> tuple[CapProgress, list[list[str]]]:
         """Request one by one: a request is granted whole or not at all, and the server may name any of it as wrong."""
         if not self._one_by_one and len(self._requested) > 1:
             self._one_by_one = sorted(self._requested)
-            return "", [format_line("CAP", "REQ", trailing=name) for name in self._one_by_one]
+            return "", [[name] for name in self._one_by_one]
         return self._resolve((self._requested & names) or set(self._one_by_one[:1] or self._requested)), []
 
     def _add_offered(self, names: list[str]) -> None:
@@ -134,99 +139,23 @@ class SaslError(Exception):
     """The other side broke the mechanism's rules or failed to authenticate itself."""
 
 
-class SaslMechanism(Protocol):
-    """One login with a SASL mechanism."""
+class SaslExchange:
+    """One login over AUTHENTICATE, in base64 chunks of 400 characters.
 
-    name: str
-
-    def respond(self, challenge: bytes) -> bytes:
-        """Return the response; the first challenge is empty. Raises SaslError."""
-
-
-class PlainMechanism:
-    """Account and password, in plain text inside TLS.
-
-    The account is also the authorization identity, as in https://ircv3.net/specs/extensions/sasl-3.1.
+    `plain`: account and password, in plain text inside TLS; the account is also the authorization identity, as in
+    https://ircv3.net/specs/extensions/sasl-3.1. `external`: the TLS client certificate. `scram-sha-256`: proof of the
+    password without sending it; the server must prove that it knows it, too.
     """
 
-    name = "PLAIN"
-
-    def __init__(self, account: str, password: str) -> None:
-        self._account, self._password = account, password
-
-    def respond(self, challenge: bytes) -> bytes:  # noqa: ARG002 - PLAIN has one response
-        return f"{self._account}\0{self._account}\0{self._password}".encode()
-
-
-class ExternalMechanism:
-    """Login by the TLS client certificate."""
-
-    name = "EXTERNAL"
-
-    def __init__(self, account: str) -> None:
-        self._account = account
-
-    def respond(self, challenge: bytes) -> bytes:  # noqa: ARG002 - EXTERNAL has one response
-        return self._account.encode()
-
-
-class ScramSha256Mechanism:
-    """Proof of the password without sending it; the server must prove that it knows it, too."""
-
-    name = "SCRAM-SHA-256"
-
-    def __init__(self, account: str, password: str, nonce: str) -> None:
-        self._password = password.encode()
+    def __init__(self, config: SaslConfig, nonce: str) -> None:
+        self.mechanism = config.mechanism.upper()
+        self._account, self._password = config.account, config.password.get_secret_value() if config.password else ""
         self._nonce = nonce
-        name = account.replace("=", "=3D").replace(",", "=2C")
-        self._first = f"n={name},r={nonce}"
-        self._signature = b""
-        self._step = 0
-        self.is_server_verified = False
-        """The server proved that it knows the password."""
-
-    def respond(self, challenge: bytes) -> bytes:
-        self._step += 1
-        if self._step == 1:
-            return f"n,,{self._first}".encode()
-        if self._step == 2:  # noqa: PLR2004 - RFC 5802 section 5 counts the same
-            return self._client_final(challenge)
-        # An error (RFC 5802 section 7) is no proof. The numeric that follows decides.
-        return b"" if challenge.startswith(b"e=") else self._verify_server(challenge)
-
-    def _client_final(self, challenge: bytes) -> bytes:
-        try:
-            fields = dict(part.split("=", 1) for part in challenge.decode().split(","))
-            nonce, salt, count = fields["r"], base64.b64decode(fields["s"], validate=True), int(fields["i"])
-        except (ValueError, KeyError) as error:
-            raise SaslError("the server's SCRAM challenge is malformed") from error
-        if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise SaslError("the server's SCRAM nonce does not continue ours")
-        if not 1 <= count <= _MAX_ITERATIONS:
-            raise SaslError("the server's SCRAM iteration count is unreasonable")
-        salted = hashlib.pbkdf2_hmac("sha256", self._password, salt, count)
-        client_key = hmac.digest(salted, b"Client Key", "sha256")
-        final = f"c=biws,r={nonce}"
-        auth_message = f"{self._first},{challenge.decode()},{final}".encode()
-        signature = hmac.digest(hashlib.sha256(client_key).digest(), auth_message, "sha256")
-        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        self._signature = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), auth_message, "sha256")
-        return f"{final},p={base64.b64encode(proof).decode()}".encode()
-
-    def _verify_server(self, challenge: bytes) -> bytes:
-        expected = b"v=" + base64.b64encode(self._signature)
-        if not hmac.compare_digest(challenge.split(b",", maxsplit=1)[0], expected):
-            raise SaslError("the server does not know the password (SCRAM signature differs)")
-        self.is_server_verified = True
-        return b""
-
-
-class SaslExchange:
-    """One mechanism over AUTHENTICATE, in base64 chunks of 400 characters."""
-
-    def __init__(self, mechanism: SaslMechanism) -> None:
-        self.mechanism = mechanism
         self._received = ""
+        name = self._account.replace("=", "=3D").replace(",", "=2C")
+        self._first, self._signature, self._step = f"n={name},r={nonce}", b"", 0
+        self.is_server_proven = config.mechanism != "scram-sha-256"
+        """The server proved that it knows the password, where the mechanism has it do so."""
 
     def feed(self, chunk: str) -> list[str]:
         """Process one AUTHENTICATE parameter; return the parameters to send (none: more chunks follow).
@@ -243,7 +172,48 @@ class SaslExchange:
             challenge = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError) as error:
             raise SaslError("the server's challenge is not base64") from error
-        return encode_chunks(self.mechanism.respond(challenge))
+        return encode_chunks(self.respond(challenge))
+
+    def respond(self, challenge: bytes) -> bytes:
+        """Return the response; the first challenge is empty. Raises SaslError."""
+        if self.mechanism == "PLAIN":
+            return f"{self._account}\0{self._account}\0{self._password}".encode()
+        if self.mechanism == "EXTERNAL":
+            return self._account.encode()
+        self._step += 1
+        if self._step == 1:
+            return f"n,,{self._first}".encode()
+        if self._step == 2:  # noqa: PLR2004 - RFC 5802 section 5 counts the same
+            return self._client_final(challenge)
+        # An error (RFC 5802 section 7) is no proof. The numeric that follows decides.
+        if not challenge.startswith(b"e="):
+            self._verify_server(challenge)
+        return b""
+
+    def _client_final(self, challenge: bytes) -> bytes:
+        try:
+            fields = dict(part.split("=", 1) for part in challenge.decode().split(","))
+            nonce, salt, count = fields["r"], base64.b64decode(fields["s"], validate=True), int(fields["i"])
+        except (ValueError, KeyError) as error:
+            raise SaslError("the server's SCRAM challenge is malformed") from error
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise SaslError("the server's SCRAM nonce does not continue ours")
+        if not 1 <= count <= _MAX_ITERATIONS:
+            raise SaslError("the server's SCRAM iteration count is unreasonable")
+        salted = hashlib.pbkdf2_hmac("sha256", self._password.encode(), salt, count)
+        client_key = hmac.digest(salted, b"Client Key", "sha256")
+        final = f"c=biws,r={nonce}"
+        auth_message = f"{self._first},{challenge.decode()},{final}".encode()
+        signature = hmac.digest(hashlib.sha256(client_key).digest(), auth_message, "sha256")
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._signature = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), auth_message, "sha256")
+        return f"{final},p={base64.b64encode(proof).decode()}".encode()
+
+    def _verify_server(self, challenge: bytes) -> None:
+        expected = b"v=" + base64.b64encode(self._signature)
+        if not hmac.compare_digest(challenge.split(b",", maxsplit=1)[0], expected):
+            raise SaslError("the server does not know the password (SCRAM signature differs)")
+        self.is_server_proven = True
 
 
 def encode_chunks(payload: bytes) -> list[str]:
@@ -284,17 +254,20 @@ class StsUpgrade(Exception):
 
 
 class IrcRegistration:
-    """One login. `feed` it every line; after the welcome it goes on tracking CAP NEW and DEL, and our account."""
+    """One login, begun by `IrcConnection.open`; `feed` it every line, and it answers by the connection's commands.
 
-    def __init__(self, config: IrcConfig, nonce: str, logins: LoginHistory, *, secure: bool) -> None:
+    After the welcome it goes on tracking CAP NEW and DEL, and our account.
+    """
+
+    def __init__(self, config: IrcConfig, connection: IrcConnection, logins: LoginHistory, *, secure: bool) -> None:
         """Build it; `logins` is updated, and `secure` means that the connection is TLS already."""
-        self._config = config
-        self._nonce, self._logins, self._secure = nonce, logins, secure
-        self._exchange = SaslExchange(_create_mechanism(config.sasl, nonce)) if config.sasl else None
+        self._config, self._connection = config, connection
+        self._logins, self._secure = logins, secure
+        self._exchange = SaslExchange(config.sasl, secrets.token_urlsafe(18)) if config.sasl else None
         self._extra = frozenset({"sasl"}) if config.sasl else frozenset()
         self._caps = CapNegotiation()
         self._tries = self._disallowed = self._logouts = 0
-        self.is_logged_in = False
+        self._is_logged_in = False
         """SASL was configured and succeeded."""
         self.account = ""
         """Our services account; empty: none."""
@@ -314,38 +287,46 @@ class IrcRegistration:
     @property
     def is_logged_out(self) -> bool:
         """True if SASL is configured, and we are welcomed but not logged in at the moment."""
-        return self.is_welcomed and self._exchange is not None and not self.is_logged_in
+        return self.is_welcomed and self._exchange is not None and not self._is_logged_in
 
-    def start(self) -> list[str]:
-        """Return the first lines to send."""
-        config = self._config
-        username = config.username or "".join(c for c in config.nick if c.isascii() and c.isalnum()) or "reverie"
-        realname = config.realname or config.contact or config.nick
-        password = [format_line("PASS", trailing=config.password.get_secret_value())] if config.password else []
-        user = format_line("USER", username.replace(" ", "_"), "0", "*", trailing=realname)
-        return ["CAP LS 302", *password, format_line("NICK", config.nick), user]
-
-    def feed(self, line: IrcLine) -> list[str]:
-        """Process a line; return the lines to send.
+    def feed(self, line: IrcLine) -> None:
+        """Process a line, and answer it.
 
         Raises Denied if going on is pointless or would be unauthenticated, Unreachable if only the services seem to be
         away (try again later), and StsUpgrade.
         """
         if line.command == "CAP":
-            return self._handle_cap(line)
-        if line.command in {"900", "901"}:
-            self.account = line.param(2) if line.command == "900" else ""
-            return self._handle_logged_out() if line.command == "901" and self.is_welcomed and self.is_logged_in else []
-        if self._exchange and (not self.is_welcomed or self.is_logged_out):
-            if line.command == "AUTHENTICATE":
-                return self._authenticate(line)
-            if line.command in _SASL_FAILED:
-                raise self._refusal_error(line)
-            if line.command == "903":
-                return self._handle_logged_in()
-        return [] if self.is_welcomed else self._feed_unwelcomed(line)
+            self._handle_cap(line)
+        elif line.command == "900":
+            self.account = line.param(2)
+        elif line.command == "901":
+            self.account = ""
+            if self.is_welcomed and self._is_logged_in:
+                self._log_in_again()
+        elif self._exchange and (not self.is_welcomed or self.is_logged_out):
+            self._feed_sasl(line, self._exchange)
+        if not self.is_welcomed:
+            self._feed_unwelcomed(line)
 
-    def _feed_unwelcomed(self, line: IrcLine) -> list[str]:
+    def _feed_sasl(self, line: IrcLine, exchange: SaslExchange) -> None:
+        if line.command == "AUTHENTICATE":
+            try:
+                chunks = exchange.feed(line.param(0))
+            except SaslError as failed:
+                raise Denied(f"SASL login failed: {failed}") from failed
+            for chunk in chunks:
+                self._connection.send_items("AUTHENTICATE", chunk)
+        elif line.command in _SASL_FAILED:
+            raise self._refusal_error(line)
+        elif line.command == "903":
+            if not exchange.is_server_proven:
+                raise Denied("SASL login failed: the server skipped its SCRAM proof")
+            self._is_logged_in = True
+            self._logins.has_succeeded, self._logins.refused_count = True, 0
+            if not self.is_welcomed:
+                self._connection.cap("END")
+
+    def _feed_unwelcomed(self, line: IrcLine) -> None:
         if line.command == "432":
             # Services send this for a nick that they reserve (SVSHOLD of InspIRCd), and servers for a nick that our
             # suffix makes too long. So the configured nick is invalid only if it was never reported as taken.
@@ -353,89 +334,77 @@ class IrcRegistration:
             if self._disallowed == self._tries + 1 == _MAX_DISALLOWED:
                 raise Denied(f"the server does not allow the nick {self._config.nick}: {line.param(-1)}")
         if line.command in _NICK_TAKEN or line.command == "432":
-            return [format_line("NICK", self._next_nick())]
-        if line.command in _REFUSAL_TEXTS:
+            self._try_next_nick()
+        elif line.command in _REFUSAL_TEXTS:
             raise Denied(f"{_REFUSAL_TEXTS[line.command]}: {line.param(-1)}")
-        return self._handle_welcome(line) if line.command == "001" else []
+        elif line.command == "001":
+            if self._exchange and not self._is_logged_in:
+                raise self._login_error(
+                    "the server welcomed us without the SASL login that is configured (does it offer SASL?)"
+                )
+            self.is_welcomed = True
+            if line.param(0) not in {"", "*"}:
+                self.nick = line.param(0)
 
-    def _next_nick(self) -> str:
+    def _try_next_nick(self) -> None:
         self._tries += 1
         if self._tries > _MAX_NICK_TRIES:
             raise Unreachable(f"{self._config.nick} and all names like it are taken")
         short = self._config.nick if self._tries < 6 else self._config.nick[:6]  # noqa: PLR2004 - NICKLEN 9, RFC 1459
-        return short + "_" + (str(self._tries) if self._tries > 1 else "")
+        self._connection.nick(short + "_" + (str(self._tries) if self._tries > 1 else ""))
 
-    def _handle_cap(self, line: IrcLine) -> list[str]:
-        progress, answers = self._caps.feed(line, self._extra)
+    def _handle_cap(self, line: IrcLine) -> None:
+        progress, requests = self._caps.feed(line, self._extra)
         port = StsCapability.parse(self.offered_value("sts") or "").port
         if port and not self._secure and (progress == "listed" or line.param(1).upper() == "NEW"):
             raise StsUpgrade(port)
-        if self.is_welcomed:
-            return answers or (self._caps.request(self._extra) if progress == "listed" else [])
-        return (
-            self._finish_negotiation()
-            if progress == "settled"
-            else self._request_caps()
-            if progress == "listed"
-            else answers
-        )
+        for names in requests:
+            self._connection.cap("REQ", *names)
+        if not self.is_welcomed:
+            self._negotiate(progress)
+        elif progress == "listed":
+            self._request_caps()
 
-    def handle_silence(self) -> list[str]:
-        """Return the lines to send after a long silence: the server may have left a part of CAP out."""
-        if self.is_welcomed or (self._exchange and "sasl" not in self.caps):
-            return []  # the login is mandatory
-        progress = self._caps.give_up()
-        return (
-            self._finish_negotiation()
-            if progress == "settled"
-            else self._request_caps()
-            if progress == "listed"
-            else []
-        )
+    def handle_silence(self) -> None:
+        """Go on after a long silence: the server may have left a part of CAP out."""
+        is_login_unfinished = self._exchange is not None and "sasl" not in self.caps  # it is mandatory
+        if not self.is_welcomed and not is_login_unfinished:
+            self._negotiate(self._caps.give_up())
 
-    def _request_caps(self) -> list[str]:
-        self._check_mechanism()
-        return self._caps.request(self._extra) or ["CAP END"]
+    def _negotiate(self, progress: CapProgress) -> None:
+        """Request the capabilities once they are listed; go on to the login once all requests are answered."""
+        if progress == "listed":
+            self._check_mechanism()
+            if not self._request_caps():
+                self._connection.cap("END")
+        elif progress == "settled" and self._exchange is None:
+            self._connection.cap("END")
+        elif progress == "settled" and self._exchange is not None:
+            if "sasl" not in self.caps:
+                raise self._login_error("the server refused the sasl capability")
+            self._connection.send_items("AUTHENTICATE", self._exchange.mechanism)
 
-    def _finish_negotiation(self) -> list[str]:
-        """Return the lines to send once all requests are answered."""
-        if not self._exchange:
-            return ["CAP END"]
-        if "sasl" not in self.caps:
-            raise self._login_error("the server refused the sasl capability")
-        return [format_line("AUTHENTICATE", self._exchange.mechanism.name)]
+    def _request_caps(self) -> bool:
+        """Request the capabilities that are missing; return whether there were any."""
+        requests = self._caps.request(self._extra)
+        for names in requests:
+            self._connection.cap("REQ", *names)
+        return bool(requests)
 
     def _check_mechanism(self) -> None:
         if self._exchange:
-            mechanisms = (self.offered_value("sasl") or "").upper()
-            name = self._exchange.mechanism.name
+            mechanisms, name = (self.offered_value("sasl") or "").upper(), self._exchange.mechanism
             if self.offered_value("sasl") is None or (mechanisms and name not in mechanisms.split(",")):
                 raise self._login_error(f"the server does not offer SASL {name}; remove `sasl` or change it")
 
-    def _authenticate(self, line: IrcLine) -> list[str]:
-        if not self._exchange:
-            return []
-        try:
-            return [format_line("AUTHENTICATE", chunk) for chunk in self._exchange.feed(line.param(0))]
-        except SaslError as failed:
-            raise Denied(f"SASL login failed: {failed}") from failed
-
-    def _handle_logged_in(self) -> list[str]:
-        mechanism = self._exchange.mechanism if self._exchange else None
-        if isinstance(mechanism, ScramSha256Mechanism) and not mechanism.is_server_verified:
-            raise Denied("SASL login failed: the server skipped its SCRAM proof")
-        self.is_logged_in = True
-        self._logins.has_succeeded, self._logins.refused_count = True, 0
-        return [] if self.is_welcomed else ["CAP END"]
-
-    def _handle_logged_out(self) -> list[str]:
+    def _log_in_again(self) -> None:
         """Log in again at once after the services ended our login, or raise Unreachable to reconnect."""
-        self.is_logged_in = False
+        self._is_logged_in = False
         self._logouts += 1
         if "sasl" not in self.caps or self._logouts > _MAX_LOGOUTS or self._config.sasl is None:
             raise Unreachable("the services logged us out")
-        self._exchange = SaslExchange(_create_mechanism(self._config.sasl, f"{self._nonce}{self._logouts}"))
-        return [format_line("AUTHENTICATE", self._exchange.mechanism.name)]
+        self._exchange = SaslExchange(self._config.sasl, secrets.token_urlsafe(18))
+        self._connection.send_items("AUTHENTICATE", self._exchange.mechanism)
 
     def _refusal_error(self, line: IrcLine) -> SendError:
         reason = f"SASL login failed: {' '.join(line.params[1:])} ({line.command})"
@@ -451,24 +420,3 @@ class IrcRegistration:
     def _login_error(self, reason: str) -> SendError:
         """Return Unreachable if the login worked before: it will again, once the services are back. Else Denied."""
         return Unreachable(reason) if self._logins.has_succeeded else Denied(reason)
-
-    def _handle_welcome(self, line: IrcLine) -> list[str]:
-        if self._exchange and not self.is_logged_in:
-            raise self._login_error(
-                "the server welcomed us without the SASL login that is configured (does it offer SASL?)"
-            )
-        self.is_welcomed = True
-        if line.param(0) not in {"", "*"}:
-            self.nick = line.param(0)
-        return []
-
-
-def _create_mechanism(sasl: SaslConfig, nonce: str) -> SaslMechanism:
-    password = sasl.password.get_secret_value() if sasl.password else ""
-    match sasl.mechanism:
-        case "plain":
-            return PlainMechanism(sasl.account, password)
-        case "external":
-            return ExternalMechanism(sasl.account)
-        case "scram-sha-256":
-            return ScramSha256Mechanism(sasl.account, password, nonce)

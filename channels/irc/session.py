@@ -10,15 +10,14 @@ import contextlib
 import itertools
 import logging
 import math
-import secrets
 from collections.abc import Coroutine, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from channels.aio import BackpressureBuffer, with_timeout
 from channels.base import Denied, Emit, Rejected, Uncertain, Unreachable
 from channels.irc.compose import HostmaskTracker, MultilineLimits, TypingState
 from channels.irc.config import IrcConfig
+from channels.irc.connection import IrcConnection
 from channels.irc.history import PING_PREFIX, IrcEmitter
 from channels.irc.identity import IdentityState, NickIdentities
 from channels.irc.inbound import CtcpResponder, IrcLineContext
@@ -41,9 +40,6 @@ from channels.irc.wire import (
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, ConnectionChanged, Message, Notification, RoomId
 from gateway.core.ratelimit import Rate, TokenBuckets
-
-if TYPE_CHECKING:
-    from channels.irc.connection import IrcConnection
 
 logger = logging.getLogger("reverie.irc")
 BATCH_SIZE = 256
@@ -141,7 +137,8 @@ class IrcSession:
         `state` and `logins` outlive the connection; `secure_port` is its TLS port, None without TLS.
         """
         self.name, self._config, self.clock, self.inbox = name, config, clock, inbox
-        self.registration = IrcRegistration(config, secrets.token_urlsafe(18), logins, secure=secure_port is not None)
+        self.connection = IrcConnection(self)
+        self.registration = IrcRegistration(config, self.connection, logins, secure=secure_port is not None)
         self._secure_port = secure_port
         self.state = state
         self._emitter = IrcEmitter(self, config.history_age)
@@ -172,16 +169,10 @@ class IrcSession:
 
     def write(self, raw: str) -> bool:
         """Write one line at once. False: the connection is dead, and the line surely was not sent."""
-        connection = self.inbox.connection
-        if connection is None or not connection.is_alive:
+        if not self.connection.is_alive:
             return False
-        connection.send_raw(raw)
+        self.connection.send_raw(raw)
         return True
-
-    def start(self) -> None:
-        """Send the first lines."""
-        for raw in self.registration.start():
-            self.write(raw)
 
     def resolve_target(self, chat: RoomId) -> tuple[str, IdentityState]:
         """Return the nick of a direct chat and how certain it is, see `NickIdentities.resolve_target`."""
@@ -229,7 +220,7 @@ class IrcSession:
         if line is None or self.lost.done() or not self._feed_registration(line):
             return
         if line.command == "PING":
-            self.write(format_line("PONG", trailing=line.param(-1)))
+            self.connection.pong(f":{line.param(-1)}")
         elif line.command == "ERROR":
             # https://modern.ircdocs.horse/#error-message: the server is about to close. Not all do so at once.
             self._error_text = strip_formatting(line.param(-1))[:300]
@@ -248,8 +239,7 @@ class IrcSession:
     def _feed_registration(self, line: IrcLine) -> bool:
         had_account_tag = "account-tag" in self.registration.caps
         try:
-            for raw in self.registration.feed(line):
-                self.write(raw)
+            self.registration.feed(line)
         except Denied as denied:
             self.outgoing.close(denied.reason)
             self.lost.set_exception(denied)
@@ -311,7 +301,7 @@ class IrcSession:
         self._hostmask.feed(line, mine=mine)
         match line.command:
             case "005":
-                self.isupport = self.isupport.with_tokens(line.params[1:])
+                self.isupport.load(line.params)
             case "376" | "422":
                 self.ready.set()
             case "366":
@@ -351,7 +341,7 @@ class IrcSession:
     def _query_who(self, room: str) -> None:
         """Ask for the accounts of people who joined before us, if the server reports changes but not with each line."""
         is_needed = (
-            self.isupport.whox
+            self.isupport.has_whox
             and "account-notify" in self.registration.caps
             and "account-tag" not in self.registration.caps
         )
@@ -370,11 +360,6 @@ class IrcSession:
         """
         nick = max(len(self.nick.encode()), len(self._config.nick.encode()))
         return self._hostmask.max_body_bytes(target, nick, self.isupport)
-
-    def handle_slow_login(self) -> None:
-        """Continue a login that got no answer for long."""
-        for raw in self.registration.handle_silence():
-            self.write(raw)
 
     def join_rooms(self) -> None:
         """Set the bot mode, if the server has one, and join the configured rooms.
@@ -464,7 +449,7 @@ async def _wait_for_welcome(session: IrcSession) -> None:
         with contextlib.suppress(TimeoutError):
             await with_timeout(session.clock, _CAP_TIMEOUT_S, session.welcomed.wait())
             return
-        session.handle_slow_login()
+        session.registration.handle_silence()
 
 
 async def watch_silence(session: IrcSession, config: IrcConfig) -> None:

@@ -8,12 +8,17 @@
 Parsing never raises: a server may send anything. Pure.
 """
 
+import contextlib
 import re
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
+
+from irc.client import NickMask
+from irc.features import FeatureSet
+from irc.message import Tag
 
 from channels.base import RateLimited, Rejected, SendError
 
@@ -25,6 +30,12 @@ _DEFAULT_PREFIX = MappingProxyType({"@": "o", "+": "v"})
 _DEFAULT_CHANMODES = ("beI", "k", "l", "imnpst")
 """RFC 2811 section 4, for servers that send no CHANMODES."""
 _MAX_HISTORY_LINES = 10_000
+# fmt: off
+_FEATURES: Final = frozenset({
+    "BOT", "CASEMAPPING", "CHANMODES", "CHANTYPES", "CHATHISTORY", "CLIENTTAGDENY", "HOSTLEN", "LINELEN", "MONITOR",
+    "MSGREFTYPES", "NETWORK", "PREFIX", "STATUSMSG", "TOPICLEN", "USERLEN", "WHOX", "draft/CHATHISTORY",
+})
+# fmt: on
 
 _UPPER = string.ascii_uppercase
 _CASEMAPPINGS = {
@@ -35,128 +46,118 @@ _CASEMAPPINGS = {
 _UNICODE_CASEMAPPINGS = frozenset({"precis", "rfc7613", "rfc8265"})
 
 
-def _parse_number(text: str, default: int, max_value: int) -> int:
-    # isdecimal would accept other scripts' digits, and int() refuses thousands of digits.
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(max_value)) else default
+class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
+    """Server features from numeric 005, as far as they are used: https://modern.ircdocs.horse/#rplisupport-005.
 
+    `load` the parameters of a 005. Features that are missing or invalid have the defaults of the protocol.
+    """
 
-def _parse_prefix(value: str, before: Mapping[str, str]) -> Mapping[str, str]:
-    """Parse `(ov)@+`; an empty value means that the server has no ranks."""
-    letters, closed, signs = value.removeprefix("(").partition(")")
-    fits = value.startswith("(") and closed and len(letters) == len(signs) == len(set(signs))
-    if value and not fits:
-        return before
-    return MappingProxyType(dict(zip(signs, letters, strict=True)) if value else {})
+    def load_feature(self, feature: str) -> None:
+        """Load `NAME`, `NAME=value` or `-NAME`.
 
+        The library keeps each as an attribute of that name, so only used ones are loaded, and it leaves out a plain
+        `NAME`.
+        """
+        name, equals, _ = feature.removeprefix("-").partition("=")
+        if name in _FEATURES:
+            with contextlib.suppress(ValueError):
+                super().load_feature(feature if equals or feature.startswith("-") else f"{feature}=")
 
-def _unescape(value: str) -> str:
-    r"""Decode bytes in hexadecimal, e.g. a space as `\x20`: https://modern.ircdocs.horse/#rplisupport-005."""
-    return re.sub(r"\\x([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), value)
+    def _text(self, name: str, default: str = "") -> str:
+        value = getattr(self, name, default)
+        return value if isinstance(value, str) else default
 
+    def _number(self, name: str, default: int, most: int) -> int:
+        value = getattr(self, name, None)
+        return value if type(value) is int and value <= most else default  # True: sent without a value
 
-def _parse_chanmodes(value: str) -> tuple[str, str, str, str]:
-    """Parse `A,B,C,D`; further groups are ignored."""
-    lists, always, when_set, never = [*value.split(","), "", "", "", ""][:4]
-    return lists, always, when_set, never
+    @property
+    def network_name(self) -> str:
+        r"""Name of the network; empty: not sent. Bytes are written in hexadecimal, e.g. a space as `\x20`."""
+        name = str(getattr(self, "network", "")) if getattr(self, "network", True) is not True else ""
+        return re.sub(r"\\x([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)
 
+    @property
+    def has_wide_nicks(self) -> bool:
+        """Nicks may have letters beyond ASCII, according to CASEMAPPING."""
+        return self._text("casemapping") in _UNICODE_CASEMAPPINGS
 
-@dataclass(frozen=True, slots=True)
-class Isupport:
-    """Server features from numeric 005, as far as they are used: https://modern.ircdocs.horse/#rplisupport-005."""
+    @property
+    def rank_modes(self) -> Mapping[str, str]:
+        """Sign in front of a nick -> letter of its mode; the highest first."""
+        prefix = getattr(self, "prefix", _DEFAULT_PREFIX)
+        return prefix if isinstance(prefix, Mapping) else {}  # `PREFIX=`: the server has no ranks
 
-    casemapping: str = "rfc1459"
-    wide_nicks: bool = False
-    """Nicks may have letters beyond ASCII, according to CASEMAPPING."""
-    network: str = ""
-    """Name of the network; empty: not sent."""
-    chantypes: str = "#&"
-    statusmsg: str = ""
-    prefix: Mapping[str, str] = field(default_factory=lambda: _DEFAULT_PREFIX)
-    """Sign in front of a nick -> letter of its mode; the highest first."""
-    chanmodes: tuple[str, str, str, str] = _DEFAULT_CHANMODES
-    """Mode letters by their parameter: lists, always, only when set, never."""
-    line_bytes: int = DEFAULT_LINE_BYTES
-    user_bytes: int = 10
-    """Longest user name, without the `~` of a failed ident check."""
-    host_bytes: int = 63
-    """Longest host that is shown; 63 if the server does not say, as in sopel."""
-    bot_mode: str = ""
-    """User mode that marks a bot; empty: none."""
-    monitors: int = 0
-    """Number of nicks that MONITOR may watch; 0: no MONITOR."""
-    whox: bool = False
-    history_lines: int = 0
-    """Most lines of one CHATHISTORY answer; 0: not sent."""
-    history_by_id: bool = False
-    """CHATHISTORY accepts message ids as references."""
-    topic_bytes: int = 0
-    """Longest topic; 0: not sent. Counted as bytes, the stricter reading: servers do not say whether they count bytes
-    or characters."""
-    tags_denied: str = ""
-    """CLIENTTAGDENY: names of client tags that are not relayed; `*` all, `-name` not this one."""
+    @property
+    def mode_groups(self) -> tuple[str, str, str, str]:
+        """Mode letters by their parameter: lists, always, only when set, never."""
+        groups = getattr(self, "chanmodes", _DEFAULT_CHANMODES)
+        lists, always, when_set, never = [*(groups if groups is not True else ()), "", "", "", ""][:4]
+        return lists, always, when_set, never
 
-    def with_tokens(self, tokens: Iterable[str]) -> "Isupport":  # noqa: C901, PLR0912 - one case per token
-        """Return a copy updated by `tokens` (`NAME`, `NAME=value` or `-NAME`). Invalid tokens change nothing."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        default = Isupport()
-        for token in tokens:
-            name, _, value = token.removeprefix("-").partition("=")
-            gone = token.startswith("-")
-            match name:
-                case "CASEMAPPING":
-                    values["casemapping"] = default.casemapping if gone or value not in _CASEMAPPINGS else value
-                    values["wide_nicks"] = not gone and value in _UNICODE_CASEMAPPINGS
-                case "NETWORK":
-                    values["network"] = "" if gone else _unescape(value)
-                case "CHANTYPES":
-                    # An empty value would mean a server without channels, which is useless here.
-                    values["chantypes"] = default.chantypes if gone or not value else value
-                case "STATUSMSG":
-                    values["statusmsg"] = "" if gone else value
-                case "PREFIX":
-                    values["prefix"] = _DEFAULT_PREFIX if gone else _parse_prefix(value, values["prefix"])
-                case "CHANMODES":
-                    values["chanmodes"] = _DEFAULT_CHANMODES if gone else _parse_chanmodes(value)
-                case "LINELEN":
-                    number = default.line_bytes if gone else _parse_number(value, default.line_bytes, _MAX_LINE_BYTES)
-                    values["line_bytes"] = max(DEFAULT_LINE_BYTES, min(number, _MAX_LINE_BYTES))
-                case "USERLEN":
-                    values["user_bytes"] = default.user_bytes if gone else _parse_number(value, default.user_bytes, 99)
-                case "HOSTLEN":
-                    values["host_bytes"] = default.host_bytes if gone else max(63, _parse_number(value, 63, 255))
-                case "MONITOR":
-                    values["monitors"] = 0 if gone else max(1, _parse_number(value, _MAX_MONITORS, _MAX_MONITORS))
-                case "WHOX":
-                    values["whox"] = not gone
-                case "CHATHISTORY" | "draft/CHATHISTORY":
-                    values["history_lines"] = 0 if gone else _parse_number(value, 0, _MAX_HISTORY_LINES)
-                case "MSGREFTYPES":
-                    values["history_by_id"] = not gone and "msgid" in value.split(",")
-                case "TOPICLEN":
-                    values["topic_bytes"] = 0 if gone else _parse_number(value, 0, _MAX_LINE_BYTES)
-                case "CLIENTTAGDENY":
-                    values["tags_denied"] = "" if gone else value
-                case "BOT":
-                    values["bot_mode"] = value if not gone and len(value) == 1 and value.isascii() else ""
-                case _:
-                    pass
-        return Isupport(**values)
+    @property
+    def line_bytes(self) -> int:
+        return max(DEFAULT_LINE_BYTES, self._number("linelen", DEFAULT_LINE_BYTES, _MAX_LINE_BYTES))
+
+    @property
+    def user_bytes(self) -> int:
+        """Longest user name, without the `~` of a failed ident check."""
+        return self._number("userlen", 10, 99)
+
+    @property
+    def host_bytes(self) -> int:
+        """Longest host that is shown; 63 if the server does not say, as in sopel."""
+        return max(63, self._number("hostlen", 63, 255))
+
+    @property
+    def bot_mode(self) -> str:
+        """User mode that marks a bot; empty: none."""
+        mode = self._text("bot")
+        return mode if len(mode) == 1 and mode.isascii() else ""
+
+    @property
+    def monitors(self) -> int:
+        """Number of nicks that MONITOR may watch; 0: no MONITOR."""
+        return max(1, self._number("monitor", _MAX_MONITORS, _MAX_MONITORS)) if hasattr(self, "monitor") else 0
+
+    @property
+    def has_whox(self) -> bool:
+        return hasattr(self, "whox")
+
+    @property
+    def history_lines(self) -> int:
+        """Most lines of one CHATHISTORY answer; 0: not sent."""
+        draft = self._number("draft/chathistory", 0, _MAX_HISTORY_LINES)
+        return self._number("chathistory", draft, _MAX_HISTORY_LINES)
+
+    @property
+    def history_by_id(self) -> bool:
+        """CHATHISTORY accepts message ids as references."""
+        return "msgid" in self._text("msgreftypes").split(",")
+
+    @property
+    def topic_bytes(self) -> int:
+        """Longest topic; 0: not sent.
+
+        Counted as bytes, the stricter reading: servers do not say whether they count bytes or characters.
+        """
+        return self._number("topiclen", 0, _MAX_LINE_BYTES)
 
     def relays_tag(self, tag: str) -> bool:
         """Return whether a client tag (its name without `+`) is relayed.
 
         See the message-tags page, section CLIENTTAGDENY.
         """
-        denied = self.tags_denied.split(",")
+        denied = self._text("clienttagdeny").split(",")
         return tag not in denied and ("*" not in denied or f"-{tag}" in denied)
 
     def fold(self, name: str) -> str:
         """Return a key that is equal for names that the server considers the same. Keeps the length."""
-        return name.translate(_CASEMAPPINGS[self.casemapping])
+        return name.translate(_CASEMAPPINGS.get(self._text("casemapping"), _CASEMAPPINGS["rfc1459"]))
 
     def is_room(self, target: str) -> bool:
         """Return whether `target` names a channel rather than a person."""
-        return target[:1] in self.chantypes if target else False
+        return target[:1] in (self._text("chantypes") or "#&") if target else False
 
     def status_prefix(self, target: str) -> str:
         """Return the rank signs in front of a room's name, which restrict a message to these ranks (STATUSMSG)."""
@@ -165,32 +166,19 @@ class Isupport:
 
     def room_of(self, target: str) -> str | None:
         """Return the channel of a message to `target` (`#ops` for `@#ops`); None: a person."""
-        bare = target.lstrip(self.statusmsg) if self.statusmsg else target
+        bare = target.lstrip(signs) if (signs := self._text("statusmsg")) else target
         if self.is_room(bare):
             return bare
         return target if self.is_room(target) else None
 
 
-_TAG_ESCAPES = {":": ";", "s": " ", "r": "\r", "n": "\n"}
-_TAG_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 _TO_ESCAPE = str.maketrans({";": "\\:", " ": "\\s", "\r": "\\r", "\n": "\\n", "\\": "\\\\"})
 _MAX_TAG_BYTES = 4094
 """Tag data that a client may send: https://ircv3.net/specs/extensions/message-tags#size-limit."""
 _WIRE_BREAKS = re.compile(r"[\r\n]+")
 
 
-@dataclass(frozen=True, slots=True)
-class IrcSource:
-    """Sender of a line. `user` and `host` are empty if the server left them out."""
-
-    nick: str
-    user: str = ""
-    host: str = ""
-
-    @property
-    def mask(self) -> str:
-        """Form on the wire: `nick!user@host`, or the bare name."""
-        return self.nick + (f"!{self.user}" if self.user else "") + (f"@{self.host}" if self.host else "")
+_NOBODY: Final = NickMask("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +187,8 @@ class IrcLine:
 
     command: str
     params: tuple[str, ...] = ()
-    source: IrcSource = IrcSource("")
+    source: NickMask = _NOBODY
+    """Sender; `user` and `host` are None if the server left them out."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def param(self, index: int) -> str:
@@ -211,14 +200,14 @@ def parse_line(raw: str) -> IrcLine | None:
     """Parse one line without its CR LF. None if there is no command in it."""
     rest = raw.strip("\r\n").replace("\x00", "")
     tags: dict[str, str] = {}
-    source = IrcSource("")
+    source = _NOBODY
     if rest.startswith("@"):
         head, _, rest = rest[1:].partition(" ")
         tags = _parse_tags(head)
     rest = rest.lstrip(" ")
     if rest.startswith(":"):
         head, _, rest = rest[1:].partition(" ")
-        source = _parse_source(head)
+        source = NickMask(head if "!" in head else head.replace("@", "!@", 1))
     head, colon, trailing = rest.partition(" :")
     words = [word for word in head.split(" ") if word]
     if not words:
@@ -230,16 +219,12 @@ def parse_line(raw: str) -> IrcLine | None:
 def _parse_tags(head: str) -> dict[str, str]:
     tags = {}
     for item in head.split(";"):
-        key, _, value = item.partition("=")
-        if key:
-            tags[key] = _TAG_ESCAPE.sub(lambda found: _TAG_ESCAPES.get(found[1], found[1]), value)
+        if (len(item) - len(item.rstrip("\\"))) % 2:  # a lone backslash at the end is dropped: the library keeps it
+            item = item[:-1]  # noqa: PLW2901
+        tag = Tag.parse(item)
+        if tag["key"]:
+            tags[tag["key"]] = tag["value"] or ""
     return tags
-
-
-def _parse_source(head: str) -> IrcSource:
-    rest, _, host = head.partition("@")
-    nick, _, user = rest.partition("!")
-    return IrcSource(nick, user, host)
 
 
 def add_tags(raw: str, tags: Mapping[str, str]) -> str:
@@ -297,7 +282,7 @@ def mentions_nick(text: str, nick: str, isupport: Isupport) -> bool:
     """
     folded = isupport.fold(_URL.sub(lambda found: " " * len(found[0]), text))
     word = re.escape(isupport.fold(nick))
-    wide = isupport.wide_nicks or not nick.isascii()
+    wide = isupport.has_wide_nicks or not nick.isascii()
     part = rf"(?:{_WIDE_NICK_CHARACTERS})" if wide else f"[{_NICK_CHARACTERS}]"
     before = rf"(?<!{part})(?<!/)(?<!{part}[.@])"
     after = rf"(?!{part}|/|[.@]{part})"
@@ -434,7 +419,7 @@ def _join_multiline(batch: _OpenBatch) -> IrcLine | None:
     for line in lines[1:]:
         text += ("" if "draft/multiline-concat" in line.tags else "\n") + line.param(1)
     opening = batch.opening
-    source = opening.source if opening.source.nick else lines[0].source
+    source = opening.source or lines[0].source
     tags = {key: value for key, value in opening.tags.items() if key != "batch"}
     return IrcLine(lines[0].command, (opening.param(2) or lines[0].param(0), text), source, tags)
 

@@ -8,18 +8,17 @@ Rooms are checked by their modes, which most servers send to everybody
 """
 
 import asyncio
-import secrets
-from typing import TYPE_CHECKING, Final
+import ssl
+from typing import Final
 
 from channels.base import Denied, SendError
 from channels.irc.config import IrcConfig, TlsConfig
+from channels.irc.connection import IrcConnection
 from channels.irc.registration import IrcRegistration, LoginHistory, StsUpgrade
-from channels.irc.wire import IrcLine, format_line, parse_line
+from channels.irc.tls import create_ssl_context
+from channels.irc.wire import IrcLine, Isupport, parse_line
 from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, warning
 from gateway.cli.doctor.net import explain_connection_error, probe_net
-
-if TYPE_CHECKING:
-    from channels.irc.connection import IrcConnection
 
 _MAX_ROOMS: Final = 10
 """Most rooms that are queried."""
@@ -34,8 +33,6 @@ _NICK_ERRORS = {"433": "taken", "436": "taken", "437": "held by the services", "
 
 async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
     """Connect, log in and quit. Takes 10 s at most; raises nothing but CancelledError."""
-    from channels.irc.tls import create_ssl_context  # noqa: PLC0415 - with the library
-
     configured = [config.password, config.sasl.password if config.sasl else None]
     found = FindingCollector(where, [secret.get_secret_value() for secret in configured if secret])
     try:
@@ -71,9 +68,10 @@ class _IrcProbeSession:
 
     def __init__(self, config: IrcConfig, found: FindingCollector, *, secure: bool) -> None:
         self._config, self._found = config, found
-        self._login = IrcRegistration(config, secrets.token_urlsafe(18), LoginHistory(), secure=secure)
+        self._connection = IrcConnection(self)
+        self._login = IrcRegistration(config, self._connection, LoginHistory(), secure=secure)
         self._done = asyncio.Event()
-        self._last_words = self._network = ""
+        self._last_words, self._isupport = "", Isupport()
         self._nick_refusal: tuple[str, str] | None = None
         """Numeric and text of the first refusal of our nick."""
         self._rooms = config.rooms[:_MAX_ROOMS]
@@ -81,29 +79,19 @@ class _IrcProbeSession:
         self._missing: set[str] = set()
         self.has_spoken = False
         """True once the server has sent a line of IRC."""
-        self._connection: IrcConnection | None = None
 
-    async def run(self, tls: object) -> None:
+    async def run(self, tls: ssl.SSLContext | None) -> None:
         """Run until everything is known or the login failed. Raises OSError."""
-        from channels.irc.connection import IrcConnection  # noqa: PLC0415 - takes a fifth of a second
-
-        self._connection = connection = IrcConnection(self)
         try:
-            await connection.open(self._config.host, self._config.port, tls)  # type: ignore[arg-type] # `context`'s own
-            self._write(*self._login.start())
+            await self._connection.open(self._config, self._config.port, tls)
             try:
                 await asyncio.wait_for(self._done.wait(), _LOGIN_PATIENCE_S)
             except TimeoutError:
-                self._write(*self._login.handle_silence())
+                self._login.handle_silence()
                 await self._done.wait()
         finally:
             self._done.set()  # ignores further lines
-            await connection.close_gracefully(format_line("QUIT", trailing="just looking"))
-
-    def _write(self, *lines: str) -> None:
-        for raw in lines:
-            if self._connection is not None:
-                self._connection.send_raw(raw)
+            await self._connection.close_gracefully("just looking")
 
     def on_line(self, raw: str) -> None:
         """Process a line of the server."""
@@ -114,7 +102,7 @@ class _IrcProbeSession:
         if line.command in _NICK_ERRORS and not self._login.is_welcomed and self._nick_refusal is None:
             self._nick_refusal = (line.command, line.param(-1))
         try:
-            self._write(*self._login.feed(line))
+            self._login.feed(line)
         except StsUpgrade as upgrade:
             what = f"{self._config.host} wants to be spoken to over TLS on port {upgrade.port}"
             self._end(warning("irc.sts", what, f"write port: {upgrade.port} and tls: true"))
@@ -126,14 +114,15 @@ class _IrcProbeSession:
     def _handle(self, line: IrcLine) -> None:
         match line.command:
             case "PING":
-                self._write(format_line("PONG", trailing=line.param(-1)))
+                self._connection.pong(f":{line.param(-1)}")
             case "ERROR":
                 self._last_words = line.param(-1)
             case "005":
-                tokens = dict(token.partition("=")[::2] for token in line.params[1:-1])
-                self._network = self._found.clean(tokens.get("NETWORK", ""))[:60] or self._network
+                self._isupport.load(line.params)
             case "376" | "422" if self._rooms:
-                self._write(*(format_line("MODE", room) for room in self._rooms), format_line("PING", _END_OF_REPLIES))
+                for room in self._rooms:
+                    self._connection.mode(room, "")
+                self._connection.ping(_END_OF_REPLIES)
                 asyncio.get_running_loop().call_later(_ROOM_REPLIES_S, self._done.set)
             case "376" | "422":
                 self._done.set()
@@ -162,7 +151,8 @@ class _IrcProbeSession:
         login, found, config = self._login, self._found, self._config
         if not login.is_welcomed:
             return
-        name = f" ({self._network})" if self._network else ""
+        network = found.clean(self._isupport.network_name)[:60]
+        name = f" ({network})" if network else ""
         found.ok("irc.network", f"{config.host}{name} lets us in")
         if self._nick_refusal is None:
             found.ok("irc.nick", f"the nick {login.nick} is free")

@@ -10,6 +10,7 @@ import pytest
 from channels.base import Part, Uncertain
 from channels.irc.channel import IrcChannel
 from channels.irc.config import IrcConfig
+from channels.irc.wire import Isupport
 from gateway.core.clock import Clock, ManualClock, SystemClock
 from gateway.core.events import Address, ChannelName, Receipt, RoomId
 from tests.kits.channels import Run
@@ -30,6 +31,13 @@ def config(port: int, **changes: Any) -> IrcConfig:
         "flood": {"burst": 100, "per_s": 100.0},
     }
     return IrcConfig.model_validate(settings | changes)
+
+
+def features(*tokens: str) -> Isupport:
+    """What a server says of itself in numeric 005."""
+    isupport = Isupport()
+    isupport.load(["reverie", *tokens, "are supported by this server"])
+    return isupport
 
 
 def part(body: str, room: str = "#room", key: str = "k", **more: Any) -> Part:

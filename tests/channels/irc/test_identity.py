@@ -8,13 +8,13 @@ from channels.irc.inbound import IrcLineContext, to_notifications
 from channels.irc.people import IrcUsers
 from channels.irc.wire import Isupport, parse_line
 from gateway.core.events import ChannelName, Message, Sender
-from tests.channels.irc.channel_kit import running, settled
+from tests.channels.irc.channel_kit import features, running, settled
 from tests.kits.channels import story
 from tests.servers.ircd import Ircd
 from tests.servers.ircd_options import CAPS, Options
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-FULL = Isupport().with_tokens(["PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst"])
+FULL = features("PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst")
 
 
 class Room:
@@ -116,7 +116,7 @@ def test_a_server_that_tells_nothing_of_modes_has_ops_and_voices() -> None:
     room = Room(Isupport())
     room.feed(ANN, ":c!s@s MODE #room +bo *!*@* ann")
     assert room.says().ranks == ("op",)
-    none = Room(Isupport().with_tokens(["PREFIX="]))
+    none = Room(features("PREFIX="))
     none.feed(ANN, ":c!s@s MODE #room +o ann")
     assert none.says().ranks == ()
 

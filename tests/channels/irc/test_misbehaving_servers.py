@@ -9,10 +9,9 @@ import pytest
 from channels.base import CanType, RateLimited
 from channels.irc.compose import HostmaskTracker
 from channels.irc.outgoing import SendWindow
-from channels.irc.wire import Isupport
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ConnectionChanged, RoomId
-from tests.channels.irc.channel_kit import NAME, Running, never_answered, part, running, settled
+from tests.channels.irc.channel_kit import NAME, Running, features, never_answered, part, running, settled
 from tests.kits.channels import story
 from tests.servers.ircd import Ircd
 from tests.servers.ircd_options import CAPS, MODERN, Options
@@ -99,10 +98,11 @@ async def test_the_last_words_of_the_server_are_told() -> None:
 
 @pytest.mark.parametrize(("token", "host_bytes"), [("HOSTLEN=100", 100), ("HOSTLEN=20", 63), ("HOSTLEN=x", 63)])
 def test_an_unknown_host_counts_as_long_as_the_server_allows(token: str, host_bytes: int) -> None:
-    isupport = Isupport().with_tokens([token])
+    isupport = features(token)
     frame = len(":reverie!~") + 10 + len("@") + host_bytes + len(" PRIVMSG #room :\r\n")
     assert HostmaskTracker().max_body_bytes("#room", len("reverie"), isupport) == 512 - frame
-    assert isupport.with_tokens(["-HOSTLEN"]).host_bytes == 63
+    isupport.load(["", "-HOSTLEN", ""])
+    assert isupport.host_bytes == 63
 
 
 async def _asks_and_does_not_read(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

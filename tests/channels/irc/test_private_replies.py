@@ -11,7 +11,7 @@ from channels.irc.people import IrcUsers
 from channels.irc.wire import Isupport, parse_line
 from gateway.core.clock import ManualClock
 from gateway.core.events import Receipt, RoomId
-from tests.channels.irc.channel_kit import Running, part, running, sent_together, settled
+from tests.channels.irc.channel_kit import Running, features, part, running, sent_together, settled
 from tests.kits.channels import story
 from tests.servers.ircd import Ircd
 from tests.servers.ircd_client import Client
@@ -95,7 +95,7 @@ def test_what_whois_told_holds_for_a_moment_longer_where_the_server_watches_the_
     told = Told(*_whois("boss", "boss"))
     told.now_s = 2.0
     assert told.whom(BOSS) == ("boss", "unknown")
-    watching = Isupport(monitors=2)
+    watching = features("MONITOR=2")
     assert told.one.whois_lines("boss", watching) == ["MONITOR + boss", "WHOIS boss"]
     told.hear(*_whois("boss", "boss"))
     told.now_s = 11.9

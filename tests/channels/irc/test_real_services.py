@@ -50,7 +50,7 @@ async def test_the_right_password_logs_in_and_a_wrong_one_stops_the_channel(tmp_
             await run.up()
             session = run.channel._session
             assert session is not None
-            assert (session.registration.account.lower(), session.registration.is_logged_in) == ("reverie", True)
+            assert session.registration.account.lower() == "reverie"
             alice = await Raw.joined(port)
             await run.channel.send(part("logged in"))
             await alice.until(r":reverie\S* PRIVMSG #room :logged in")

@@ -113,8 +113,7 @@ async def test_a_server_that_does_not_welcome_us_is_left() -> None:
     async with Ircd() as ircd, running(ircd, clock) as run:
         ircd.faults.silent = True
         await ircd.received("USER")
-        clock.advance(61)
-        await run.until(lambda: run.links == [False])
+        await run.until_advancing(clock, lambda: run.links == [False])
         assert [event.reason for event in run.seen if isinstance(event, ConnectionChanged)] == [
             "the server did not welcome us in time"
         ]

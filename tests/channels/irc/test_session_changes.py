@@ -69,7 +69,7 @@ async def test_services_that_let_go_of_us_are_asked_again_or_left() -> None:
         assert run.links == [True]
         bot.send(":irc.test CAP reverie DEL :sasl")
         bot.send(":irc.test CAP reverie NEW :sasl=PLAIN")
-        await ircd.until(lambda: sum(line == "CAP REQ :sasl" for line in bot.lines) == 1)
+        await ircd.until(lambda: sum(line == "CAP REQ sasl" for line in bot.lines) == 1)
         bot.send(":irc.test CAP reverie DEL :sasl")
         bot.send(":irc.test 901 reverie reverie!r@h :You are now logged out")
         await run.until(lambda: run.links == [True, False])

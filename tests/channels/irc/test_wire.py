@@ -1,8 +1,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from irc.client import NickMask
 
-from channels.irc.wire import IrcLine, IrcSource, Isupport, format_line, mentions_nick, parse_line
+from channels.irc.wire import IrcLine, Isupport, format_line, mentions_nick, parse_line
+from tests.channels.irc.channel_kit import features
 
 ANY = st.text(st.characters(), max_size=80)
 
@@ -11,15 +13,15 @@ ANY = st.text(st.characters(), max_size=80)
     ("raw", "read"),
     [
         ("PING :a b", IrcLine("PING", ("a b",))),
-        (":n!u@h privmsg #c :hi there", IrcLine("PRIVMSG", ("#c", "hi there"), IrcSource("n", "u", "h"))),
-        (":n!u@h PRIVMSG #c hi", IrcLine("PRIVMSG", ("#c", "hi"), IrcSource("n", "u", "h"))),
-        (":srv 005 me  A=b   :are", IrcLine("005", ("me", "A=b", "are"), IrcSource("srv"))),
+        (":n!u@h privmsg #c :hi there", IrcLine("PRIVMSG", ("#c", "hi there"), NickMask("n!u@h"))),
+        (":n!u@h PRIVMSG #c hi", IrcLine("PRIVMSG", ("#c", "hi"), NickMask("n!u@h"))),
+        (":srv 005 me  A=b   :are", IrcLine("005", ("me", "A=b", "are"), NickMask("srv"))),
         (
             "@a=1;b;+c=x\\:\\s\\\\\\r\\n\\q :n X",
-            IrcLine("X", (), IrcSource("n"), {"a": "1", "b": "", "+c": "x; \\\r\nq"}),
+            IrcLine("X", (), NickMask("n"), {"a": "1", "b": "", "+c": "x; \\\r\nq"}),
         ),
-        ("@a=tail\\ :n X", IrcLine("X", (), IrcSource("n"), {"a": "tail"})),
-        (":n@h TOPIC #c :", IrcLine("TOPIC", ("#c", ""), IrcSource("n", "", "h"))),
+        ("@a=tail\\ :n X", IrcLine("X", (), NickMask("n"), {"a": "tail"})),
+        (":n@h TOPIC #c :", IrcLine("TOPIC", ("#c", ""), NickMask("n!@h"))),
         ("X\x00Y :z", IrcLine("XY", ("z",))),
         ("", None),
         (" ", None),
@@ -72,24 +74,39 @@ def test_injection_is_disarmed() -> None:
     ],
 )
 def test_folds_as_the_server_does(mapping: str, same: tuple[str, str], different: tuple[str, str]) -> None:
-    isupport = Isupport().with_tokens([f"CASEMAPPING={mapping}"])
+    isupport = features(f"CASEMAPPING={mapping}")
     assert isupport.fold(same[0]) == isupport.fold(same[1])
     assert isupport.fold(different[0]) != isupport.fold(different[1])
 
 
 def test_isupport_takes_what_makes_sense_and_ignores_the_rest() -> None:
-    isupport = Isupport().with_tokens(
-        ["PREFIX=@+", "CASEMAPPING=klingon", "LINELEN=2048", "USERLEN=x", "=", "-", "", "STATUSMSG=@+", "BOT=B"]
-    )
-    assert isupport == Isupport(line_bytes=2048, statusmsg="@+", bot_mode="B")
-    assert isupport.with_tokens(["-LINELEN", "-STATUSMSG", "-BOT"]) == Isupport()
-    assert isupport.with_tokens(["LINELEN=" + "9" * 5000]).line_bytes == 512
-    assert not isupport.with_tokens(["PREFIX="]).prefix
+    tokens = "PREFIX=@+ CASEMAPPING=klingon LINELEN=2048 USERLEN=x HOSTLEN=5 = - STATUSMSG=@+ BOT=B WHOX MONITOR"
+    isupport = features(*tokens.split(" "), "")
+    assert isupport.rank_modes == {"@": "o", "+": "v"}
+    assert (isupport.line_bytes, isupport.user_bytes, isupport.host_bytes) == (2048, 10, 63)
+    assert (isupport.bot_mode, isupport.has_whox, isupport.monitors) == ("B", True, 100)
+    assert (isupport.fold("A["), isupport.status_prefix("@#c")) == ("a{", "@")
+    isupport.load(["me", "-LINELEN", "-STATUSMSG", "-BOT", "-WHOX", "-MONITOR", "-PREFIX", "-USERLEN", "x"])
+    assert isupport.rank_modes == {"@": "o", "+": "v"}
+    assert (isupport.line_bytes, isupport.bot_mode, isupport.has_whox, isupport.monitors) == (512, "", False, 0)
+    assert isupport.status_prefix("@#c") == ""
+    assert features("LINELEN=" + "9" * 5000).line_bytes == 512
+    assert not features("PREFIX=").rank_modes
+    assert features("NETWORK=A\\x20b").network_name == "A b"
+    assert features("NETWORK=12").network_name == "12"
+
+
+@pytest.mark.parametrize("name", ["LOAD_FEATURE", "SET", "FOLD", "LINE_BYTES", "__CLASS__", "MODE_GROUPS"])
+def test_no_feature_replaces_what_reads_them(name: str) -> None:
+    isupport = features(f"{name}=x", name, f"-{name}")
+    isupport.load(["me", "BOT=B", "x"])
+    assert (isupport.bot_mode, isupport.fold("A"), isupport.line_bytes) == ("B", "a", 512)
+    assert isupport.mode_groups == ("beI", "k", "l", "imnpst")
 
 
 @given(st.lists(ANY))
 def test_isupport_survives_anything(tokens: list[str]) -> None:
-    assert Isupport().with_tokens(tokens).line_bytes >= 512
+    assert features(*tokens).line_bytes >= 512
 
 
 @pytest.mark.parametrize(
@@ -97,7 +114,7 @@ def test_isupport_survives_anything(tokens: list[str]) -> None:
     [("#c", "#c"), ("@#c", "#c"), ("@+#c", "#c"), ("nick", None), ("@nick", None), ("", None), ("&c", "&c")],
 )
 def test_knows_rooms(target: str, room: str | None) -> None:
-    assert Isupport().with_tokens(["STATUSMSG=@+"]).room_of(target) == room
+    assert features("STATUSMSG=@+").room_of(target) == room
 
 
 @pytest.mark.parametrize(
@@ -157,16 +174,17 @@ def test_does_not_mention(text: str) -> None:
 
 
 def test_where_nicks_have_letters_of_any_script_these_continue_a_word() -> None:
-    wide = Isupport().with_tokens(["CASEMAPPING=rfc8265"])
+    wide = features("CASEMAPPING=rfc8265")
     assert [mentions_nick(text, "reverie", wide) for text in ("éreverie", "reverieя", "reverie_", "x|reverie")] == [
         False
     ] * 4
     assert [mentions_nick(text, "reverie", wide) for text in ("你好reverie", "reverieは", "reverie: é")] == [True] * 3
     assert not mentions_nick("Ünï2", "Ünï", Isupport())
     assert not mentions_nick("éÜnï", "Ünï", Isupport()), "a nick of such letters is continued by them"
-    assert mentions_nick("éreverie", "reverie", wide.with_tokens(["-CASEMAPPING"]))
+    wide.load(["me", "-CASEMAPPING", "x"])
+    assert mentions_nick("éreverie", "reverie", wide)
 
 
 def test_nicks_of_odd_characters_are_matched_folded() -> None:
     assert mentions_nick("hey {rev}|: x", "[Rev]\\", Isupport())
-    assert not mentions_nick("hey {rev}|: x", "[Rev]\\", Isupport(casemapping="ascii"))
+    assert not mentions_nick("hey {rev}|: x", "[Rev]\\", features("CASEMAPPING=ascii"))

@@ -143,7 +143,8 @@ class Irc:
     def __init__(self, clock: Clock, *, tagged: bool = True) -> None:
         self._clock, self._tagged = clock, tagged
         self._ids = _IDS
-        self._isupport = Isupport().with_tokens(["PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst"])
+        self._isupport = Isupport()
+        self._isupport.load(["", "PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst", ""])
         self._people = IrcUsers()
         for room in ROOM_IDS["irc"].values():
             self.feed(f":reverie!r@h JOIN {room} * :me", f":irc.test 353 reverie = {room} :reverie")
