@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
-from agent.view_forms import TurnSizes, ViewShape, apply_forms, current_shape, estimate_turn_tokens, fold_further
+from agent.view import TurnSizes, ViewShape, apply_forms, current_shape, estimate_turn_tokens, fold_further
 
 KEEP_SHARE = 0.50
 """Share of the budget that survives a fold under pressure, so that the next fold is far off."""

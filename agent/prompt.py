@@ -1,20 +1,189 @@
-"""Build a model request from a `PromptInput`. Pure and byte-stable: equal facts give equal bytes.
+"""Prompts: what a turn's prompt is made from, and the model request that is built from it. Pure and byte-stable.
+
+`PromptInput` holds everything that a prompt is made from, already filtered by access and scope: the agent never reads
+the store. Equal facts give equal bytes.
 
 Order on the wire is tools, blocks, conversation, now: each piece stands in front of everything that changes more often.
 So tools, identity and skills name no place, and the channel card names no time. The sender and time of a message stand
 on its own line, which is written once and never changed. What holds for one turn only comes last.
+
+A step is an answer with tool calls and the results that the model received for them. The turn's own requests and later
+prompts render steps by the same function, so the bytes are the same. A fence around untrusted text is two lines with a
+seal: a hash over the text itself and over the call's id, which only the gateway knows beforehand. The text is searched
+for the seal, so it cannot end its own fence.
 """
 
+import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Literal
 
-from agent.brief import ChannelCard, PromptBinding, PromptInput, PromptLine, PromptTurn
-from agent.models.base import ModelMessage, ModelRequest, SystemBlock
-from gateway.core.text_safety import describe_name_warning, escape_frame, reveal_hidden
-from gateway.core.tool_spec import ToolSpec
+from agent.journal import to_single_line
+from agent.models.base import (
+    MessagePart,
+    ModelMessage,
+    ModelRequest,
+    SystemBlock,
+    TextPart,
+    ToolResult,
+)
+from agent.tokens.counter import estimate_tokens
+from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
+from gateway.core.text_safety import NameWarning, describe_name_warning, escape_frame, reveal_hidden
+from gateway.core.tool_spec import Image, ToolCall, ToolSpec
+
+ToolSurface = Literal["native", "capability"]
+"""Form in which tools are offered: each by itself, or all through one tool and a catalogue."""
+
+
+NOTHING_NEW = "(nothing new)"
+"""User text of a turn that starts without new messages: sides alternate, and the first and the last are the user's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLine:
+    """One message as the model reads it."""
+
+    sender: str
+    """Display name. Untrusted."""
+    role: str
+    """Role of the sender: owner, admin, member or guest."""
+    is_bot: bool = False
+    """True: the platform marks the sender as a bot."""
+    sent: datetime
+    text: str
+    """Untrusted; may hold line breaks."""
+    is_addressed: bool
+    """True: sent to the agent (direct, mention, reply). False: overheard in a room."""
+    reply_to: tuple[str, str] | None = None
+    """Author (`you`: the agent) and beginning of the message that it replies to. Untrusted. None: no reply, or not
+    known."""
+    is_edited: bool = False
+    """True: `text` is not the original text."""
+    attachments: tuple[str, ...] = ()
+    """Descriptions of the attachments, one line each, as `gateway.core.media_types` writes them."""
+    is_topic_change: bool = False
+    """True: no message, but a change of the topic to `text` by the sender."""
+    is_title_change: bool = False
+    """With `is_topic_change`: the name of the room or thread changed, not its topic."""
+    lookalike: NameWarning | None = None
+    """Another name that `sender` may be mistaken for. None: no such name."""
+    event: tuple[tuple[Literal["own", "name", "quoted"], str], ...] = ()
+    """No message, but an event: pieces in the gateway's own words, and between them names and words of people,
+    untrusted. With it `sender`, `role` and `text` have no meaning. Empty: a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTurn:
+    """A past turn."""
+
+    input_text: str
+    """New lines of that turn, as `agent.prompt.render_prompt_lines` wrote them then."""
+    reply: str
+    """Reply of the agent. Empty: the agent was silent."""
+    images: tuple[Image, ...] = ()
+    """Images shown in that turn, in the order of the lines. Empty for a model without vision."""
+    steps: tuple[TurnStep, ...] = ()
+    """Steps with tools, answer by answer."""
+    without_tools: bool = False
+    """True: of the steps only the messages that arrived meanwhile are repeated. For a model without tools, or if
+    `loop_summary` stands for them."""
+    loop_summary: str = ""
+    """Summary that stands for the tool calls, behind all messages. Empty: none."""
+    tool_images: tuple[tuple[str, Image], ...] = ()
+    """Images that tools returned, by the SHA-256 of their bytes. Empty for a model without vision."""
+    messages: tuple[ModelMessage, ...] = field(init=False, compare=False, repr=False)
+    """The turn as messages of a request. Built once, so that their identity (`is`) shows what two requests have in
+    common."""
+
+    def __post_init__(self) -> None:
+        parts: tuple[MessagePart, ...] = (*([TextPart(text=self.input_text)] if self.input_text else []), *self.images)
+        parts = (*parts, *arrived_texts(self.steps)) if self.without_tools else parts
+        parts = (*parts, TextPart(text=self.loop_summary)) if self.loop_summary else parts
+        steps = () if self.without_tools else render_steps(self.steps, dict(self.tool_images))
+        reply = (ModelMessage(role="assistant", parts=(TextPart(text=self.reply),)),) if self.reply else ()
+        if not parts and (steps or reply):  # the agent began by itself
+            parts = (TextPart(text=NOTHING_NEW),)
+        input_messages = (ModelMessage(role="user", parts=parts),) if parts else ()
+        object.__setattr__(self, "messages", (*input_messages, *steps, *reply))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelCard:
+    """Description of the place of a conversation, in facts that change rarely or never."""
+
+    platform: str
+    channel: str
+    """Account id, e.g. `irc.libera`."""
+    room: str
+    """Name of the room as people use it; for a direct chat, the name of the other person. Untrusted."""
+    kind: Literal["direct", "room", "unnamed"]
+    """unnamed: the name is not known, and `room` is a description in the gateway's own words."""
+    is_title: bool = False
+    """True: `room` is a title, shown as a quotation. False: it is the room's identifier on its platform."""
+    handle: str = ""
+    """Identifier of the other person in a direct chat, e.g. `@ann`. Empty: not known."""
+    server: str = ""
+    """Guild or network. Untrusted. Empty: none, or not known."""
+    own_name: str = ""
+    """Name of the agent there: a nick, or `@name`. Empty: not known."""
+    thread: str | None = None
+    """Title of the thread. Empty: not known. None: not a thread."""
+    formatting: str
+    """One sentence on how Markdown is shown there, and how long a message may be."""
+    topic: str = ""
+    """Untrusted. Empty: none, or not known."""
+    people: tuple[tuple[str, str], ...] = ()
+    """Display names (untrusted) and roles of notable people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptBinding:
+    """Settings of the operator for this kind of place."""
+
+    prompt: str = ""
+    """Instructions in the operator's own words."""
+    language: str | None = None
+    peers: tuple[str, ...] = ()
+    """Other agents of the same gateway."""
+    skills: tuple[str, ...] | None = None
+    """Skills of the catalogue that are meant for this place. None: all."""
+    private: str = ""
+    """USER and MEMORY, in direct chats with the owner. Empty everywhere else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptInput:
+    """Everything that the prompt of one turn is made from."""
+
+    persona: str
+    """Identity text, the same for every place and hour."""
+    skills: str = ""
+    """Catalogue of skills and capabilities, the same for every place and hour."""
+    binding: PromptBinding = PromptBinding()
+    card: str
+    """Channel card as it was pinned (`agent.prompt.render_channel_card`)."""
+    history: tuple[PromptTurn, ...]
+    """Past turns, oldest first. Between folds it only grows at its end."""
+    input_text: str
+    """Unread messages, as `agent.prompt.render_prompt_lines` writes them."""
+    images: tuple[Image, ...] = ()
+    """Images of these messages, in the order of the lines."""
+    aside: str = ""
+    """Recalled words of people, for this turn only: later prompts do not repeat them."""
+    now: str = ""
+    """Instructions with the operator's authority, for this turn only: later prompts do not repeat them."""
+    tool_surface: ToolSurface = "native"
+    """Form in which tools are offered."""
+    has_late_tools: bool = False
+    """True: tools may be added that the request does not list by themselves."""
+    conversation: str = ""
+    """Id of the conversation, for caches. Never shown."""
+
 
 MAX_LINE_CHARS = 8_000
 """Limit of one message, so that it cannot crowd out the rest. The log keeps the whole."""
@@ -203,3 +372,167 @@ def _quote(text: str, most: int) -> str:
 
 def _to_single_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+SEAL_CHARS = 12
+MAX_LABEL_CHARS = 160
+CALL_TOKENS = 24
+"""Tokens of the JSON around a call and its result."""
+FENCE_TOKENS = 64
+"""Most tokens of the fence around an untrusted result."""
+IMAGE_TOKENS = 1_600
+"""Tokens of an image that a tool returned: about those of the largest (platform.claude.com, build-with-
+claude/vision)."""
+MAX_ORIGIN_CHARS = 120
+"""Limit of an origin in the text for the model. The evidence has the whole."""
+MAX_SOURCE_CHARS = 500
+"""Limit of an origin in the log."""
+MAX_NAME_CHARS = 40
+_INVALID_ID_CHARS = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
+ToolImages = Mapping[str, Image]
+"""Images that tools returned, by the SHA-256 of their bytes."""
+NO_TOOL_IMAGES: ToolImages = {}
+
+
+def render_steps(steps: Iterable[TurnStep], pictures: ToolImages = NO_TOOL_IMAGES) -> tuple[ModelMessage, ...]:
+    """Return the messages of both sides of each step, the agent's first.
+
+    A call that ended the turn has no result, so it is not repeated. `pictures`: the images to show; the others appear
+    only as the text beside them.
+    """
+    return tuple([message for step in steps for message in _step_messages(step, pictures)])
+
+
+def _step_messages(step: TurnStep, pictures: ToolImages) -> tuple[ModelMessage, ...]:
+    calls = [record for record in step.calls if not record.ended]
+    if not calls:
+        return ()
+    assistant_parts: list[MessagePart] = [TextPart(text=step.text)] if step.text.strip() else []
+    assistant_parts += [ToolCall(id=record.id, name=record.name, arguments=record.arguments) for record in calls]
+    user_parts: list[MessagePart] = [
+        ToolResult(id=record.id, text=_render_result(record), is_error=record.error) for record in calls
+    ]
+    user_parts += [pictures[image.sha256] for record in calls for image in record.images if image.sha256 in pictures]
+    user_parts += [TextPart(text=step.heard)] if step.heard else []
+    return ModelMessage(role="assistant", parts=tuple(assistant_parts)), ModelMessage(
+        role="user", parts=tuple(user_parts)
+    )
+
+
+def _render_result(record: ToolCallRecord) -> str:
+    return fence_result(record.result, record.name, record.origin, record.id) if record.untrusted else record.result
+
+
+def fence_result(text: str, tool: str, origin: str, call: str) -> str:
+    """Return an untrusted result inside its fence. `call`: id of the call that returned it."""
+    return fence_text(text, about=f"{tool[:MAX_NAME_CHARS]} {origin[:MAX_ORIGIN_CHARS]}", key=call)
+
+
+def fence_text(text: str, *, about: str, key: str) -> str:
+    """Return the text between two lines that mark it as untrusted. Equal arguments give equal bytes.
+
+    Characters that hide text in it are made visible. `about`: description of the text and its origin; may be untrusted.
+    `key`: name of the call; new for each.
+    """
+    number, seal, text = 0, "", reveal_hidden(text)
+    while not seal or seal in text:
+        sealed = f"{key}\0{number}\0{about}\0{text}".encode("utf-8", "surrogatepass")
+        seal = hashlib.sha256(sealed).hexdigest()[:SEAL_CHARS]
+        number += 1
+    label = to_single_line(about[: 2 * MAX_LABEL_CHARS], MAX_LABEL_CHARS).replace("<", "(").replace(">", ")")
+    return f"<<<untrusted {seal} {label}\n{text}\nuntrusted {seal}>>>"
+
+
+def render_partial_result(source: EvidenceRef, tool: str, excerpt: str, *, call: str = "") -> str:
+    """Return the text that stands for a result that is not shown whole.
+
+    `excerpt`: its exact beginning; may be empty. `call`: id of the call that returned it if the result is untrusted;
+    else empty. Everything but the excerpt is bounded: names and origins may be untrusted.
+    """
+    origin = to_single_line(source.origin[: 2 * MAX_ORIGIN_CHARS], MAX_ORIGIN_CHARS)
+    label = (
+        f"{to_single_line(tool[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)}: {to_single_line(source.kind[:MAX_NAME_CHARS])}"
+    )
+    whole = f"{label}, {source.chars} characters, sha256 {source.sha256[:12]}"
+    continuation = f", offset {len(excerpt)} for what follows" if excerpt else ""
+    lines = [
+        "[TOOL RESULT SUMMARY]",
+        f"{whole}, from {origin}" if origin else whole,
+        f"To read it word for word: fetch_evidence with handle {source.handle}{continuation}.",
+    ]
+    if excerpt:
+        fenced = fence_result(excerpt, tool, source.origin, call) if call else excerpt
+        lines.append(f"Its first {len(excerpt)} characters:\n{fenced}")
+    return "\n".join(lines)
+
+
+def arrived_texts(steps: Iterable[TurnStep]) -> tuple[TextPart, ...]:
+    """Return the messages that arrived during a turn: the only part of its steps for a model without tools."""
+    return tuple([TextPart(text=step.heard) for step in steps if step.heard])
+
+
+def estimate_step_tokens(steps: Iterable[TurnStep]) -> int:
+    """Estimate the tokens of the steps in a later prompt, roughly."""
+    steps = tuple(steps)
+    pieces = [part for message in render_steps(steps) for part in message.parts]
+    image_count = sum(len(record.images) for step in steps for record in step.calls if not record.ended)
+    return image_count * IMAGE_TOKENS + sum(
+        estimate_tokens(part.name + part.arguments) + CALL_TOKENS
+        if isinstance(part, ToolCall)
+        else _estimate_part_tokens(part)
+        for part in pieces
+    )
+
+
+def _estimate_part_tokens(part: MessagePart) -> int:
+    return estimate_tokens(part.text) if isinstance(part, TextPart | ToolResult) else 0
+
+
+def make_call_ids_unique(calls: Sequence[ToolCall], conversation: Iterable[ModelMessage]) -> tuple[ToolCall, ...]:
+    """Return the calls with ids that are unique among them and in the conversation.
+
+    Some servers count anew in each answer (`call_0`), and Anthropic refuses a request with one id twice. Ids that
+    differ only in characters that it does not accept (see `agent.models.anthropic_wire`) are the same there.
+    """
+    taken = {_sanitize_id(part.id) for message in conversation for part in message.parts if isinstance(part, ToolCall)}
+    unique = []
+    for call in calls:
+        name, count = call.id or "call", 1
+        while _sanitize_id(name) in taken:
+            count += 1
+            name = f"{call.id or 'call'}_{count}"
+        taken.add(_sanitize_id(name))
+        unique.append(call if name == call.id else replace(call, id=name))
+    return tuple(unique)
+
+
+def _sanitize_id(name: str) -> str:
+    return _INVALID_ID_CHARS.sub("_", name)
+
+
+def join_surrogates(text: str) -> str:
+    """Join surrogate halves that arrived in separate pieces. A lone half cannot be written as UTF-8."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def build_called(
+    call: ToolCall, result: ToolResult | None, source: EvidenceRef | None = None, *, untrusted: bool = False
+) -> ToolCallRecord:
+    """Build the record of one call. `result` None: the call ended the turn.
+
+    `source`: the complete result of which `result` is a part. `untrusted`: the result is untrusted and not fenced yet.
+    """
+    return ToolCallRecord(
+        id=call.id,
+        name=call.name,
+        arguments=call.arguments,
+        result=join_surrogates(result.text) if result is not None else "",
+        error=result is not None and result.is_error,
+        ended=result is None,
+        source=source,
+        origin=to_single_line(join_surrogates(result.origin[:MAX_SOURCE_CHARS]), MAX_SOURCE_CHARS)
+        if result is not None
+        else "",
+        images=tuple([image for image, _ in result.images]) if result is not None else (),
+        untrusted=untrusted,
+    )

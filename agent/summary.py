@@ -1,7 +1,7 @@
 """Summaries by a model: the request, the judgement of the answer, and the names that must survive. Pure.
 
 A name, a number or a path that a summary leaves out is lost to its readers. So these are recognized by their form
-alone, and those that the summary does not contain word for word are listed beside it (`agent.view_forms`).
+alone, and those that the summary does not contain word for word are listed beside it (`agent.view`).
 """
 
 import re
@@ -139,7 +139,7 @@ def extract_identifiers(texts: Sequence[str], *, kept: Sequence[str] = (), most:
     """Return names, numbers, paths and the like that must be kept word for word.
 
     `texts`: oldest first. The most recent and most repeated identifiers come first. `kept`: identifiers of earlier
-    summaries (`agent.view_forms.extract_exact_names`), the most important first. They get at least half of the places,
+    summaries (`agent.view.extract_exact_names`), the most important first. They get at least half of the places,
     so that one long conversation does not displace early facts.
     """
     weights = dict[str, int]()

@@ -9,12 +9,12 @@ and nothing in front of it.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from agent.journal import to_single_line
-from agent.steps import join_surrogates
+from agent.prompt import ToolSurface, join_surrogates
 from gateway.core.tool_spec import ToolArguments, ToolCall, ToolSpec, canonical_json, define_tool
 
 STAY_SILENT = ToolSpec(
@@ -31,8 +31,6 @@ YIELD_TO_USER = ToolSpec(
 )
 ENDING_TOOLS = (STAY_SILENT, YIELD_TO_USER)
 """Tools that end a turn without a reply, or with the text beside the call."""
-
-ToolSurface = Literal["native", "capability"]
 
 MAX_LINE_CHARS: Final = 200
 MAX_SIGNATURE_CHARS: Final = 600

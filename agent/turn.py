@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from agent.brief import PromptInput, TurnOutcome, TurnProgress
 from agent.models.base import (
     Model,
     ModelError,
@@ -24,9 +23,8 @@ from agent.models.base import (
     ThinkingDelta,
     ToolResult,
 )
-from agent.prompt import SHARED_BLOCKS
+from agent.prompt import SHARED_BLOCKS, PromptInput, build_called, join_surrogates, make_call_ids_unique
 from agent.prompts import load_prompt
-from agent.steps import build_called, join_surrogates, make_call_ids_unique
 from agent.tools import (
     CALL_CAPABILITY,
     CAPABILITY_USAGE,
@@ -44,6 +42,8 @@ from agent.turn_context import (
     ResultTruncator,
     SizeHints,
     TurnHost,
+    TurnOutcome,
+    TurnProgress,
     TurnRequest,
     build_first_request,
     call_key,

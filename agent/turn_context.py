@@ -7,30 +7,130 @@ window, `ResultTruncator` decides how much of each tool result the model receive
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, Protocol
 
-from agent.brief import PromptInput, TurnProgress
 from agent.journal import to_single_line
-from agent.models.base import Model, ModelMessage, ModelRequest, StreamEnd, ToolResult, strip_tools
-from agent.prompt import build_request
-from agent.prompts import load_prompt
-from agent.steps import (
+from agent.models.base import FailureCause, Model, ModelMessage, ModelRequest, StreamEnd, ToolResult, strip_tools
+from agent.prompt import (
     CALL_TOKENS,
     FENCE_TOKENS,
+    PromptInput,
     build_called,
+    build_request,
     estimate_step_tokens,
     fence_result,
     join_surrogates,
     render_partial_result,
     render_steps,
 )
-from agent.tokens.counter import PromptSize, count_heuristically, measure_prompt
+from agent.prompts import load_prompt
+from agent.tokens.counter import (
+    BYTES_PER_TOKEN,
+    PromptSize,
+    count_heuristically,
+    count_prompt_tokens,
+    estimate_tokens,
+    measure_prompt,
+)
 from agent.tools import ENDING_TOOLS, render_catalogue, specs_on_wire, unwrap_call
-from agent.view import BYTES_PER_TOKEN, SLACK_SHARE, answer_tokens, estimate_tokens
-from agent.view_forms import find_safe_cut
-from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
+from agent.view import SLACK_SHARE, answer_tokens, find_safe_cut
+from gateway.core.events import EvidenceRef, RequestUsage, ToolCallRecord, TurnStep, Usage
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
+
+NO_USAGE = Usage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnOutcome:
+    """Result of a turn."""
+
+    outcome: Literal["replied", "silent", "yielded", "failed", "interrupted"]
+    text: str = ""
+    """Text to post. Empty unless `replied`."""
+    reason: str = ""
+    """Reason for a failure, or for not asking the model; otherwise empty. Holds no secrets."""
+    cause: FailureCause = "broken"
+    """Cause of a failure, from which messages to people are made."""
+    yielded: bool = False
+    """True: the agent wants to rest. It may have replied too."""
+    used_tools: bool = False
+    """True: a tool worked on a task (`ToolSpec.is_task`). Calls that were refused, failed or repeated do not count."""
+    is_over_budget: bool = False
+    """True: the next request would have cost more than is left."""
+    model: str = ""
+    usage: Usage = NO_USAGE
+    requests: int = 0
+    accounts: tuple[RequestUsage, ...] = ()
+    """Accounts of the requests for which cache accounting is done."""
+    steps: tuple[TurnStep, ...] = ()
+    """Answers with tool calls, each with the results and arrivals that the model received after it."""
+    prompt_tokens: int = 0
+    """Billed tokens of the last prompt. 0: not reported."""
+    prompt_estimate: int = 0
+    """Tokens of the same prompt as `agent.turn_context.ContextWindow` estimated them."""
+
+
+@dataclass(slots=True)
+class TurnProgress:
+    """Progress of a turn so far. If the turn is interrupted, this is what gets recorded."""
+
+    current: TurnOutcome = field(default_factory=lambda: TurnOutcome(outcome="interrupted"))
+
+    def record_answer(self, end: StreamEnd, model: Model, estimate: int) -> None:
+        """Record that a request was answered. `estimate`: its tokens as estimated before."""
+        self.record_lost(end.lost_accounts)
+        done, usage = self.current, end.usage
+        self.current = replace(
+            done,
+            usage=done.usage + usage,
+            prompt_tokens=count_prompt_tokens(usage),
+            prompt_estimate=estimate,
+            requests=done.requests + 1,
+            model=end.model or model.name,
+            accounts=done.accounts if end.account is None else (*done.accounts, end.account),
+        )
+
+    def record_lost(self, accounts: tuple[RequestUsage, ...]) -> None:
+        """Record requests that broke off: they are billed as well."""
+        done = self.current
+        self.current = replace(
+            done,
+            usage=sum((account.usage for account in accounts), start=done.usage),
+            requests=done.requests + len(accounts),
+            accounts=(*done.accounts, *accounts),
+        )
+
+    def record_step(self, step: TurnStep, *, worked: bool) -> None:
+        """Record a step with tools, also one that was interrupted. `worked`: as `TurnOutcome.used_tools`."""
+        self.current = replace(
+            self.current, steps=(*self.current.steps, step), used_tools=self.current.used_tools or worked
+        )
+
+    def add_arrivals(self, arrivals: str) -> TurnStep:
+        """Add messages that arrived meanwhile behind the results of the last step. Return that step."""
+        *before, step = self.current.steps
+        step = replace(step, heard=arrivals)
+        self.current = replace(self.current, steps=(*before, step))
+        return step
+
+    def replace_steps(self, steps: tuple[TurnStep, ...]) -> None:
+        """Replace the last steps by these, which stand for them with shorter results."""
+        self.current = replace(
+            self.current, steps=(*self.current.steps[: len(self.current.steps) - len(steps)], *steps)
+        )
+
+    def finish(self, ending: TurnOutcome) -> TurnOutcome:
+        """Return the complete outcome of a turn that ended like this."""
+        return replace(
+            self.current,
+            outcome=ending.outcome,
+            text=ending.text,
+            reason=ending.reason,
+            cause=ending.cause,
+            yielded=ending.yielded,
+        )
+
 
 RESULT_FRAME_TOKENS: Final = 100
 """Tokens of a shortened result without its excerpt, or nearly. A shorter result is always whole."""

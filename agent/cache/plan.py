@@ -40,8 +40,7 @@ from agent.cache.state import (
 )
 from agent.models.base import CacheBreakpoint, MessagePart, ModelMessage, ModelRequest, TextPart, ToolResult
 from agent.prompt import SHARED_BLOCKS
-from agent.tokens.calibration import TokenEstimate, TokenMeter, count_prompt_tokens
-from agent.tokens.counter import PromptSize, common_prefix_length
+from agent.tokens.counter import PromptSize, TokenEstimate, TokenMeter, common_prefix_length, count_prompt_tokens
 from gateway.core.events import BlockUsage, CacheTtl, RequestUsage, Usage
 from gateway.core.tool_spec import Image, ToolCall
 

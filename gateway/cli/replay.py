@@ -19,12 +19,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
 
-from agent.brief import NOTHING_NEW
 from agent.compaction import CompactionPlan, load_params, plan_compaction
 from agent.dmn_trace import replay_trace
-from agent.prompt import render_prompt_lines
+from agent.prompt import NOTHING_NEW, render_prompt_lines
 from agent.signals import DmnPolicy
-from agent.view_forms import TurnForm
+from agent.view import TurnForm
 from gateway.context.conversation import ConversationReader
 from gateway.context.history import HistoryTurn, HistoryView
 from gateway.core.events import ConversationId, Message

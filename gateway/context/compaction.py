@@ -19,15 +19,15 @@ from operator import or_
 from typing import Final, Literal
 
 from agent import view
-from agent.brief import NO_USAGE, TurnOutcome, TurnProgress
 from agent.cache.plan import CacheForecast
 from agent.compaction import HEAD_SHARE, KEEP_SHARE, CompactionParams, CompactionPlan, dump_params, plan_compaction
 from agent.journal import JournalEntry
 from agent.models.base import Model, ModelBusy, ModelError, ModelRequest, adapt_request
 from agent.summary import SUMMARY_TOKENS, SummaryDraft, build_summary_request, extract_identifiers, judge_summary
+from agent.tokens.counter import estimate_image_tokens, estimate_tokens
 from agent.turn import ask_model
-from agent.view import estimate_tokens
-from agent.view_forms import FoldedTurns, extract_exact_names, render_head, shrink_head
+from agent.turn_context import NO_USAGE, TurnOutcome, TurnProgress
+from agent.view import FoldedTurns, extract_exact_names, render_head, shrink_head
 from channels.aio import run_to_completion
 from gateway.config.models import CompactionConfig, ContextOptimizationConfig
 from gateway.context.conversation import RenderedInput, count_turns_over_image_limit
@@ -93,7 +93,7 @@ class CompactionInput:
     @property
     def new_tokens(self) -> int:
         """Tokens of the new input, estimated."""
-        return view.estimate_tokens(self.rendered.text) + view.estimate_image_tokens(self.rendered.media)
+        return estimate_tokens(self.rendered.text) + estimate_image_tokens(self.rendered.media)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -519,7 +519,7 @@ class Compactor:
         elif "drop" in decision.kinds and text:  # it was made for a larger window
             text = shrink_head(text, decision.head)
         if summary is not None:
-            summary = replace(summary, tokens_after=view.estimate_tokens(text))
+            summary = replace(summary, tokens_after=estimate_tokens(text))
         summed, trimmed = (history.seq_at(index) if index else Seq(0) for index in (decision.summed, decision.trimmed))
         return ViewFolded(
             start=history.seq_at(decision.start) if decision.start else before.start,

@@ -13,9 +13,9 @@ from typing import Final, Literal, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from agent import view
-from agent.brief import PromptLine
 from agent.models.base import MAX_IMAGES, MAX_IMAGES_BYTES
-from agent.prompt import render_line, render_prompt_lines
+from agent.prompt import PromptLine, render_line, render_prompt_lines
+from agent.tokens.counter import estimate_image_tokens, estimate_tokens
 from gateway.access.policy import decide
 from gateway.access.roster import find_impersonations
 from gateway.context.history import HistoryView, label_of_turn
@@ -49,7 +49,7 @@ from gateway.stream.media import DescribedAttachment
 
 SystemEvent = Alarm | TaskFinished | ReactionChanged | DeliveryReport | ConnectionChanged | PlaceRenamed
 NoticePieces = tuple[tuple[Literal["own", "name", "quoted"], str], ...]
-"""Shaped like `agent.brief.PromptLine.event`."""
+"""Shaped like `agent.prompt.PromptLine.event`."""
 
 SYSTEM_EVENTS: Final = (Alarm, TaskFinished, ReactionChanged, DeliveryReport, ConnectionChanged, PlaceRenamed)
 DELIVERY_DOUBT: Final = (
@@ -482,7 +482,7 @@ def _images_label(attached: Sequence[DescribedAttachment]) -> TrustLabel:
 
 
 def _estimate_line_tokens(one: RenderedMessage) -> int:
-    return view.estimate_tokens(render_line(one.line)) + view.estimate_image_tokens(one.images)
+    return estimate_tokens(render_line(one.line)) + estimate_image_tokens(one.images)
 
 
 def _render_rename(event: PlaceRenamed) -> NoticePieces:

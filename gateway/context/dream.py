@@ -13,13 +13,13 @@ from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from agent import view
-from agent.brief import NO_USAGE, PromptInput, PromptTurn, TurnOutcome, TurnProgress
 from agent.journal import to_single_line
 from agent.models.base import Model, PromptTooLong, RequestRefused, ToolResult
+from agent.prompt import PromptInput, PromptTurn
 from agent.prompts import load_prompt
+from agent.tokens.counter import estimate_tokens
 from agent.turn import Toolset, take_turn
-from agent.turn_context import TurnHost
-from agent.view import estimate_tokens
+from agent.turn_context import NO_USAGE, TurnHost, TurnOutcome, TurnProgress
 from agent.workspace.character_card import normalize_text
 from gateway.access.approval_texts import PLACE_CHARS, escape_invisible, inline_code
 from gateway.access.channel_lookup import Channels

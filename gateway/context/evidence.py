@@ -21,8 +21,8 @@ from typing import Final, Protocol
 
 from agent.journal import to_single_line
 from agent.models.base import ToolResult
-from agent.steps import MAX_SOURCE_CHARS
-from agent.view_forms import result_source
+from agent.prompt import MAX_SOURCE_CHARS
+from agent.view import result_source
 from gateway.config.models import ContextOptimizationConfig
 from gateway.context.history import label_of_turn
 from gateway.core.clock import Clock

@@ -16,10 +16,10 @@ from functools import cached_property, reduce
 from operator import or_
 from typing import Final, NamedTuple, Self
 
-from agent.brief import NOTHING_NEW, PromptTurn
 from agent.models.base import MessagePart, TextPart
-from agent.view import estimate_image_tokens, estimate_tokens
-from agent.view_forms import (
+from agent.prompt import NOTHING_NEW, PromptTurn
+from agent.tokens.counter import estimate_image_tokens, estimate_tokens
+from agent.view import (
     LoggedTurn,
     TurnForm,
     TurnSizes,

@@ -28,7 +28,7 @@ from agent.journal import (
     remove_note,
     to_single_line,
 )
-from agent.view import estimate_tokens
+from agent.tokens.counter import estimate_tokens
 from agent.workspace.character_card import normalize_text
 from channels.aio import run_to_completion
 from gateway.access.place_names import PlaceTitles

@@ -12,11 +12,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from agent.brief import ChannelCard, PromptBinding
-from agent.cache.keep_warm import CacheWarmer
-from agent.prompt import render_channel_card
+from agent.cache.client import CacheWarmer
+from agent.prompt import ChannelCard, PromptBinding, render_channel_card
 from agent.prompts import load_prompt
-from agent.view import estimate_tokens
+from agent.tokens.counter import estimate_tokens
 from agent.workspace import default_workspace
 from agent.workspace.cache import WorkspaceCache
 from agent.workspace.persona import PersonaBundle, PersonaScope

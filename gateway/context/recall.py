@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final
 
 from agent.journal import JournalEntry, to_single_line
-from agent.view import estimate_tokens
+from agent.tokens.counter import estimate_tokens
 from channels.aio import with_timeout
 from gateway.config.reload import LiveSettings
 from gateway.context.search import (

@@ -1,7 +1,7 @@
 """Text that deceives readers: invisible characters, lookalike names, mass mentions, terminal escapes. Pure.
 
 Invisible characters (`reveal_hidden`, `strip_hidden`) are marked or removed where the model reads a text
-(`agent.prompt`, `agent.steps`), and removed from names (`channels.text.clean_name`) and from our posts
+(`agent.prompt`), and removed from names (`channels.text.clean_name`) and from our posts
 (`gateway.stream.outbox`). Characters that languages and emoji need stay: joiners in Indic and Arabic scripts, direction
 marks beside right-to-left letters, joined emoji, flags, one selector after a character that has variants
 (https://www.unicode.org/reports/tr51/, https://www.unicode.org/reports/tr31/#Layout_and_Format_Control_Characters). All

@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from agent.signals import DmnMode
-from agent.tokens.calibration import drift_percent
+from agent.tokens.counter import drift_percent
 from gateway.context.compaction import CompactionOutcome
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus

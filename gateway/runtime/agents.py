@@ -14,9 +14,9 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final
 
-from agent.brief import PromptInput
 from agent.cache.plan import PlannedRequest
 from agent.models.base import Model, ModelError
+from agent.prompt import PromptInput
 from agent.signals import DmnState, LeftOff, Presence
 from agent.turn import build_prefix_request
 from gateway.access.limits import UsageLimiter
@@ -44,8 +44,7 @@ from gateway.core.facts import (
 )
 from gateway.runtime.dmn_admin import snapshot_dmn
 from gateway.runtime.dream_turn import run_dream
-from gateway.runtime.lane import TurnHandle, TurnResult
-from gateway.runtime.loop import AgentLoop
+from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
 from gateway.runtime.models import AgentModel, ModelServices
 from gateway.runtime.turn import BLOCKED_REASON, TurnRunner, build_stop_record
 from gateway.runtime.turn_input import AgentContext, TurnGuidance, are_blocked

@@ -1,15 +1,15 @@
 """Dream turns: a dream run as a turn of the inner conversation. Its record holds its costs and no text."""
 
-from agent.brief import PromptInput, TurnOutcome, TurnProgress
 from agent.models.base import ModelRequest
-from agent.turn_context import TurnHost
+from agent.prompt import PromptInput
+from agent.turn_context import TurnHost, TurnOutcome, TurnProgress
 from gateway.context.dream import DreamResult
 from gateway.core.clock import new_id
 from gateway.core.events import Address, EventId, TaskFinished
 from gateway.core.facts import Seq, TurnId, TurnRecord
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
-from gateway.runtime.lane import TurnHandle, TurnInterrupted, TurnResult
+from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
 from gateway.runtime.turn_input import NO_UNREAD, AgentContext
 from gateway.store import NewEntry
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
-from agent.cache.client import CachingModel
-from agent.cache.keep_warm import CacheWarmer
+from agent.cache.client import CacheWarmer, CachingModel
 from agent.cache.plan import UNKNOWN_FORECAST, CacheForecast, CachePolicy, CacheProfile
 from agent.cache.state import LIFETIME_S, Cadence
 from agent.models.anthropic_wire import build_anthropic_request
@@ -32,8 +31,7 @@ from agent.models.config import (
     fallback_chain,
     takes_breakpoints,
 )
-from agent.tokens.calibration import RequestMeter, TokenEstimate, TokenMeter
-from agent.tokens.counter import OfflineCounter
+from agent.tokens.counter import OfflineCounter, RequestMeter, TokenEstimate, TokenMeter
 from agent.tokens.endpoint import EndpointCounter
 from agent.workspace.cache import WorkspaceCache
 from gateway.config.models import Settings
@@ -322,7 +320,7 @@ class TokenCounters:
 
 
 class _ModelGauge:
-    """Implementation of `agent.tokens.calibration.RequestMeter` for one model."""
+    """Implementation of `agent.tokens.counter.RequestMeter` for one model."""
 
     def __init__(
         self, counters: TokenCounters, name: str, window_tokens: int, key: str, provider: ProviderConfig

@@ -16,12 +16,12 @@ from functools import reduce
 from operator import or_
 from typing import Final
 
-from agent.brief import NOTHING_NEW, PromptInput, TurnOutcome, TurnProgress
 from agent.cache.prices import ASSUMED_PRICE
 from agent.models.base import FailureCause, ModelRequest, PromptTooLong, RequestRefused, ToolResult
+from agent.prompt import NOTHING_NEW, PromptInput
 from agent.prompts import load_prompt
 from agent.turn import take_turn
-from agent.turn_context import SizeHints, TurnHost, build_first_request
+from agent.turn_context import SizeHints, TurnHost, TurnOutcome, TurnProgress, build_first_request
 from channels.aio import run_to_completion
 from gateway.access.limits import LimitHit
 from gateway.context.compaction import CompactionInput
@@ -48,7 +48,7 @@ from gateway.core.logging import log_context
 from gateway.core.tool import ToolContext, TurnTrust
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from gateway.core.trust import UNKNOWN_LABEL, TrustLabel
-from gateway.runtime.lane import TurnHandle, TurnInterrupted, TurnResult
+from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
 from gateway.runtime.turn_input import MAX_UNREAD_LINES, AgentContext, TurnInput, are_blocked, count_omitted
 from gateway.store import NewEntry, StoreError
 from gateway.stream.preview import TurnPreview, TurnPreviews

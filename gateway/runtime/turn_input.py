@@ -12,9 +12,10 @@ from operator import or_
 from typing import Final
 
 from agent import view
-from agent.brief import NOTHING_NEW
+from agent.prompt import NOTHING_NEW
 from agent.prompts import load_prompt
 from agent.signals import DmnMode
+from agent.tokens.counter import estimate_tokens
 from gateway.access.limits import UsageLimiter
 from gateway.config.reload import LiveSettings
 from gateway.context.compaction import Compactor
@@ -127,7 +128,7 @@ class TurnGuidance:
         return self._registry.has_dynamic_tools
 
     async def directives(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> str:
-        """Return the text for `agent.brief.PromptInput.now`. It has the operator's authority."""
+        """Return the text for `agent.prompt.PromptInput.now`. It has the operator's authority."""
         state = self._agent.state
         if not autonomous:
             resting = [load_prompt(state.mode.value)] if state.mode in (DmnMode.PAUSED, DmnMode.OFF) else []
@@ -273,7 +274,7 @@ class TurnInput:
         rendered = fit_lines(lines, omitted=unread.omitted, budget=budget, plain=context.is_small_model)
         if rendered.has_more:
             unread, rendered = await self._keep_addressed(rendered.covers, unread, lines, after=self.upto)
-        if view.estimate_tokens(rendered.text) > room:
+        if estimate_tokens(rendered.text) > room:
             return "", ()
         rendered = self._charge_reminder_setters(rendered)
         self.rendered = replace(

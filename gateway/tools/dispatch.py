@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, Protocol
 
 from agent.journal import to_single_line
 from agent.models.base import ToolResult
+from agent.tokens.counter import estimate_tokens
 from agent.turn_context import call_key
-from agent.view import estimate_tokens
 from gateway.access.approval_texts import inline_code
 from gateway.config.reload import LiveSettings
 from gateway.context.history import was_begun_by_cut_off_turn

@@ -12,9 +12,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from agent.brief import PromptLine
 from agent.journal import to_single_line
-from agent.prompt import render_line
+from agent.prompt import PromptLine, render_line
 from channels.base import CanListMembers, Channel, RoomMembers, SendError
 from gateway.context.conversation import NOBODY, ConversationReader, CurrentMessage, find_reply_to
 from gateway.context.search import sanitize_name

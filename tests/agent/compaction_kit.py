@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from agent.compaction import CompactionPlan
-from agent.view_forms import TurnSizes, ViewShape, apply_forms, current_shape, estimate_turn_tokens
+from agent.view import TurnSizes, ViewShape, apply_forms, current_shape, estimate_turn_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

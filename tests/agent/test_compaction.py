@@ -18,7 +18,7 @@ from agent.compaction import (
     load_params,
     plan_compaction,
 )
-from agent.view_forms import TurnForm, TurnSizes, current_shape, estimate_turn_tokens
+from agent.view import TurnForm, TurnSizes, current_shape, estimate_turn_tokens
 from tests.agent.compaction_kit import View
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.compaction import CompactionParams, CompactionPlan, plan_compaction
-from agent.view_forms import TurnSizes, ViewShape, fold_further
+from agent.view import TurnSizes, ViewShape, fold_further
 from tests.agent.compaction_kit import Prices, View, played
 
 TURNS = 80

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.compaction import CompactionParams, CompactionPlan, plan_compaction
-from agent.view_forms import TurnForm, TurnSizes
+from agent.view import TurnForm, TurnSizes
 
 
 def chat(tokens: int = 100, *, covered: bool = False) -> TurnSizes:

@@ -5,13 +5,17 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import ChannelCard, PromptBinding, PromptInput, PromptLine, PromptTurn
 from agent.models.base import ModelMessage, ModelRequest, TextPart
 from agent.prompt import (
     MAX_EVENT_CHARS,
     MAX_LINE_CHARS,
     MAX_TOPIC_CHARS,
     SHARED_BLOCKS,
+    ChannelCard,
+    PromptBinding,
+    PromptInput,
+    PromptLine,
+    PromptTurn,
     build_request,
     render_channel_card,
     render_line,

@@ -4,9 +4,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.models.base import ModelMessage, ModelRequest, TextPart
-from agent.steps import CALL_TOKENS
+from agent.prompt import CALL_TOKENS
+from agent.tokens.counter import estimate_tokens
 from agent.turn_context import RESULT_FRAME_TOKENS, ContextWindow, count_fitting_chars, share_budget
-from agent.view import estimate_tokens
 from tests.kits.scripted_turn import LOOK_UP
 
 TEXTS = st.lists(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.models.base import ToolResult
-from agent.steps import fence_text, render_steps
+from agent.prompt import fence_text, render_steps
 from gateway.core.events import ToolCallRecord, TurnStep
 from gateway.core.text_safety import reveal_hidden
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import PromptInput, PromptTurn
 from agent.models.base import ModelMessage, ModelRequest, TextPart, ToolResult
-from agent.prompt import build_request
+from agent.prompt import PromptInput, PromptTurn, build_request
 from agent.prompts import load_prompt
 from agent.summary import (
     CUT_MARK,
@@ -23,7 +22,7 @@ from agent.summary import (
     secure_identifiers,
     truncate_at_sentence,
 )
-from agent.view_forms import FoldedTurns, extract_exact_names, render_head
+from agent.view import FoldedTurns, extract_exact_names, render_head
 from gateway.core.events import ToolCallRecord, TurnStep
 from gateway.core.tool_spec import ToolCall
 from tests.agent.test_view_head import NOON

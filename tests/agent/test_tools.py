@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import PromptInput
+from agent.prompt import PromptInput
 from agent.tools import CALL_CAPABILITY, render_catalogue, specs_on_wire, unwrap_call
 from agent.turn_context import build_first_request
 from gateway.core.tool import specs_of

@@ -5,10 +5,10 @@ from collections.abc import Awaitable
 
 import pytest
 
-from agent.brief import TurnOutcome, TurnProgress
 from agent.models.base import TextPart, ToolResult
 from agent.prompts import load_prompt
 from agent.turn import ANSWER_NOW_HINT, CUT_OFF, ENDLESS_CALLS_REASON, OVER_BUDGET_REASON, UNANSWERED_HINT, take_turn
+from agent.turn_context import TurnOutcome, TurnProgress
 from gateway.core.tool_spec import ToolCall
 from tests.kits.scripted_turn import Drawer, Host, Played, Say, brief
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.brief import PromptInput, PromptTurn, TurnOutcome
 from agent.models.base import ToolResult
+from agent.prompt import PromptInput, PromptTurn
 from agent.turn import take_turn
+from agent.turn_context import TurnOutcome
 from gateway.core.events import RequestUsage
 from gateway.core.tool_spec import ToolCall
 from tests.agent.cache.test_client import IDENTITY, Bench, story

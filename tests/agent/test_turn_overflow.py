@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from agent.brief import PromptInput, TurnOutcome, TurnProgress
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import Model, ModelRequest, PromptTooLong, StreamChunk, ToolResult
+from agent.prompt import PromptInput
 from agent.turn import EMPTY_ANSWER_HINT, take_turn
+from agent.turn_context import TurnOutcome, TurnProgress
 from tests.agent.models.test_anthropic import opus, other
 from tests.agent.test_turn_wire import openai
 from tests.kits.evidence import Bring, Desk, calls

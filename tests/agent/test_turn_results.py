@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.brief import TurnOutcome, TurnProgress
 from agent.models.base import ModelRequest, StreamChunk, ToolResult
-from agent.steps import render_partial_result
-from agent.tokens.counter import count_heuristically, measure_prompt
+from agent.prompt import render_partial_result
+from agent.tokens.counter import count_heuristically, estimate_tokens, measure_prompt
 from agent.turn import CUT_OFF, take_turn
-from agent.turn_context import RESULT_FRAME_TOKENS
-from agent.view import estimate_tokens
+from agent.turn_context import RESULT_FRAME_TOKENS, TurnOutcome, TurnProgress
 from gateway.core.events import EvidenceRef, ToolCallRecord
 from gateway.core.tool_spec import ResultExcerpt, ToolCall
 from tests.kits.evidence import Bring, Desk, calls, source

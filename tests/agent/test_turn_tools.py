@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from agent.brief import TurnOutcome, TurnProgress
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import ModelRequest, RequestRefused, StreamEnd, TextPart, ToolResult
 from agent.models.llamacpp import LlamaCppModel
@@ -15,7 +14,7 @@ from agent.models.openai import OpenAIModel
 from agent.prompts import load_prompt
 from agent.tools import CALL_CAPABILITY, CAPABILITY_USAGE
 from agent.turn import ANSWER_NOW_HINT, CUT_OFF, ENDLESS_CALLS_REASON, take_turn
-from agent.turn_context import REPEATED_CALL
+from agent.turn_context import REPEATED_CALL, TurnOutcome, TurnProgress
 from gateway.core.events import ToolImage
 from gateway.core.tool import specs_of
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec

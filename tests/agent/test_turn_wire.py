@@ -9,13 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import PromptInput, PromptTurn
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import Model, ModelMessage, TextPart, ToolResult
 from agent.models.openai import OpenAIModel
-from agent.prompt import build_request
+from agent.prompt import (
+    PromptInput,
+    PromptTurn,
+    build_request,
+    estimate_step_tokens,
+    make_call_ids_unique,
+    render_steps,
+)
 from agent.prompts import load_prompt
-from agent.steps import estimate_step_tokens, make_call_ids_unique, render_steps
 from agent.turn import take_turn
 from gateway.core.events import ToolCallRecord, TurnStep
 from gateway.core.tool_spec import ToolCall

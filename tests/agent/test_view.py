@@ -2,6 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import view
+from agent.tokens.counter import estimate_tokens
 
 sizes = st.lists(st.integers(1, 500), max_size=60)
 
@@ -59,4 +60,4 @@ def test_folds_are_seldom() -> None:
 
 def test_estimates_err_on_the_high_side_for_plain_english() -> None:
     text = "The quick brown fox jumps over the lazy dog. " * 20  # 201 tokens by cl100k_base
-    assert 201 <= view.estimate_tokens(text) <= 300
+    assert 201 <= estimate_tokens(text) <= 300

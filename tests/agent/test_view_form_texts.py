@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from agent.brief import PromptTurn
 from agent.models.base import TextPart, ToolResult
-from agent.view_forms import LoggedTurn, ViewMarks, estimate_turn_size, project_turns
+from agent.prompt import PromptTurn
+from agent.view import LoggedTurn, ViewMarks, estimate_turn_size, project_turns
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
 
 LONG = "".join(f"line {number} of the file\n" for number in range(300))

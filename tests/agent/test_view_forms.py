@@ -7,13 +7,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent import view_forms
-from agent.brief import PromptInput, PromptTurn
 from agent.models.anthropic_wire import build_anthropic_request, parse_tool_input
 from agent.models.base import ModelRequest, TextPart, ToolResult
-from agent.prompt import build_request
-from agent.view import estimate_tokens
-from agent.view_forms import (
+from agent.prompt import PromptInput, PromptTurn, build_request
+from agent.tokens.counter import estimate_tokens
+from agent.view import (
+    LOOP_TOKENS,
     MAX_ARGUMENTS_TOKENS,
     LoggedTurn,
     TurnForm,
@@ -240,7 +239,7 @@ def test_loops_are_bounded_and_so_are_all_excerpts_together(turns: list[LoggedTu
     bare = project_turns(turns, ViewMarks(summed=100, trimmed=100))
     told = project_turns(turns, ViewMarks(summed=100, trimmed=100, excerpts_tokens=most))
     for exchange in bare:
-        assert not exchange.loop_summary or estimate_tokens(exchange.loop_summary) <= view_forms.LOOP_TOKENS
+        assert not exchange.loop_summary or estimate_tokens(exchange.loop_summary) <= LOOP_TOKENS
     assert sum(map(estimate_turn_size, told)) - sum(map(estimate_turn_size, bare)) <= most
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from agent.journal import JournalEntry
 from agent.summary import CUT_MARK
-from agent.view import estimate_tokens
-from agent.view_forms import (
+from agent.tokens.counter import estimate_tokens
+from agent.view import (
     HEAD_END,
     HEAD_START,
     MAX_REQUEST_CHARS,

@@ -5,8 +5,8 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.view import BYTES_PER_TOKEN
-from agent.view_forms import find_safe_cut, truncate
+from agent.tokens.counter import BYTES_PER_TOKEN
+from agent.view import find_safe_cut, truncate
 
 HANDLE = re.compile(r"(?<![0-9A-Za-z])[temv][0-9]+(?:[.-][0-9]+)?(?![0-9A-Za-z])")
 words = st.sampled_from(["m14937", "t12.3", "v12-34", "e7", "m149.", "item5", "so", "t12.", "\n", "1234567", "v1-"])

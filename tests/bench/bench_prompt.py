@@ -18,12 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent import view
-from agent.brief import PromptInput, PromptLine
 from agent.cache.client import CachingModel
 from agent.cache.plan import CachePolicy, CacheProfile
 from agent.models.base import ModelRequest, StreamChunk, StreamEnd
 from agent.models.scripted import ScriptedModel
-from agent.prompt import build_request
+from agent.prompt import PromptInput, PromptLine, build_request
 from agent.tools import ENDING_TOOLS
 from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings

@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 
 from agent.models.base import ModelMessage, ModelRequest
-from agent.tokens.calibration import TokenMeter
-from agent.tokens.counter import OfflineCounter
+from agent.tokens.counter import OfflineCounter, TokenMeter
 from tests.agent.tokens.memory_probe import resident_mb
 from tests.kits.models import assistant, request, user
 

@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 from dataclasses import dataclass, field, replace
 
-from agent.brief import TurnOutcome
 from agent.models.base import ToolResult
+from agent.turn_context import TurnOutcome
 from gateway.core.events import EvidenceRef, ToolCallRecord
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from tests.kits.scripted_turn import JOT, LOOK_UP

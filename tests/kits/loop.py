@@ -7,8 +7,7 @@ from agent.signals import DmnPolicy, DmnState
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId
 from gateway.core.facts import inner_conversation
-from gateway.runtime.lane import TurnHandle, TurnResult
-from gateway.runtime.loop import AgentLoop
+from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
 from gateway.store import Store
 
 

@@ -26,7 +26,7 @@ from gateway.core.facts import Judgement, TurnRecord, dedup_key
 from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext, build_tool
 from gateway.runtime.agents import Agent, Agents
-from gateway.runtime.lane import TurnHandle, TurnResult
+from gateway.runtime.loop import TurnHandle, TurnResult
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.store import LogEntry, NewEntry, Store
 from tests.kits.console_platforms import Town

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agent.brief import PromptInput, PromptTurn
 from agent.models.base import ModelError, ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult
+from agent.prompt import PromptInput, PromptTurn
 from agent.turn_context import TurnHost
 from gateway.core.events import RequestUsage, TurnStep, Usage
 from gateway.core.tool_spec import ToolCall, ToolSpec

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from agent.cache.keep_warm import CacheWarmer
+from agent.cache.client import CacheWarmer
 from agent.cache.plan import CacheForecast
 from agent.models.base import Model, TextPart
 from agent.signals import DmnPolicy, DmnState
@@ -46,8 +46,7 @@ from gateway.core.facts import URGENT, Judgement, Seq, TurnRecord, dedup_key, in
 from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolSpec
-from gateway.runtime.lane import TurnHandle, TurnResult
-from gateway.runtime.loop import AgentLoop
+from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
 from gateway.runtime.models import AgentModel
 from gateway.runtime.turn import TurnRunner
 from gateway.runtime.turn_input import AgentContext, TurnGuidance

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from agent.brief import PromptInput
 from agent.cache.prices import Price, PriceTable
 from agent.models.base import (
     Model,
@@ -41,8 +40,8 @@ from agent.models.config import (
     takes_breakpoints,
 )
 from agent.models.http import ModelHttpClient, format_host, join_endpoint, strip_version
-from agent.tokens.calibration import TokenMeter
-from agent.tokens.counter import OfflineCounter
+from agent.prompt import PromptInput
+from agent.tokens.counter import OfflineCounter, TokenMeter
 from agent.turn import build_prefix_request
 from agent.workspace import default_workspace
 from agent.workspace.persona import read_workspace

@@ -14,7 +14,7 @@ from agent.cache.plan import UNKNOWN_FORECAST, CachePolicy, CacheProfile
 from agent.cache.prices import PriceTable
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import ModelBusy, ModelMessage, ModelRequest, StreamEnd, SystemBlock, TextPart
-from agent.tokens.calibration import TokenEstimate, TokenMeter
+from agent.tokens.counter import TokenEstimate, TokenMeter
 from agent.tools import ENDING_TOOLS
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.cache.client import CachingModel
-from agent.cache.keep_warm import CacheWarmer
+from agent.cache.client import CacheWarmer, CachingModel
 from agent.cache.plan import CachePolicy, CacheProfile
 from agent.cache.state import Cadence
 from agent.models.anthropic import AnthropicModel

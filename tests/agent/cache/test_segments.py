@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.brief import PromptInput, PromptTurn
 from agent.cache.plan import describe_difference, segment_prompt
 from agent.models.base import ModelRequest
-from agent.prompt import build_request
+from agent.prompt import PromptInput, PromptTurn, build_request
 from agent.tokens.counter import PromptSize, count_heuristically, measure_prompt
 from agent.tools import ENDING_TOOLS
 from gateway.core.tool_spec import Image

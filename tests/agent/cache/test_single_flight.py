@@ -8,7 +8,7 @@ import pytest
 from agent.cache.client import MAX_BYTES, MAX_CONVERSATIONS, CachingModel, LastRequests, SingleFlight
 from agent.cache.plan import PlannedRequest, plan_automatic
 from agent.models.base import ModelBusy, ModelMessage, TextPart
-from agent.tokens.calibration import TokenMeter
+from agent.tokens.counter import TokenMeter
 from gateway.core.clock import ManualClock
 from gateway.core.tool_spec import Image
 from tests.agent.cache.test_client import ANSWER, Bench, request, story

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.brief import PromptTurn, TurnOutcome
 from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import ModelMessage, TextPart, ToolResult
+from agent.prompt import PromptTurn
+from agent.turn_context import TurnOutcome
 from gateway.core.events import RequestUsage
 from gateway.core.tool_spec import ToolCall
 from tests.agent.cache.test_client import Bench, story

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import PromptInput, PromptTurn
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import (
     Model,
@@ -23,9 +22,9 @@ from agent.models.config import ModelConfig, ProviderConfig, build_model
 from agent.models.failover import FailoverModel
 from agent.models.openai import OpenAIModel
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
-from agent.prompt import build_request
+from agent.prompt import PromptInput, PromptTurn, build_request
+from agent.tokens.counter import MAX_IMAGE_TOKENS, estimate_image_tokens
 from agent.turn import presentable_text, take_turn
-from agent.view import MAX_IMAGE_TOKENS, estimate_image_tokens
 from gateway.config.models import LlmConfig
 from gateway.core.clock import ManualClock
 from gateway.core.facts import MediaRef, Seq

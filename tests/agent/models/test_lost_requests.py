@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent.brief import PromptInput, TurnOutcome, TurnProgress
 from agent.models.base import ModelBusy
 from agent.models.failover import FailoverModel
+from agent.prompt import PromptInput
 from agent.turn import take_turn
+from agent.turn_context import TurnOutcome, TurnProgress
 from gateway.core.clock import ManualClock
 from gateway.core.events import Usage
 from tests.agent.cache.test_client import ANSWER, IDENTITY, Bench, request, story

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.models.base import ModelMessage, ModelRequest
-from agent.tokens.calibration import (
+from agent.tokens.counter import (
+    MAX_IMAGE_TOKENS,
     MIN_TOKENS,
     RATIO_BOUNDS,
     Calibration,
+    OfflineCounter,
     TokenMeter,
     count_prompt_tokens,
     drift_percent,
     prior_ratio,
 )
-from agent.tokens.counter import OfflineCounter
-from agent.view import MAX_IMAGE_TOKENS
 from gateway.core.events import Usage
 from gateway.core.tool_spec import Image
 from tests.kits.models import request, user

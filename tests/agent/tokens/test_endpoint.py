@@ -8,7 +8,7 @@ import pytest
 from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import CacheBreakpoint, ModelMessage, ModelRequest, TextPart
-from agent.tokens.calibration import TokenMeter, count_prompt_tokens
+from agent.tokens.counter import TokenMeter, count_prompt_tokens
 from agent.tokens.endpoint import EndpointCounter, countable_body
 from gateway.core.clock import ManualClock
 from gateway.core.tool_spec import Image

@@ -158,7 +158,7 @@ def test_a_round_over_a_whole_past_counts_each_text_once() -> None:
 
 def test_importing_it_imports_no_tokenizer_and_no_http_client() -> None:
     code = (
-        "import sys, agent.tokens.endpoint, agent.tokens.calibration;"
+        "import sys, agent.tokens.endpoint;"
         "sys.exit(any(name in sys.modules for name in ('tiktoken', 'requests', 'regex', 'httpx')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60, cwd=ROOT).returncode == 0

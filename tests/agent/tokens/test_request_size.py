@@ -9,9 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.models.base import ModelMessage, ModelRequest, SystemBlock, TextPart, ToolResult
-from agent.tokens.calibration import TokenMeter
-from agent.tokens.counter import FRAME_TOKENS, TOOL_TOKENS, OfflineCounter, count_heuristically, measure_prompt
-from agent.view import MAX_IMAGE_TOKENS
+from agent.tokens.counter import (
+    FRAME_TOKENS,
+    MAX_IMAGE_TOKENS,
+    TOOL_TOKENS,
+    OfflineCounter,
+    TokenMeter,
+    count_heuristically,
+    measure_prompt,
+)
 from gateway.core.media_types import identify_image
 from gateway.core.tool_spec import Image, ToolCall
 from tests.kits.models import BLOCKS, TOOL, assistant, request, user

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.brief import NOTHING_NEW
+from agent.prompt import NOTHING_NEW
 from gateway.runtime.agents import ALREADY_STOPPING, LEFT_UNANSWERED, NOTHING_RUNNING, STOPPING
 from gateway.stream.trace import EventOutcome, compute_outcomes, explain_event
 from tests.kits.model_choice import ANN, Gate, configured, serving, story

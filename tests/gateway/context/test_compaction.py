@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from agent.brief import PromptInput, PromptTurn, TurnProgress
 from agent.models.base import (
     Model,
     ModelBusy,
@@ -26,9 +25,10 @@ from agent.models.base import (
     StreamStart,
     TextPart,
 )
-from agent.prompt import build_request
+from agent.prompt import PromptInput, PromptTurn, build_request
 from agent.summary import NO_CALLS_HINT, build_summary_request
 from agent.tools import ENDING_TOOLS
+from agent.turn_context import TurnProgress
 from gateway.config.models import CompactionConfig
 from gateway.context.compaction import OVER_BUDGET, Summarizer, SummaryResult
 from gateway.core.clock import ManualClock

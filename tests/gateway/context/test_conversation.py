@@ -9,8 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import PromptLine
-from agent.prompt import render_line, render_prompt_lines
+from agent.prompt import PromptLine, render_line, render_prompt_lines
 from gateway.context.conversation import ConversationReader, SystemEvent, find_reply_to, render_system_event
 from gateway.core import identity
 from gateway.core.clock import ManualClock

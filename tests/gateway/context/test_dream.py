@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import PromptBinding, PromptInput, TurnProgress
 from agent.models.base import ModelBusy, ModelMessage, ModelRequest, TextPart, ToolResult
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from agent.prompt import PromptBinding, PromptInput
 from agent.turn import take_turn
+from agent.turn_context import TurnProgress
 from gateway.context.dream import MAX_NOTES_TOKENS, DreamResult, strip_wrapping, truncate_lines
 from gateway.context.memory import MemoryStore, find_newest_dream
 from gateway.core.clock import ManualClock

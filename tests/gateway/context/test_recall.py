@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.journal import JournalEntry
-from agent.view import estimate_tokens
+from agent.tokens.counter import estimate_tokens
 from gateway.access.place_names import PlaceTitles
 from gateway.config.models import PrefetchConfig, RecallConfig
 from gateway.context.recall import (

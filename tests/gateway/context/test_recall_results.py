@@ -5,7 +5,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.view import estimate_tokens
+from agent.tokens.counter import estimate_tokens
 from gateway.context.recall import RECALL_HEADER, RECALL_HEADER_TOKENS, RecallBuilder, RecallResult
 from gateway.context.search import quote_text
 from gateway.core.redaction import Redactor

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agent.models.base import ModelBusy, ModelMessage, ModelRequest, PromptTooLong, TextPart, ToolResult
 from agent.prompts import load_prompt
-from agent.view_forms import HEAD_START
+from agent.view import HEAD_START
 from gateway.config.models import CompactionConfig, ContextOptimizationConfig, FoldsConfig
 from gateway.context.history import HistoryStore, HistoryView
 from gateway.core.facts import NoteWritten, Seq, TurnRecord, ViewFolded

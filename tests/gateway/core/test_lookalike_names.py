@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import PromptLine
-from agent.prompt import render_line
+from agent.prompt import PromptLine, render_line
 from gateway.core import text_safety
 from gateway.core.events import Sender, SenderId
 from gateway.core.text_safety import NameWarning, check_name, describe_name_warning, looks_like, mixed_alphabets

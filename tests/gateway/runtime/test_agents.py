@@ -21,7 +21,7 @@ from gateway.core.events import Address, ChannelName, ConversationId, Message, M
 from gateway.core.facts import Judgement, TurnRecord
 from gateway.core.redaction import Redactor
 from gateway.runtime.agents import Agents
-from gateway.runtime.lane import TurnHandle, TurnResult
+from gateway.runtime.loop import TurnHandle, TurnResult
 from gateway.runtime.models import open_model_services
 from gateway.store import NewEntry, Store
 from gateway.stream import policies

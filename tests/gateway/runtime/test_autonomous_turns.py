@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.brief import NOTHING_NEW
+from agent.prompt import NOTHING_NEW
 from agent.prompts import load_prompt
 from agent.turn import OVER_BUDGET_REASON
 from gateway.context.digest import Digest

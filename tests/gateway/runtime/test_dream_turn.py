@@ -8,7 +8,7 @@ from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway.core.events import TaskFinished
 from gateway.core.facts import TurnRecord
 from gateway.runtime.dream_turn import run_dream
-from gateway.runtime.lane import TurnHandle, TurnResult
+from gateway.runtime.loop import TurnHandle, TurnResult
 from gateway.runtime.turn_input import TurnGuidance
 from tests.kits.channels import story
 from tests.kits.journal import OWN, ROOM, Papers, at, papers

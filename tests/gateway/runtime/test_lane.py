@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gateway.runtime.lane import TurnHandle, TurnInterrupted
+from gateway.runtime.loop import TurnHandle, TurnInterrupted
 from tests.kits.channels import story
 
 T = TypeVar("T")

@@ -9,8 +9,7 @@ from agent.signals import DmnPolicy, load_state
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId
 from gateway.core.facts import AMBIENT, NORMAL, URGENT, CompactionLocked, DmnStateSaved, inner_conversation
-from gateway.runtime.lane import TurnHandle, TurnInterrupted, TurnResult
-from gateway.runtime.loop import AgentLoop
+from gateway.runtime.loop import AgentLoop, TurnHandle, TurnInterrupted, TurnResult
 from gateway.store import NewEntry, Store
 from tests.kits.loop import DrivenLoop, TakesTurns
 from tests.kits.scripted_turn import Say

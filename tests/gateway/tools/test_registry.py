@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.view import estimate_tokens
+from agent.tokens.counter import estimate_tokens
 from gateway.core.clock import ManualClock
 from gateway.tools.dispatch import MAX_WINDOW_SHARE
 from tests.kits.model_gateway import BEGIN, Home, at_home, settings

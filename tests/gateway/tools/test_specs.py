@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.view import estimate_tokens
+from agent.tokens.counter import estimate_tokens
 from gateway.config.tools import TOOL_NAMES
 from gateway.core.clock import SystemClock
 from gateway.core.tool import Tool, specs_of, tools_of

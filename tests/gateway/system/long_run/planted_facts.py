@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from agent.view_forms import extract_exact_names
+from agent.view import extract_exact_names
 from gateway.context.evidence import HandleResolver
 from gateway.core.clock import ManualClock
 from gateway.core.facts import TurnId, ViewFolded

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.tokens.counter import CircuitBreaker
+from agent.models.failover import CircuitBreaker
 
 CLOSED = CircuitBreaker()
 TWICE = CircuitBreaker(failures=2)
