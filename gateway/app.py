@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import Context
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
@@ -44,8 +43,6 @@ from gateway.core.facts import (
     OPERATOR_CHANNEL,
     ApprovalEnded,
     ApprovalRequested,
-    AttentionRuleSet,
-    AttentionThresholdSet,
     AudienceReported,
     IdentityLinked,
     Judgement,
@@ -75,8 +72,7 @@ from gateway.runtime.rewind import Rewinder
 from gateway.runtime.turn import BLOCKED_REASON
 from gateway.runtime.turn_input import are_blocked
 from gateway.store import LogEntry, PendingReminder, Store, StoreClosed
-from gateway.stream import policies
-from gateway.stream.attention import AttentionOverrideStore
+from gateway.stream.attention import LiveAttention
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
@@ -85,7 +81,7 @@ from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.routing import PrivacyCache
+from gateway.stream.routing import LiveAccessPolicy, LiveBindings, PrivacyCache
 from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
@@ -280,12 +276,8 @@ class _Gateway:
         titles = self.titles = PlaceTitles(store, redactor, self.channels)
         roster = self.roster = Roster(store, clock)
         store.subscribe(roster.on_appended, *ROSTER_FACTS)
-        access_policy = self.access_policy = replace(
-            policies.build_access_policy(settings),
-            space_of=self.channels.space_of,
-            roster_state=lambda: roster.known,
-        )
-        live.add_change_listener(lambda new: access_policy.update_from(policies.build_access_policy(new)))
+        bindings = LiveBindings(live)
+        access_policy = self.access_policy = LiveAccessPolicy(live, roster, self.channels, bindings)
         linker = AccountLinker(roster, access_policy, clock, self.channels)
         greeter = Greeter(roster, access_policy, clock, linking=linker, channels=self.channels, titles=titles)
         owners = self.owners = OwnerNotifier(
@@ -298,12 +290,7 @@ class _Gateway:
         live.add_change_listener(lambda _: self.command_menus.refresh())
 
         # What deserves attention, and whose it is.
-        self.overrides = AttentionOverrideStore(store)
-        store.subscribe(self.overrides.on_appended, AttentionRuleSet, AttentionThresholdSet)
-        attention_policy = replace(policies.build_attention_policy(settings), overrides=self.overrides.current)
-        live.add_change_listener(lambda new: attention_policy.update(policies.build_attention_policy(new)))
-        bindings = policies.build_bindings(settings)
-        live.add_change_listener(lambda new: bindings.update(policies.build_bindings(new)))
+        attention = self.attention = LiveAttention(store, live)
         self.inbox = ConversationInbox(clock, live)
         store.subscribe(self.inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
 
@@ -313,7 +300,7 @@ class _Gateway:
         store.subscribe(places.on_appended, AudienceReported)
         presence = self.presence = PresenceTracker(live, clock, access_policy)
         store.subscribe(presence.on_judged, Judgement, Message)
-        internal = InternalIntake(store, clock, attention_policy, bindings, presence)
+        internal = InternalIntake(store, clock, attention, bindings, presence)
         journal = self.journal = JournalStore(store, clock, live.agent_directory)
         memory = self.memory = MemoryStore(store, clock, live.agent_directory)
         dreamer = Dreamer(store, journal, memory, owners=owners, places=places, channels=self.channels)
@@ -478,8 +465,7 @@ class _Gateway:
             account_linker=linker,
             limits=limits,
             bindings=bindings,
-            attention_policy=attention_policy,
-            overrides=self.overrides,
+            attention=attention,
             places=places,
             presence=presence,
             journal=journal,
@@ -506,7 +492,7 @@ class _Gateway:
             clock,
             live=live,
             access_policy=access_policy,
-            attention_policy=attention_policy,
+            attention=attention,
             bindings=bindings,
             presence=presence,
         )
@@ -650,7 +636,7 @@ class _Gateway:
         await self.roster.load()
         await self.owners.load()
         await self.limits.load(self.store)
-        await self.overrides.load()
+        await self.attention.load()
 
     async def recover_knowledge(self) -> None:
         """Recover what an earlier process left of the agents' files. Call once, before the first turn."""

@@ -60,7 +60,7 @@ def decide(policy: AccessPolicy, event: Notification) -> AccessDecision:
         return _decide_invite(policy, place, who)
     if is_room_allowed(policy, place):
         return _allow(
-            who, f"channels.{place.channel}.rooms" if _is_room_configured(policy, place) else "the room was approved"
+            who, f"channels.{place.channel}.rooms" if is_room_configured(policy, place) else "the room was approved"
         )
     if isinstance(event, Command) and who.role in ADMIN_ROLES:
         return _allow(who, who.rule)
@@ -72,10 +72,11 @@ def decide(policy: AccessPolicy, event: Notification) -> AccessDecision:
 
 def is_room_allowed(policy: AccessPolicy, place: Address) -> bool:
     """Return whether the agent may act in this room."""
-    return _is_room_configured(policy, place) or _is_room_approved(policy, place)
+    return is_room_configured(policy, place) or _is_room_approved(policy, place)
 
 
-def _is_room_configured(policy: AccessPolicy, place: Address) -> bool:
+def is_room_configured(policy: AccessPolicy, place: Address) -> bool:
+    """Return whether the configuration opens this room."""
     rooms = policy.open_rooms.get(place.channel, frozenset())
     return place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms
 

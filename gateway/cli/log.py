@@ -37,10 +37,10 @@ from gateway.core.identity import normalize_person_key
 from gateway.core.logging import ReportProgress, show_progress
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
+from gateway.runtime.dmn_admin import build_dmn_policy
 from gateway.store import LogEntry, LogRow, SpendingKey, SpendingSum, StoreError, StoreReader, ledger, rebuild
 from gateway.store.format import actor_name, format_entry
 from gateway.store.ledger import LedgerRequest
-from gateway.stream import policies
 from gateway.stream.trace import explain_event
 
 DEFAULT_AUDIT_ROWS: Final = 50
@@ -447,7 +447,7 @@ def replay_command(args: argparse.Namespace) -> int:
     except (StoreError, OSError, ValueError) as error:
         return report_failure("replay", error)
     if settings is not None:
-        now = {agent.id: policies.build_dmn_policy(settings, agent.id) for agent in settings.agents}
+        now = {agent.id: build_dmn_policy(settings, agent.id) for agent in settings.agents}
         add_policy_remarks(report, now)
     if args.json:
         sys.stdout.write(json.dumps(replay_report_as_json(report)) + "\n")  # ASCII: safe on every terminal

@@ -34,7 +34,7 @@ from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.rewind import Rewinder
 from gateway.store import NewEntry, Store
 from gateway.store.effects import CommandEffect
-from gateway.stream.attention import AttentionOverrideStore, AttentionPolicy
+from gateway.stream.attention import LiveAttention
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import Bindings, PrivacyCache
@@ -59,8 +59,7 @@ class CommandContext:
     account_linker: AccountLinker
     limits: UsageLimiter
     bindings: Bindings
-    attention_policy: AttentionPolicy
-    overrides: AttentionOverrideStore
+    attention: LiveAttention
     places: PrivacyCache
     presence: PresenceTracker
     journal: JournalStore

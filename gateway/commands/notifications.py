@@ -117,7 +117,7 @@ async def show_types(call: CommandCall, context: CommandContext) -> CommandReply
     found = await context.store.notification_types()
     shown = found if sees_everything(call) else _without_direct_types(found)
     newest = sorted(shown, key=lambda one: one.last_at, reverse=True)
-    bars = list_thresholds(context.attention_policy, [one.type for one in newest[:MAX_TYPES]])
+    bars = list_thresholds(context.attention.policy, [one.type for one in newest[:MAX_TYPES]])
     lines = [
         f"- {inline_code(one.type, MAX_TYPE_CHARS)}: {one.count}, the last {one.last_at:%Y-%m-%d %H:%M} UTC; "
         f"{_format_threshold(bar.lowest, bar.where)}"
@@ -135,21 +135,19 @@ async def change_threshold(call: CommandCall, context: CommandContext) -> Comman
     dotted = _parse_type(call.arguments["type"]).removesuffix(".*")
     if not dotted:
         return CommandReply(text=_NO_TYPE, ok=False)
-    urgency, here = call.arguments.get("urgency"), context.attention_policy.overrides().thresholds
+    urgency, here = call.arguments.get("urgency"), context.attention.overrides.thresholds
     if urgency is None:
         return CommandReply(
-            text=_describe_threshold(context.attention_policy, dotted),
-            data=list_thresholds(context.attention_policy, [dotted]),
+            text=_describe_threshold(context.attention.policy, dotted),
+            data=list_thresholds(context.attention.policy, [dotted]),
         )
     if urgency == "reset":
         if dotted not in here:
             return CommandReply(
-                text=f"Nothing was set here for it. {_describe_threshold(context.attention_policy, dotted)}"
+                text=f"Nothing was set here for it. {_describe_threshold(context.attention.policy, dotted)}"
             )
-        left = replace(
-            context.attention_policy.overrides(), thresholds={one: here[one] for one in here if one != dotted}
-        )
-        then = replace(context.attention_policy, overrides=lambda: left)
+        left = replace(context.attention.overrides, thresholds={one: here[one] for one in here if one != dotted})
+        then = replace(context.attention.policy, overrides=left)
         words = f"What was set here is taken back. {_describe_threshold(then, dotted)}"
         return _build_change_reply(words, AttentionThresholdSet(type=dotted, value=None, by=call.person))
     if dotted not in here and len(here) >= MAX_THRESHOLDS:
@@ -167,7 +165,7 @@ async def show_rules(_call: CommandCall, context: CommandContext) -> CommandRepl
     """List the rules in the order in which they are tried, and how often each decided lately."""
     newest = await context.store.newest_entries(RECENT_NOTIFICATIONS, kinds=["judged"])
     judged = [one.fact for one in newest if isinstance(one.fact, Judgement)]
-    found = count_decisions(context.attention_policy, judged)
+    found = count_decisions(context.attention.policy, judged)
     lines = [
         f"- {inline_code(one.rule)}: {inline_code(one.says, _MAX_RULE_CHARS)}; {one.decided} decided by it"
         for one in found
@@ -187,12 +185,12 @@ async def add_rule(call: CommandCall, context: CommandContext) -> CommandReply:
         return CommandReply(text=_NO_TYPE, ok=False)
     if len(keyword) > MAX_KEYWORD_CHARS:
         return CommandReply(text=f"A keyword has at most {MAX_KEYWORD_CHARS} characters.", ok=False)
-    if context.overrides.is_full:
+    if context.attention.is_full:
         return CommandReply(
             text=f"There are {MAX_RULES} of them already: take one back with `notify unrule`.", ok=False
         )
     unseen = await _find_unseen_note(context, dotted)
-    name, release = context.overrides.reserve_name()
+    name, release = context.attention.reserve_name()
     level = URGENCY_BY_WORD[call.arguments["urgency"]]
     fact = AttentionRuleSet(rule=name, type=dotted, urgency=level, keyword=keyword, by=call.person)
     says = inline_code(describe_rule(build_override_rule(fact)), _MAX_RULE_CHARS)
@@ -205,9 +203,9 @@ async def add_rule(call: CommandCall, context: CommandContext) -> CommandReply:
 async def remove_rule(call: CommandCall, context: CommandContext) -> CommandReply:
     """Remove a rule that was added here."""
     wanted = call.arguments["id"].strip(" `").lower()
-    found = next((one for one in context.overrides.rules if one.rule == wanted), None)
+    found = next((one for one in context.attention.rules if one.rule == wanted), None)
     if found is None:
-        added = ", ".join(f"`{one.rule}`" for one in context.overrides.rules)
+        added = ", ".join(f"`{one.rule}`" for one in context.attention.rules)
         there = f"Those that were added here: {added}." if added else "None was added here."
         return CommandReply(text=f"There is no rule {inline_code(wanted)} to take back. {there}", ok=False)
     return _build_change_reply(f"Rule `{found.rule}` is taken back.", replace(found, gone=True, by=call.person))
@@ -215,7 +213,7 @@ async def remove_rule(call: CommandCall, context: CommandContext) -> CommandRepl
 
 async def suggest_rules(_typed: CommandCompletion, context: CommandContext) -> list[str]:
     """Suggest the rules that were added."""
-    return [one.rule for one in context.overrides.rules]
+    return [one.rule for one in context.attention.rules]
 
 
 async def suggest_types(_typed: CommandCompletion, context: CommandContext) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from gateway.access import pairing
 from gateway.access.linking import AccountClaim
 from gateway.access.pairing import AccessResult, reject
-from gateway.access.policy import is_room_allowed
+from gateway.access.policy import is_room_allowed, is_room_configured
 from gateway.access.roles import RoleScope, block_person, clear_role, give_role, unblock_person
 from gateway.access.roster import (
     PersonMatch,
@@ -50,7 +50,7 @@ from gateway.commands.definition import (
 )
 from gateway.core.events import Address, ChannelName
 from gateway.core.facts import CodeIssued, RoleAssigned, RoomAccessChanged
-from gateway.core.identity import ADMIN_ROLES, EMPTY_ROSTER, normalize_person_key, role_of
+from gateway.core.identity import ADMIN_ROLES, normalize_person_key, role_of
 from gateway.store.effects import CommandEffect, EffectFact
 
 
@@ -232,7 +232,7 @@ async def close_room(call: CommandCall, context: CommandContext) -> CommandReply
 
 def _close_room(context: CommandContext, one: RoomAccessChanged, by: str) -> AccessResult:
     closed = RoomAccessChanged(room=one.room, open=False, by=by, about=one.about)
-    configured = is_room_allowed(replace(context.access_policy, roster_state=lambda: EMPTY_ROSTER), one.room)
+    configured = is_room_configured(context.access_policy, one.room)
     more = "The configuration opens it all the same." if configured else "I leave it, where I can by myself."
     text = f"Not approved any more: {format_room(one.room.conversation, one.about)}. {more}"
     return AccessResult(text, (EffectFact(closed, one.room.conversation),))

@@ -7,7 +7,7 @@ platform vouches for. Whether an event is accepted is decided with that in `gate
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
@@ -74,9 +74,9 @@ class RosterState:
 EMPTY_ROSTER: Final = RosterState()
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class AccessPolicy:
-    """Roles and open rooms. One shared object, so that a reload changes it for all users at once (`update_from`)."""
+    """Roles and open rooms. `gateway.stream.routing.LiveAccessPolicy` is the one in force."""
 
     dm_policy: DmPolicy
     roles: Mapping[str, Role]
@@ -89,25 +89,20 @@ class AccessPolicy:
     """approval: a person who addresses the agent in another room is shown how to have it approved."""
     allow_masks: bool = False
     """True if a person may be paired whose id the platform does not vouch for."""
-    space_of: Callable[[Address], RoomId | None] = lambda _: None
-    """Returns the space of a room (a Discord guild); `open_rooms` may name that instead. None: none, or not known."""
-    agent_of: Callable[[Address], str] = lambda _: ""
-    """Returns the agent of a conversation."""
-    roster_state: Callable[[], RosterState] = lambda: EMPTY_ROSTER
-    """Returns what administrators have decided so far."""
     operator_channel: ChannelName | None = None
     """The operator's own channel: every sender there is an owner, whatever other rules exist. None: there is none."""
 
-    def update_from(self, other: "AccessPolicy") -> None:
-        """Take over everything in `other` that comes from the configuration. Returns at once."""
-        self.dm_policy = other.dm_policy
-        self.roles = other.roles
-        self.open_rooms = other.open_rooms
-        self.grants = other.grants
-        self.platform_roles = other.platform_roles
-        self.room_policy = other.room_policy
-        self.allow_masks = other.allow_masks
-        self.agent_of = other.agent_of
+    def space_of(self, at: Address) -> RoomId | None:  # noqa: ARG002 - for those that know
+        """Return the space of a room (a Discord guild); `open_rooms` may name that instead. None: none, or unknown."""
+        return None
+
+    def agent_of(self, at: Address) -> str:  # noqa: ARG002 - for those that know
+        """Return the agent of a conversation."""
+        return ""
+
+    def roster_state(self) -> RosterState:
+        """Return what administrators have decided so far."""
+        return EMPTY_ROSTER
 
 
 class Identity(NamedTuple):

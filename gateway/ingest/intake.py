@@ -49,15 +49,16 @@ from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key
 from gateway.core.logging import log_context
 from gateway.core.metrics import GatewayStats
 from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreError, StoreReader
-from gateway.stream import attention
 from gateway.stream.attention import (
     EXCHANGE_LOOK_BACK,
     BotExchangeCounter,
     BotLoopGuard,
     ListenMode,
+    LiveAttention,
     SalienceDetector,
     break_loop,
     count_exchanges,
+    judge,
     recount_exchanges,
 )
 from gateway.stream.presence import PresenceTracker
@@ -81,15 +82,15 @@ class EventJudge:
         *,
         live: LiveSettings,
         access_policy: AccessPolicy,
-        attention_policy: attention.AttentionPolicy,
+        attention: LiveAttention,
         bindings: Bindings,
         presence: PresenceTracker,
     ) -> None:
         self.access_policy, self.bindings = access_policy, bindings
         self._reader, self._clock, self._live = reader, clock, live
-        self._attention_policy, self._presence = attention_policy, presence
+        self._attention, self._presence = attention, presence
         self._exchanges = BotExchangeCounter()
-        self._salience = SalienceDetector(lambda: attention_policy.salience)
+        self._salience = SalienceDetector(lambda: attention.policy.salience)
         self._links_up = dict[ChannelName, bool]()
         """Newest state of each channel's link to its platform, as far as it was read from the log."""
 
@@ -135,9 +136,7 @@ class EventJudge:
     def judge(self, event: Notification) -> Judgement:
         """Return the judgement of an event by access and attention alone."""
         decision = decide(self.access_policy, event)
-        return attention.judge(
-            self._attention_policy, event, decision, self.listen_mode(event), level=self._presence.level
-        )
+        return judge(self._attention.policy, event, decision, self.listen_mode(event), level=self._presence.level)
 
     async def judge_message(self, message: Message) -> Judgement:
         """Judge a message, and break a loop of two bots.
@@ -145,8 +144,8 @@ class EventJudge:
         A repeated message counts again: at worst a loop ends, or a person's message counts, one message too late.
         """
         decision, level = decide(self.access_policy, message), self._presence.level
-        judged = attention.judge(
-            self._attention_policy, message, decision, self.listen_mode(message), self._find_salience, level=level
+        judged = judge(
+            self._attention.policy, message, decision, self.listen_mode(message), self._find_salience, level=level
         )
         conversation = message.at.conversation
         if message.sender.is_bot and judged.fate != "due":

@@ -42,7 +42,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
-from gateway.runtime.dmn_admin import snapshot_dmn
+from gateway.runtime.dmn_admin import build_dmn_policy, snapshot_dmn
 from gateway.runtime.dream_turn import run_dream
 from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
 from gateway.runtime.models import AgentModel, ModelServices
@@ -50,7 +50,6 @@ from gateway.runtime.turn import BLOCKED_REASON, TurnRunner, build_stop_record
 from gateway.runtime.turn_input import AgentContext, TurnGuidance, are_blocked
 from gateway.store import AppendResult, LogEntry, Store, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
-from gateway.stream import policies
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
 from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
@@ -90,7 +89,7 @@ class Agent(AgentLoop):
             config.id,
             agents.store,
             agents.clock,
-            policy=policies.build_dmn_policy(agents.live.settings, config.id),
+            policy=build_dmn_policy(agents.live.settings, config.id),
             state=state,
             tasks=agents.tasks,
         )
@@ -391,7 +390,7 @@ class Agents:
 
     def prepare(self, new: Settings) -> Callable[[], None]:
         """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next DMN step on."""
-        dmn_policies = {agent: policies.build_dmn_policy(new, agent) for agent in self.by_id}
+        dmn_policies = {agent: build_dmn_policy(new, agent) for agent in self.by_id}
 
         def apply() -> None:
             for agent_id, agent in self.by_id.items():

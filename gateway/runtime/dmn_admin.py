@@ -14,9 +14,10 @@ from zoneinfo import ZoneInfo
 
 from agent import dmn, signals
 from agent.signals import Directive, DmnMode, DmnPolicy, DmnState, load_state
+from gateway.config.models import Settings
 from gateway.context.schedule import parse_moment
 from gateway.core.control_messages import DmnStatus, WantedTurn
-from gateway.core.facts import DmnDirective, DmnStateSaved
+from gateway.core.facts import DmnDirective, DmnStateSaved, inner_conversation
 from gateway.core.format import format_duration
 from gateway.store import StoreReader
 
@@ -239,3 +240,21 @@ def _finite_until(until: datetime | None) -> datetime | None:
 
 def _format_dollars(amount: float) -> str:
     return f"${amount:.2f}" if amount >= _CENT or amount == 0 else f"${amount:.4f}"
+
+
+def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
+    """Build the policy of an agent's DMN loop."""
+    dmn = settings.dmn
+    return DmnPolicy(
+        inner=inner_conversation(agent),
+        engaged_s=dmn.engaged,
+        working_s=dmn.working,
+        foraging_s=dmn.foraging,
+        resting_s=dmn.resting,
+        max_autonomous_turns=dmn.max_autonomous_turns,
+        daily_turns=dmn.daily_turns,
+        daily_cost_usd=dmn.daily_cost_usd,
+        forage=dmn.forage,
+        dream_every_s=dmn.dream_every,
+        dream_tokens=dmn.dream_tokens,
+    )

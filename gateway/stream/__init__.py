@@ -6,7 +6,6 @@
   `presence`: how present people are; `inbox`: windows that collect messages of a conversation.
 - `routing`: bindings, and who can read a place.
 - `outbox`: posts to deliveries, with retries; `preview`: typing and growing answers; `media`: attachments.
-- `policies`: settings to policies (pure).
 - `trace`: what happened to an event, from the log.
 
 Posts and events are durable before anybody acts on them, so that a crash loses none: inbox, outbox, rooms and presence

@@ -1,4 +1,4 @@
-"""Attention: how urgent an event is, and whether it starts a turn. Pure but for `AttentionOverrideStore`.
+"""Attention: how urgent an event is, and whether it starts a turn. Pure but for `LiveAttention`.
 
 `judge` gives every notification a dotted type, most general part first, and an urgency: from the first rule of the
 operator that matches, else from the kind of event. A threshold at any prefix of the type cuts off lower urgencies. What
@@ -11,7 +11,7 @@ Loops with bots are broken in two ways. A bot that the operator listed is answer
 person's message in between its messages are only context (`break_loop`). A program without a bot mark is recognised by
 its way of answering (`BotLoopGuard`).
 
-`AttentionOverrideStore` holds the overrides in memory. The log has each (`AttentionThresholdSet`, `AttentionRuleSet`),
+`LiveAttention` holds the overrides in memory. The log has each (`AttentionThresholdSet`, `AttentionRuleSet`),
 and the newest fact about a type or a rule holds.
 """
 
@@ -26,6 +26,8 @@ from math import inf
 from typing import Final, Literal, NamedTuple
 
 from gateway.access.policy import AccessDecision
+from gateway.config.models import Settings
+from gateway.config.reload import LiveSettings
 from gateway.core.events import (
     Alarm,
     ConnectionChanged,
@@ -53,7 +55,7 @@ from gateway.core.facts import (
 from gateway.core.fields import GuardedRegex, RegexOutcome
 from gateway.core.identity import ROLE_ORDER, Role
 from gateway.core.lru import LruDict
-from gateway.store import LogEntry, StoreReader
+from gateway.store import LogEntry, Store
 
 REGEX_TIMED_OUT: Final = "; too slow: the regex of "
 """Separator in a reason, before each rule whose regex took too long, with its name from `iter_named_rules`."""
@@ -66,6 +68,9 @@ PRESENCE_OFFSETS: Final[Mapping[PresenceLevel, int]] = {"focused": 1, "idle": -1
 
 While people sleep, events below urgent are noticed, and held back by `agent.dmn`.
 """
+
+
+_URGENCIES: Final[Mapping[str, Urgency]] = {"ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,20 +128,39 @@ class AttentionOverrides:
 NO_OVERRIDES: Final = AttentionOverrides()
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionPolicy:
-    """The operator's settings for attention. One object for all users, changed in place by `update`."""
+    """The operator's settings for attention, and what was set at run time."""
 
     rules: tuple[AttentionRule, ...] = ()
     thresholds: Mapping[str, int]
     """Thresholds by prefix of the dotted type; `-1` inherits."""
     salience: SaliencePolicy = field(default_factory=SaliencePolicy)
     """Settings for the caller that passes `lift`; not read here."""
-    overrides: Callable[[], AttentionOverrides] = lambda: NO_OVERRIDES
+    overrides: AttentionOverrides = NO_OVERRIDES
 
-    def update(self, other: "AttentionPolicy") -> None:
-        """Use the configured values of another policy from now on. Returns at once."""
-        self.rules, self.thresholds, self.salience = other.rules, other.thresholds, other.salience
+
+def build_attention_policy(settings: Settings) -> AttentionPolicy:
+    """Build the policy of these settings, without overrides."""
+    config = settings.attention
+    rules = tuple(
+        AttentionRule(
+            type=rule.type,
+            urgency=_URGENCIES[rule.urgency],
+            keyword=rule.keyword,
+            role=rule.role,
+            regex=None if rule.regex is None else GuardedRegex(rule.regex),
+        )
+        for rule in config.rules
+    )
+    salience = SaliencePolicy(
+        people=frozenset(config.salience.people),
+        keywords=config.salience.keywords,
+        questions=config.salience.questions,
+        activity=config.salience.activity,
+        rest_s=config.salience.rest,
+    )
+    return AttentionPolicy(rules=rules, thresholds=config.thresholds, salience=salience)
 
 
 def format_event_type(event: Notification) -> str:
@@ -277,7 +301,7 @@ def find_threshold(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str
 
 def iter_named_rules(policy: AttentionPolicy) -> Iterator[tuple[str, AttentionRule]]:
     """Yield all rules in the order in which they are tried, each with its name for reasons."""
-    for rule in policy.overrides().rules:
+    for rule in policy.overrides.rules:
         yield f"notify rule {rule.name}", rule
     for index, rule in enumerate(policy.rules):
         yield f"attention.rules[{index}]", rule
@@ -285,7 +309,7 @@ def iter_named_rules(policy: AttentionPolicy) -> Iterator[tuple[str, AttentionRu
 
 def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int, str]:
     """Return the threshold that holds now, and its name for reasons; empty: none is set."""
-    overridden = policy.overrides().thresholds
+    overridden = policy.overrides.thresholds
     level, prefix = find_threshold({**policy.thresholds, **overridden} if overridden else policy.thresholds, dotted)
     return level, prefix and f"{'notify threshold ' if prefix in overridden else 'attention.thresholds.'}{prefix}"
 
@@ -562,11 +586,12 @@ _RULE_LOOK_BACK: Final = 2 * MAX_RULES + 1
 """Entries about rules among which one makes a rule: no more than `MAX_RULES` can be removed in a row."""
 
 
-class AttentionOverrideStore:
-    """Overrides of a store. Subscribe `on_appended`, then call `load`, before the first use."""
+class LiveAttention:
+    """Attention policy of the settings in force, with the overrides of the log. Call `load` before the first use."""
 
-    def __init__(self, reader: StoreReader) -> None:
-        self._reader = reader
+    def __init__(self, store: Store, live: LiveSettings) -> None:
+        self._reader = store
+        self._live = live
         self._rules: dict[str, AttentionRuleSet] = {}
         """Rules by name, in the order of the log."""
         self._thresholds: dict[str, int] = {}
@@ -577,6 +602,12 @@ class AttentionOverrideStore:
         """Names of rules that may be appended soon."""
         self._buffered: list[Fact] | None = []
         """Facts appended while the log is read. None: it was read."""
+        store.subscribe(self._on_appended, AttentionRuleSet, AttentionThresholdSet)
+
+    @property
+    def policy(self) -> AttentionPolicy:
+        """The policy at this moment."""
+        return replace(self._live.derive(build_attention_policy), overrides=self._overrides)
 
     async def load(self) -> None:
         """Read the current overrides. Raises StoreError."""
@@ -587,8 +618,7 @@ class AttentionOverrideStore:
             self._apply(fact)
         self._overrides = build_overrides(self._rules.values(), self._thresholds)
 
-    def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Apply appended facts. Subscribes to `AttentionRuleSet` and `AttentionThresholdSet`."""
+    def _on_appended(self, entries: Sequence[LogEntry]) -> None:
         news = [entry.fact for entry in entries if isinstance(entry.fact, AttentionRuleSet | AttentionThresholdSet)]
         if self._buffered is not None:
             self._buffered += news
@@ -598,8 +628,9 @@ class AttentionOverrideStore:
         if news:
             self._overrides = build_overrides(self._rules.values(), self._thresholds)
 
-    def current(self) -> AttentionOverrides:
-        """Return the present overrides, for `AttentionPolicy.overrides`."""
+    @property
+    def overrides(self) -> AttentionOverrides:
+        """The present overrides."""
         return self._overrides
 
     @property

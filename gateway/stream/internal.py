@@ -5,7 +5,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import Alarm, DeliveryReport, TaskFinished
 from gateway.core.facts import Judgement, dedup_key, inner_conversation
 from gateway.store import NewEntry, Store
-from gateway.stream import attention
+from gateway.stream.attention import LiveAttention, judge
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import Bindings
 
@@ -19,13 +19,13 @@ class InternalIntake:
         self,
         store: Store,
         clock: Clock,
-        attention_policy: attention.AttentionPolicy,
+        attention: LiveAttention,
         bindings: Bindings,
         presence: PresenceTracker,
     ) -> None:
         self._store = store
         self._clock = clock
-        self._attention = attention_policy
+        self._attention = attention
         self._bindings = bindings
         self._presence = presence
 
@@ -45,4 +45,4 @@ class InternalIntake:
     def judge(self, event: Alarm | TaskFinished | DeliveryReport) -> Judgement:
         """Return the judgement of an event. The outbox appends that of a delivery together with it."""
         listen = self._bindings.find(event.at).listen if event.at is not None else "all"
-        return attention.judge(self._attention, event, INTERNAL_DECISION, listen, level=self._presence.level)
+        return judge(self._attention.policy, event, INTERNAL_DECISION, listen, level=self._presence.level)

@@ -1,6 +1,7 @@
 """Routing of conversations: which agent's binding applies to a place, and who can read what is written there.
 
-Bindings are pure: the operator's first matching pattern wins.
+Of the bindings the operator's first matching pattern wins. `LiveBindings` and `LiveAccessPolicy` read the settings in
+force at each use.
 
 `PrivacyCache` knows who can read a place: from the platform or the operator, and private if neither says. The
 platform's answer is asked of its channel at the moment of use; its last answer is in the log (`AudienceReported`), for
@@ -9,7 +10,7 @@ that becomes public is public for later ones only.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
@@ -17,8 +18,23 @@ from typing import Final, NamedTuple
 from agent.signals import ArrivalPolicy
 from gateway.access.channel_lookup import Channels
 from gateway.access.place_names import PlaceTitles
-from gateway.core.events import Address, ChannelName, ConversationId, Message
-from gateway.core.facts import MESSAGE_KINDS, AudienceReported, NoteWritten, Seq, is_inner
+from gateway.access.roster import Roster
+from gateway.config.models import Settings
+from gateway.config.reload import LiveSettings
+from gateway.core.events import Address, ChannelName, ConversationId, Message, RoomId
+from gateway.core.facts import MESSAGE_KINDS, OPERATOR_CHANNEL, AudienceReported, NoteWritten, Seq, is_inner
+from gateway.core.identity import (
+    AGENT_SCOPE_PREFIX,
+    ROLE_ORDER,
+    AccessPolicy,
+    DmPolicy,
+    PlatformRoleRule,
+    Role,
+    RoleGrant,
+    RoomPolicy,
+    RosterState,
+    normalize_person_key,
+)
 from gateway.core.scopes import PUBLIC, Visibility, is_shared_scope, is_trusted, space_scope
 from gateway.store import LogEntry, StoreReader
 from gateway.stream.attention import ListenMode
@@ -63,17 +79,18 @@ class Bindings:
     def __init__(self, patterns: Sequence[BindingPattern]) -> None:
         self._patterns = tuple(patterns)
 
-    def update(self, other: "Bindings") -> None:
-        """Use the patterns of another instance from now on. Returns at once."""
-        self._patterns = other._patterns  # noqa: SLF001 - the same class
+    @property
+    def patterns(self) -> Sequence[BindingPattern]:
+        """Patterns in force."""
+        return self._patterns
 
     def snapshot(self) -> "Bindings":
         """Return a copy that does not change."""
-        return Bindings(self._patterns)
+        return Bindings(self.patterns)
 
     def find(self, place: Address) -> ConversationBinding:
         """Return the first binding that matches; without one, the agent listens to nothing there."""
-        for pattern in self._patterns:
+        for pattern in self.patterns:
             if (
                 _matches(place.channel, pattern.channel)
                 and _matches(place.room, pattern.room)
@@ -84,8 +101,129 @@ class Bindings:
 
     def find_agent(self, channel: ChannelName) -> str:
         """Return the agent of the first pattern for that channel, whatever its rooms. "": none."""
-        found = (pattern.binding.agent for pattern in self._patterns if _matches(channel, pattern.channel))
+        found = (pattern.binding.agent for pattern in self.patterns if _matches(channel, pattern.channel))
         return next(found, "")
+
+
+class LiveBindings(Bindings):
+    """Bindings of the settings in force."""
+
+    def __init__(self, live: LiveSettings) -> None:
+        super().__init__(())
+        self._live = live
+
+    @property
+    def patterns(self) -> Sequence[BindingPattern]:
+        return self._live.derive(build_binding_patterns)
+
+
+def build_binding_patterns(settings: Settings) -> Sequence[BindingPattern]:
+    """Build the patterns of all agents.
+
+    The first agent gets what matches nothing else in the operator's own channel.
+    """
+    patterns = [
+        BindingPattern(
+            channel=binding.match.channel,
+            room=binding.match.room,
+            thread=binding.match.thread,
+            binding=ConversationBinding(
+                listen=binding.listen,
+                agent=agent.id,
+                prompt=binding.prompt,
+                language=binding.language,
+                private=binding.private,
+                arrivals=binding.arrivals,
+                skills=binding.skills,
+            ),
+        )
+        for agent in settings.agents
+        for binding in agent.bindings
+    ]
+    if settings.ops.token is not None:
+        own = ConversationBinding(listen="all", agent=settings.agents[0].id, private=True)
+        patterns.append(BindingPattern(channel=OPERATOR_CHANNEL, room="*", thread=None, binding=own))
+    return patterns
+
+
+class LiveAccessPolicy(AccessPolicy):
+    """Access policy of the settings in force, of decisions in the log, and of what platforms say about places."""
+
+    def __init__(self, live: LiveSettings, roster: Roster, channels: Channels, bindings: Bindings) -> None:
+        self._live, self._roster, self._channels, self._bindings = live, roster, channels, bindings
+
+    @property
+    def dm_policy(self) -> DmPolicy:
+        return self._live.settings.access.dm
+
+    @property
+    def roles(self) -> Mapping[str, Role]:
+        return self._live.derive(build_roles)
+
+    @property
+    def open_rooms(self) -> Mapping[ChannelName, frozenset[RoomId]]:
+        return self._live.derive(build_open_rooms)
+
+    @property
+    def grants(self) -> Mapping[str, Sequence[RoleGrant]]:
+        return self._live.derive(build_grants)
+
+    @property
+    def platform_roles(self) -> Sequence[PlatformRoleRule]:
+        return self._live.derive(build_platform_roles)
+
+    @property
+    def room_policy(self) -> RoomPolicy:
+        return self._live.settings.access.rooms
+
+    @property
+    def allow_masks(self) -> bool:
+        return self._live.settings.access.masks
+
+    @property
+    def operator_channel(self) -> ChannelName | None:
+        return OPERATOR_CHANNEL if self._live.settings.ops.token is not None else None
+
+    def space_of(self, at: Address) -> RoomId | None:
+        return self._channels.space_of(at)
+
+    def agent_of(self, at: Address) -> str:
+        return self._bindings.find(at).agent
+
+    def roster_state(self) -> RosterState:
+        return self._roster.known
+
+
+def build_roles(settings: Settings) -> Mapping[str, Role]:
+    """Return the configured roles. A person listed twice has the strongest role; being blocked wins over all."""
+    roles: dict[str, Role] = {}
+    for role in (*ROLE_ORDER[1:], ROLE_ORDER[0]):
+        for one in getattr(settings.access.roles, role):
+            roles[normalize_person_key(one)] = role
+    return roles
+
+
+def build_open_rooms(settings: Settings) -> Mapping[ChannelName, frozenset[RoomId]]:
+    """Return the configured rooms of each channel."""
+    return {ChannelName(name): frozenset(map(RoomId, one.rooms)) for name, one in settings.channels.items()}
+
+
+def build_grants(settings: Settings) -> Mapping[str, Sequence[RoleGrant]]:
+    """Return the roles that hold in some places only, by person."""
+    grants: dict[str, list[RoleGrant]] = {}
+    for number, given in enumerate(settings.access.grants):
+        scope = given.room or f"{AGENT_SCOPE_PREFIX}{given.agent}"
+        grant = RoleGrant(given.role, scope, f"access.grants[{number}]")
+        grants.setdefault(normalize_person_key(given.who), []).append(grant)
+    return grants
+
+
+def build_platform_roles(settings: Settings) -> Sequence[PlatformRoleRule]:
+    """Return the roles of people with a rank on their platform."""
+    return [
+        PlatformRoleRule(one.channel, one.room, one.has, one.role, f"access.platform_roles[{number}]")
+        for number, one in enumerate(settings.access.platform_roles)
+    ]
 
 
 def _matches(name: str, pattern: str) -> bool:

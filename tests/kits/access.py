@@ -31,7 +31,6 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import CodeEnded, Fact, PostQueued, address_of, dedup_key
-from gateway.core.identity import AccessPolicy
 from gateway.core.redaction import Redactor
 from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store
 from gateway.store.effects import CommandEffect
@@ -39,6 +38,7 @@ from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import RoomMembership
 from tests.kits.commands import answer_of, command_context, parts_of
 from tests.kits.places import PlayedChannels, titles
+from tests.kits.policies import PlayedPolicy
 from tests.kits.tasks import LooseTasks
 
 P = ParamSpec("P")
@@ -49,7 +49,7 @@ LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
 CODE = re.compile(r"`([A-Z0-9]{4}-[A-Z0-9]{4})`")
 SAID = re.compile(r"(?:approve|link) ([A-Z0-9]{4}-[A-Z0-9]{4})`")
 
-POLICY = AccessPolicy(
+POLICY = PlayedPolicy(
     dm_policy="pairing",
     roles={f"{TG}:1": "owner", f"{TG}:2": "admin", f"{TG}:3": "member", f"{TG}:9": "blocked", f"{DC}:2": "admin"},
     open_rooms={IRC: frozenset({LOBBY.room})},
@@ -103,10 +103,10 @@ class Moves(RoomMembership):
 class Town:
     """A gateway without agents and without platforms."""
 
-    def __init__(self, store: Store, clock: ManualClock, policy: AccessPolicy = POLICY) -> None:
+    def __init__(self, store: Store, clock: ManualClock, policy: PlayedPolicy = POLICY) -> None:
         self.store, self.clock = store, clock
         self.roster = Roster(store, clock)
-        self.policy = replace(policy, roster_state=lambda: self.roster.known)
+        self.policy = replace(policy, roster=lambda: self.roster.known)
         self.posted: list[OutboxPost] = []
         """Notices to people whose codes have ended."""
         self.joined: list[Address] = []
@@ -296,7 +296,7 @@ def code(said: Post | CommandReply) -> str:
 
 
 @contextlib.asynccontextmanager
-async def town(folder: Path, policy: AccessPolicy = POLICY, *, clock: ManualClock | None = None) -> AsyncIterator[Town]:
+async def town(folder: Path, policy: PlayedPolicy = POLICY, *, clock: ManualClock | None = None) -> AsyncIterator[Town]:
     """Open, with what an earlier one left there."""
     clock = clock or ManualClock()
     async with await Store.open(folder / "reverie.db", clock) as store:

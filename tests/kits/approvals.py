@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -13,6 +13,7 @@ from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
 from gateway.access.channel_lookup import Channels
 from gateway.config.loader import parse_config
+from gateway.config.models import RolesConfig
 from gateway.config.reload import LiveSettings
 from gateway.core import identity
 from gateway.core.clock import ManualClock
@@ -24,7 +25,6 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, TurnTrust, build_tool
 from gateway.core.tool_spec import ToolCall
 from gateway.store import Store
-from gateway.stream import policies
 from gateway.stream.outbox import Outbox
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import PermissionGate
@@ -32,6 +32,7 @@ from gateway.tools.mcp.review import ToolDefinitionReview
 from tests.kits.intake import emits
 from tests.kits.owners import NotedNotices
 from tests.kits.places import privacy
+from tests.kits.policies import bindings_of, policy_of
 from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
 from tests.kits.tools import dispatcher
@@ -92,9 +93,9 @@ class House:
             folder,
         )
         self.consoles = {name: ConsoleChannel(name, self._show, now=clock.now) for name in (HERE, THERE)}
-        who, bindings = policies.build_access_policy(settings), policies.build_bindings(settings)
-        self.outbox = Outbox(store, self.consoles, clock, self._tasks, redactor=Redactor())
         live = self.live = LiveSettings(settings)
+        who, bindings = policy_of(live), bindings_of(settings)
+        self.outbox = Outbox(store, self.consoles, clock, self._tasks, redactor=Redactor())
         definitions = ToolDefinitionReview(store, clock, self._tasks, NotedNotices(store, clock))
         self.approvals = Approvals(
             store=store,
@@ -205,6 +206,12 @@ class House:
         """Return once so many wait on the clock."""
         while sum(not woken.done() for _, _, woken in self.clock._sleepers) < count:
             await asyncio.sleep(0)
+
+    def give_roles(self, roles: Mapping[str, identity.Role]) -> None:
+        """Put other roles in force, as a reload does."""
+        by_role = {role: [who for who, theirs in roles.items() if theirs == role] for role in identity.ROLE_ORDER}
+        access = self.live.settings.access.model_copy(update={"roles": RolesConfig.model_validate(by_role)})
+        self.live._settings = self.live.settings.model_copy(update={"access": access})
 
     def _show(self, part: Part) -> None:
         if self.refuses(part):

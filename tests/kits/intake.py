@@ -17,13 +17,13 @@ from gateway.core.redaction import Redactor
 from gateway.ingest.intake import EventJudge, Intake
 from gateway.runtime.rewind import Rewinder
 from gateway.store import Store
-from gateway.stream import policies
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import ToolList
 from tests.kits.commands import NoApprovals, agents_of, command_context
 from tests.kits.people import People
+from tests.kits.policies import attention_of
 from tests.kits.settings import live_settings
 
 
@@ -84,7 +84,7 @@ def emits(
         clock,
         live=live,
         access_policy=access_policy,
-        attention_policy=policies.build_attention_policy(live.settings),
+        attention=attention_of(store, live.settings),
         bindings=bindings,
         presence=presence or FixedPresence(clock, access_policy),
     )

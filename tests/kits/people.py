@@ -1,7 +1,6 @@
 """The services of `gateway.access` as the gateway builds them."""
 
 import asyncio
-from dataclasses import replace
 
 from gateway.access.channel_lookup import Channels
 from gateway.access.greeting import Greeter
@@ -14,7 +13,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import Message
 from gateway.core.facts import LimitReached, PostQueued, TurnRecord
 from gateway.store import Store
-from gateway.stream import policies
+from gateway.stream.routing import LiveAccessPolicy, LiveBindings
 from tests.kits.places import titles
 
 
@@ -26,11 +25,7 @@ class People:
     ) -> None:
         self._store = store
         self.roster = Roster(store, clock)
-        self.policy = replace(
-            policies.build_access_policy(live.settings),
-            space_of=channels.space_of,
-            roster_state=lambda: self.roster.known,
-        )
+        self.policy = LiveAccessPolicy(live, self.roster, channels, LiveBindings(live))
         self.linker = AccountLinker(self.roster, self.policy, clock, channels)
         self.greeter = Greeter(
             self.roster, self.policy, clock, linking=self.linker, channels=channels, titles=titles(store)

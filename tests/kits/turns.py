@@ -51,7 +51,6 @@ from gateway.runtime.models import AgentModel
 from gateway.runtime.turn import TurnRunner
 from gateway.runtime.turn_input import AgentContext, TurnGuidance
 from gateway.store import NewEntry, OutboxPost, Store
-from gateway.stream import policies
 from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
 from gateway.stream.presence import PresenceTracker
@@ -61,6 +60,7 @@ from gateway.tools.dispatch import ToolDispatcher
 from tests.kits.gateway import settings
 from tests.kits.owners import NotedNotices
 from tests.kits.places import PlayedChannels, privacy
+from tests.kits.policies import attention_of
 from tests.kits.scripted_turn import Drawer, Played, Say
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of
@@ -212,7 +212,7 @@ def context_of(  # noqa: PLR0917 - as an agent has them
     live, bindings = LiveSettings(made), Bindings((ANYWHERE,))
     media = MediaStore(live, Path("/nonexistent"), {}, clock)
     places, presence = privacy(store, bindings), PresenceTracker(live, clock, WHO)
-    internal = InternalIntake(store, clock, policies.build_attention_policy(made), bindings, presence)
+    internal = InternalIntake(store, clock, attention_of(store, made), bindings, presence)
     journal = JournalStore(store, clock, live.agent_directory)
     memory = MemoryStore(store, clock, live.agent_directory)
     agent_files = (memory.read, journal.read_handwritten)

@@ -6,10 +6,10 @@ import logging
 import pytest
 
 from gateway.access.policy import decide
-from gateway.core import identity
 from gateway.core.events import Message, MessageDeleted, MessageEdited, ReactionChanged, RoomId
 from tests.channels.discord.channel_kit import NAME, Quick, both, part, place, running
 from tests.kits.channels import story
+from tests.kits.policies import PlayedPolicy
 from tests.kits.stopwatch import Stopwatch
 from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_faults import Options
@@ -123,11 +123,11 @@ async def test_a_guild_opens_all_its_rooms_and_no_other() -> None:
             api.says(elsewhere, api.ann, "two")
             api.says(api.other, api.ann, "three")
             await run.message(3)
-            policy = identity.AccessPolicy(
+            policy = PlayedPolicy(
                 dm_policy="disabled",
                 roles={},
                 open_rooms={NAME: frozenset({RoomId(api.guild)})},
-                space_of=lambda at: run.channel.space(at.room),
+                spaces=lambda at: run.channel.space(at.room),
             )
             heard = {message.text: decide(policy, message).allowed for message in run.messages}
             assert heard == {"one": True, "two": False, "three": True}

@@ -25,6 +25,7 @@ from gateway.core.facts import Fact, Judgement, LimitReached, PostQueued, dedup_
 from gateway.core.identity import AccessPolicy, RosterState
 from gateway.core.ratelimit import Rate
 from gateway.store import AppendResult, LogEntry, NewEntry, Store, rebuild
+from tests.kits.policies import PlayedPolicy
 from tests.kits.store import account, run, spent
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -45,7 +46,7 @@ def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: floa
 
 
 def policy(known: Callable[[], RosterState] = RosterState) -> AccessPolicy:
-    return AccessPolicy(dm_policy="open", roles={f"{CHANNEL}:root": "owner"}, open_rooms={}, roster_state=known)
+    return PlayedPolicy(dm_policy="open", roles={f"{CHANNEL}:root": "owner"}, open_rooms={}, roster=known)
 
 
 _numbers = itertools.count(1)

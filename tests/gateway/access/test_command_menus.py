@@ -15,6 +15,7 @@ from gateway.core.facts import Fact, IdentityLinked, RoleAssigned
 from gateway.core.identity import AccessPolicy, Role
 from gateway.store import NewEntry, Store
 from tests.kits.channels import story
+from tests.kits.policies import PlayedPolicy
 
 HERE = ChannelName("menu.x")
 ROLES: Mapping[str, Role] = {"menu.x:1": "owner", "menu.x:2": "blocked", "irc.y:account:ann": "admin"}
@@ -35,7 +36,7 @@ class Menus(ConsoleChannel):
 async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "log.db", clock := ManualClock()) as store:
         roster, menus = Roster(store, clock), Menus()
-        policy = AccessPolicy(dm_policy="open", roles=ROLES, open_rooms={}, roster_state=lambda: roster.known)
+        policy = PlayedPolicy(dm_policy="open", roles=ROLES, open_rooms={}, roster=lambda: roster.known)
         offers = CommandMenuPublisher(policy, {HERE: menus})
         for source in (roster, offers):
             store.subscribe(source.on_appended)

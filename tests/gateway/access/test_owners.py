@@ -14,10 +14,11 @@ from gateway.config.models import AccessConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Command, EventId, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL, Fact, LimitReached, PostQueued, dedup_key
-from gateway.core.identity import AccessPolicy, RoleGrant, RosterState
+from gateway.core.identity import RoleGrant, RosterState
 from gateway.store import NewEntry, Store, rebuild
 from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
 from tests.kits.places import PlayedChannels, titles
+from tests.kits.policies import PlayedPolicy
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of, run
 
@@ -35,7 +36,7 @@ class Told:
         self.tasks = tasks
         self.posted = posts_of(store)
         self.known = RosterState()
-        who = AccessPolicy(
+        who = PlayedPolicy(
             dm_policy="open",
             roles={
                 f"{CHANNEL}:root": "owner",
@@ -44,9 +45,9 @@ class Told:
                 f"{CHANNEL}:mod": "admin",
             },
             open_rooms={},
-            roster_state=lambda: self.known,
+            roster=lambda: self.known,
             grants={f"{CHANNEL}:half": [RoleGrant("owner", "agent:reverie", "by the operator")]},
-            agent_of=lambda _: "reverie",
+            agents=lambda _: "reverie",
             operator_channel=OPERATOR_CHANNEL,
         )
         live = live_settings(access=AccessConfig(tell=to.conversation if to is not None else None))

@@ -36,6 +36,7 @@ from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.kits.commands import agents_of, answer_of, command_context
 from tests.kits.places import PlayedChannels, privacy
+from tests.kits.policies import PlayedPolicy
 from tests.kits.rewind import Views
 from tests.kits.store import NOW
 from tests.kits.tasks import LooseTasks
@@ -152,7 +153,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
         THERE: Stubborn(THERE, shown.append),
         FAR: Deaf(FAR, shown.append),
     }
-    who = identity.AccessPolicy(
+    who = PlayedPolicy(
         dm_policy="pairing",
         roles={"here:root": "admin", "here:ann": "member", **(known or {})},  # type: ignore[dict-item] # roles
         open_rooms={
@@ -160,7 +161,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
             THERE: frozenset({GARDEN.room}),
             FAR: frozenset({identity.ANY_ROOM}),
         },
-        roster_state=lambda: RosterState(rooms=frozenset(opened)),
+        roster=lambda: RosterState(rooms=frozenset(opened)),
     )
     bound = ConversationBinding(listen="mention", agent="reverie", private=False)
     bindings = Bindings(

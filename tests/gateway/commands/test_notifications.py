@@ -24,19 +24,32 @@ from gateway.store import NewEntry, Store
 from gateway.stream.attention import (
     MAX_RULES,
     MAX_THRESHOLDS,
-    AttentionOverrideStore,
     AttentionPolicy,
     AttentionRule,
+    LiveAttention,
     judge,
 )
 from tests.gateway.commands.handler_kit import Counter, typing
 from tests.gateway.stream.test_attention import YES, said
 from tests.kits.channels import story
 from tests.kits.commands import command_context
+from tests.kits.settings import live_settings
 from tests.kits.store import NOW, judged, place
 from tests.kits.store import said as written
 
 HERE = place("#a")
+
+
+class PlayedAttention(LiveAttention):
+    """Attention that the test configures."""
+
+    configured = AttentionPolicy(
+        rules=(AttentionRule(type="irc", urgency=1, keyword="tea"),), thresholds={"irc.libera": 1}
+    )
+
+    @property
+    def policy(self) -> AttentionPolicy:
+        return replace(self.configured, overrides=self.overrides)
 
 
 @dataclass
@@ -45,8 +58,7 @@ class Kit:
 
     store: Store
     clock: ManualClock
-    overrides: AttentionOverrideStore
-    policy: AttentionPolicy
+    overrides: PlayedAttention
 
     def at(self, role: Role = "admin", *, direct: bool = False) -> Counter:
         """Return the counter of a person."""
@@ -55,11 +67,11 @@ class Kit:
     @property
     def context(self) -> CommandContext:
         """Commands wired as in the gateway."""
-        return command_context(self.store, self.clock, overrides=self.overrides, attention_policy=self.policy)
+        return command_context(self.store, self.clock, attention=self.overrides)
 
     def judged(self, message: Message) -> tuple[str, int, str]:
         """Return the judgement of an event by now."""
-        one = judge(self.policy, message, YES, "ambient")
+        one = judge(self.overrides.policy, message, YES, "ambient")
         return one.fate, one.urgency, one.rule
 
     async def came(self, number: int, dotted: str, rule: str = "default") -> None:
@@ -75,12 +87,9 @@ class Kit:
 async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
     clock = ManualClock(NOW)
     async with await Store.open(tmp_path / "s.db", clock) as store:
-        overrides = AttentionOverrideStore(store)
+        overrides = PlayedAttention(store, live_settings())
         await overrides.load()
-        store.subscribe(overrides.on_appended)
-        rule = AttentionRule(type="irc", urgency=1, keyword="tea")
-        policy = AttentionPolicy(rules=(rule,), thresholds={"irc.libera": 1}, overrides=overrides.current)
-        yield Kit(store, clock, overrides, policy)
+        yield Kit(store, clock, overrides)
 
 
 @story
@@ -169,7 +178,7 @@ async def test_what_is_counted_together_is_no_unknown_type(tmp_path: Path) -> No
         await it.came(1, "irc.x.room.*")
         for dotted in ("irc.x.room.*", "irc.x.room.#new", "irc.x", "irc"):
             assert "Nothing like" not in await it.at().says("notify threshold", type=dotted, urgency="low")
-        assert set(it.overrides.current().thresholds) == {"irc.x.room", "irc.x.room.#new", "irc.x", "irc"}
+        assert set(it.overrides.overrides.thresholds) == {"irc.x.room", "irc.x.room.#new", "irc.x", "irc"}
         assert "Nothing like" in await it.at().says("notify threshold", type="irc.y", urgency="low")
         assert "Nothing like" not in await it.at().says("notify rule", type="*.room.*", urgency="low")
 
@@ -215,7 +224,7 @@ async def test_a_rule_is_added_in_front_listed_and_taken_back(tmp_path: Path) ->
 @story
 async def test_nothing_is_there(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        it.policy = AttentionPolicy(thresholds={}, overrides=it.overrides.current)
+        it.overrides.configured = AttentionPolicy(thresholds={})
         assert await it.at().says("notify rules") == "There are no rules."
         answer = await it.at()("notify unrule", id="`@everyone\n")
         assert (answer.ok, answer.text) == (
@@ -266,7 +275,7 @@ async def test_there_are_only_so_many(tmp_path: Path) -> None:
         answer = await it.at()("notify threshold", type="new", urgency="low")
         assert (answer.ok, answer.effect) == (False, None)
         assert (await it.at()("notify threshold", type="irc.7", urgency="normal")).ok
-        assert it.overrides.current().thresholds["irc.7"] == 2
+        assert it.overrides.overrides.thresholds["irc.7"] == 2
 
 
 @story

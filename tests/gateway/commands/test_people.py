@@ -11,8 +11,9 @@ from gateway.access.roles import widen_mask
 from gateway.access.roster import explain_role_refusal
 from gateway.core.events import Address, RoomId, ThreadId
 from gateway.core.facts import RoleAssigned
-from gateway.core.identity import ROLE_ORDER, AccessPolicy, PlatformRoleRule, Role, RoleGrant, RosterState
+from gateway.core.identity import ROLE_ORDER, PlatformRoleRule, Role, RoleGrant, RosterState
 from tests.kits.access import ADMIN, DC, EVE, IRC, LOBBY, MASK, MEMBER, OWNER, POLICY, TG, somebody, story, town
+from tests.kits.policies import PlayedPolicy
 
 GROUP = Address(channel=TG, room=RoomId("-100"))
 GROUPS = replace(POLICY, open_rooms={TG: frozenset({GROUP.room}), IRC: frozenset({LOBBY.room})})
@@ -34,12 +35,12 @@ WHOM: Final = {
     "themselves": "x:by",
     "themselves elsewhere": "x:by2",
 }
-TABLE = AccessPolicy(
+TABLE = PlayedPolicy(
     dm_policy="pairing",
     roles={"x:owner": "owner", "x:admin": "admin", "x:member": "member", "x:mal": "blocked"},
     open_rooms={},
     grants={"x:roomer": [RoleGrant("admin", "x/room", "r")], "x:out": [RoleGrant("admin", "x/room", "r")]},
-    roster_state=lambda: RosterState(
+    roster=lambda: RosterState(
         grants={
             "x:by": [RoleGrant("owner", "", "r")],
             "x:made": [RoleGrant("owner", "", "r")],

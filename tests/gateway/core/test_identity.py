@@ -24,6 +24,7 @@ from gateway.core.identity import (
     person_key,
     role_of,
 )
+from tests.kits.policies import PlayedPolicy
 
 IRC, DISCORD = ChannelName("irc.x"), ChannelName("discord.y")
 LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
@@ -34,8 +35,8 @@ EVE = Sender(id=SenderId("mask:Eve[x]!e@evil.example"), name="ann")
 
 
 def policy(roles: Mapping[str, Role] | None = None, known: RosterState | None = None, **more: Any) -> AccessPolicy:
-    return AccessPolicy(
-        dm_policy="open", roles=roles or {}, open_rooms={}, roster_state=lambda: known or RosterState(), **more
+    return PlayedPolicy(
+        dm_policy="open", roles=roles or {}, open_rooms={}, roster=lambda: known or RosterState(), **more
     )
 
 
@@ -62,7 +63,7 @@ def test_who_is_nobodys_is_a_guest() -> None:
 )
 def test_a_role_holds_in_its_scope(scope: str, at: Address, role: Role) -> None:
     for known, operator in ((granted("admin", scope), {}), (RosterState(), granted("admin", scope).grants)):
-        who = identify(policy(known=known, grants=operator, agent_of=lambda _: "one"), at, ANN)
+        who = identify(policy(known=known, grants=operator, agents=lambda _: "one"), at, ANN)
         assert who.role == role
         assert who.global_role == ("admin" if not scope else "guest")
 
@@ -70,7 +71,7 @@ def test_a_role_holds_in_its_scope(scope: str, at: Address, role: Role) -> None:
 def test_a_space_holds_for_its_rooms_and_a_room_for_its_threads() -> None:
     ann = replace(ANN, id=SenderId("5"))
     known = granted("admin", "discord.y/900", "discord.y:5")
-    inside = policy(known=known, space_of=lambda at: RoomId("900") if at.room == "7" else None)
+    inside = policy(known=known, spaces=lambda at: RoomId("900") if at.room == "7" else None)
     assert role_of(inside, GUILDED, ann) == "admin"
     assert role_of(inside, replace(GUILDED, room=RoomId("8")), ann) == "guest"
 

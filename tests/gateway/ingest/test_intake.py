@@ -37,12 +37,12 @@ from gateway.core.events import (
 from gateway.core.facts import Fact, Judgement, PartSendEnded, PostQueued, TurnRecord, inner_conversation
 from gateway.core.identity import AccessPolicy
 from gateway.store import LogEntry, NewEntry, Store, rebuild
-from gateway.stream import policies
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
 from gateway.stream.presence import PresenceTracker
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.intake import FixedPresence, emits
+from tests.kits.policies import attention_of, bindings_of, policy_of
 from tests.kits.rewind import Views, rewinds
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of, turn
@@ -87,8 +87,8 @@ class House:
         self.posts = posts_of(store)
         self.rooms, self.views = ConversationLocks(), Views()
         made, clock = settings(tmp, **more), ManualClock(NOW)
-        bindings = policies.build_bindings(made)
-        who = policies.build_access_policy(made)
+        bindings = bindings_of(made)
+        who = policy_of(made)
         self.presence = FixedPresence(clock, who)
         store.subscribe(self._on_appended)
         store.subscribe(Heard(self.heard, clock, who).on_judged)
@@ -105,7 +105,7 @@ class House:
         self.inward = InternalIntake(
             store,
             clock,
-            policies.build_attention_policy(made),
+            attention_of(store, made),
             bindings,
             self.presence,
         )

@@ -12,12 +12,12 @@ from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Message, MessageId, RoomId, Sender, SenderId
 from gateway.store import Store, rebuild
-from gateway.stream import policies
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from tests.gateway.access.limits_kit import NOON, Kind
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.intake import emits
 from tests.kits.people import People
+from tests.kits.policies import bindings_of
 from tests.kits.rewind import Views, rewinds
 from tests.kits.store import posts_of
 from tests.kits.tasks import LooseTasks
@@ -50,7 +50,7 @@ class House:
             live,
             channels,
             access_policy=self.people.policy,
-            bindings=policies.build_bindings(made),
+            bindings=bindings_of(made),
             rewinds=rewinds(store, clock, Views()),
             people=self.people,
         )[CONSOLE]

@@ -20,11 +20,12 @@ from gateway.core.control_messages import CommandRequest
 from gateway.core.control_socket import send_control_request, socket_path
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL, TurnRecord
+from gateway.core.identity import AccessPolicy
 from gateway.store import Store
-from gateway.stream.policies import build_access_policy, build_bindings
 from tests.gateway.ops.test_server import START
 from tests.kits.gateway import settings
 from tests.kits.ops import DEMO, TOKEN, Operated, operated
+from tests.kits.policies import bindings_of, policy_of
 
 PLACE = Address(channel=OPERATOR_CHANNEL, room=RoomId("operator"))
 OPEN = {"bash": {"sandbox": "off"}}
@@ -51,15 +52,17 @@ def said(room: str = "operator", sender: str = "operator", *, bot: bool = False)
 
 @pytest.mark.parametrize("dm", ["pairing", "allowlist", "open", "disabled"])
 def test_whoever_speaks_there_is_an_owner_whatever_else_is_said(tmp_path: Path, dm: str) -> None:
-    policy = build_access_policy(with_token(tmp_path, access={"dm": dm}))
+    policy = policy_of(with_token(tmp_path, access={"dm": dm}))
     found = decide(policy, said())
     assert (found.allowed, found.role, found.global_role) == (True, "owner", "owner")
-    policy.roles = {**policy.roles, "console:operator": "blocked"}
-    assert decide(policy, said()).role == "owner"
+    blocked = AccessPolicy(
+        dm_policy="open", roles={"console:operator": "blocked"}, open_rooms={}, operator_channel=OPERATOR_CHANNEL
+    )
+    assert decide(blocked, said()).role == "owner"
 
 
 def test_without_a_token_nobody_there_is_anybody(tmp_path: Path) -> None:
-    policy = build_access_policy(settings(tmp_path, access={"dm": "allowlist"}))
+    policy = policy_of(settings(tmp_path, access={"dm": "allowlist"}))
     found = decide(policy, said())
     assert (found.allowed, found.role) == (False, "guest")
 
@@ -69,12 +72,12 @@ def test_what_no_binding_wants_is_the_first_agents_and_private(tmp_path: Path) -
         {"id": "one", "bindings": [{"match": {"channel": "demo"}}]},
         {"id": "two", "bindings": [{"match": {"channel": "other"}}]},
     ]
-    bound = build_bindings(with_token(tmp_path, agents=agents)).find(PLACE)
+    bound = bindings_of(with_token(tmp_path, agents=agents)).find(PLACE)
     assert (bound.agent, bound.listen, bound.private) == ("one", "all", True)
     own = [*agents, {"id": "three", "bindings": [{"match": {"channel": "console"}, "listen": "mention"}]}]
-    assert build_bindings(with_token(tmp_path, agents=own)).find(PLACE).agent == "three"
+    assert bindings_of(with_token(tmp_path, agents=own)).find(PLACE).agent == "three"
     without = settings(tmp_path, agents=agents)
-    assert build_bindings(without).find(PLACE).listen == "off"
+    assert bindings_of(without).find(PLACE).listen == "off"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from gateway.runtime.agents import Agents
 from gateway.runtime.loop import TurnHandle, TurnResult
 from gateway.runtime.models import open_model_services
 from gateway.store import NewEntry, Store
-from gateway.stream import policies
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
@@ -43,6 +42,7 @@ from gateway.tools.workspace_fs import AgentFiles
 from tests.kits.gateway import CONSOLE, settings
 from tests.kits.owners import NotedNotices
 from tests.kits.places import PlayedChannels, privacy
+from tests.kits.policies import attention_of, bindings_of, policy_of
 from tests.kits.tools import running_calls
 
 AGENTS = [
@@ -60,16 +60,16 @@ def place(room: str) -> Address:
 async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
     clock, made = ManualClock(NOW), settings(tmp, ("garden", "lobby", "hall"), agents=AGENTS)
     live = LiveSettings(made)
-    who, model = policies.build_access_policy(made), ScriptedModel(clock=clock)
+    who, model = policy_of(made), ScriptedModel(clock=clock)
     async with (
         open_model_services(live, clock, model=model) as equipment,
         await Store.open(tmp / "reverie.db", clock) as store,
         asyncio.TaskGroup() as tasks,
     ):
-        bindings = policies.build_bindings(made)
+        bindings = bindings_of(made)
         media = MediaStore(live, tmp / "media", {}, clock)
         places, presence = privacy(store, bindings), PresenceTracker(live, clock, who)
-        internal = InternalIntake(store, clock, policies.build_attention_policy(made), bindings, presence)
+        internal = InternalIntake(store, clock, attention_of(store, made), bindings, presence)
         journal = JournalStore(store, clock, live.agent_directory)
         memory = MemoryStore(store, clock, live.agent_directory)
         owners = NotedNotices(store, clock)

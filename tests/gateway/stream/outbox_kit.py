@@ -13,12 +13,12 @@ from gateway.core.events import Address, ChannelName, DeliveryReport, Post, Post
 from gateway.core.facts import PostQueued
 from gateway.core.redaction import Redactor
 from gateway.store import AppendResult, NewEntry, Store
-from gateway.stream.attention import AttentionPolicy
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import Outbox
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.kits.intake import present
+from tests.kits.policies import attention_of
 from tests.kits.tasks import LooseTasks
 
 NAME = ChannelName("x")
@@ -98,7 +98,7 @@ class Office:
         if told is None:
             self.outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor())
         else:
-            inward = InternalIntake(store, clock, AttentionPolicy(thresholds={}), EVERYWHERE, present(clock))
+            inward = InternalIntake(store, clock, attention_of(store), EVERYWHERE, present(clock))
             store.subscribe(lambda entries: told.extend(ready_conversations(entries)))
             self.outbox = Outbox(
                 store,

@@ -13,9 +13,10 @@ from gateway.core.clock import ManualClock
 from gateway.core.facts import AttentionRuleSet, AttentionThresholdSet, Fact
 from gateway.store import NewEntry, Store
 from gateway.store.rebuild import rebuild
-from gateway.stream.attention import MAX_RULES, AttentionOverrideStore, AttentionPolicy, AttentionRule, judge
+from gateway.stream.attention import MAX_RULES, AttentionPolicy, AttentionRule, LiveAttention, judge
 from tests.gateway.stream.test_attention import ALARM, AT, YES, said
 from tests.kits.channels import story
+from tests.kits.policies import attention_of
 from tests.kits.store import NOW
 
 CONFIGURED = AttentionPolicy(
@@ -24,11 +25,10 @@ CONFIGURED = AttentionPolicy(
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path) -> AsyncIterator[tuple[Store, AttentionOverrideStore]]:
+async def opened(tmp_path: Path) -> AsyncIterator[tuple[Store, LiveAttention]]:
     """Load them as a start does."""
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
-        overrides = AttentionOverrideStore(store)
-        store.subscribe(overrides.on_appended)
+        overrides = attention_of(store)
         await overrides.load()
         yield store, overrides
 
@@ -45,28 +45,26 @@ def bar(type: str, value: int | None) -> AttentionThresholdSet:  # noqa: A002 - 
     return AttentionThresholdSet(type=type, value=value, by="irc:ann")
 
 
-def policy(overrides: AttentionOverrideStore) -> AttentionPolicy:
-    return AttentionPolicy(rules=CONFIGURED.rules, thresholds=CONFIGURED.thresholds, overrides=overrides.current)
+def policy(overrides: LiveAttention) -> AttentionPolicy:
+    return AttentionPolicy(rules=CONFIGURED.rules, thresholds=CONFIGURED.thresholds, overrides=overrides.overrides)
 
 
 @story
 async def test_a_rule_that_is_made_decides_first_from_then_on_until_it_is_taken_back(tmp_path: Path) -> None:
     async with opened(tmp_path) as (store, overrides):
-        made = policy(overrides)
-        assert judge(made, said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
+        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
         await write(store, rule("r1", keyword="TEA"))
-        judged = judge(made, said("room", "tea?"), YES, "ambient")
+        judged = judge(policy(overrides), said("room", "tea?"), YES, "ambient")
         assert (judged.rule, judged.urgency, judged.fate) == ("notify rule r1", 3, "due")
-        assert judge(made, said("room", "coffee"), YES, "ambient").fate == "noted"
+        assert judge(policy(overrides), said("room", "coffee"), YES, "ambient").fate == "noted"
         await write(store, rule("r2", "irc.libera.room"))
-        assert judge(made, said("room", "tea?"), YES, "ambient").rule == "notify rule r2"
+        assert judge(policy(overrides), said("room", "tea?"), YES, "ambient").rule == "notify rule r2"
     async with opened(tmp_path) as (store, overrides):
-        made = policy(overrides)
-        assert judge(made, said("room", "tea?"), YES, "ambient").rule == "notify rule r2"
+        assert judge(policy(overrides), said("room", "tea?"), YES, "ambient").rule == "notify rule r2"
         await write(store, rule("r2", gone=True))
-        assert judge(made, said("room", "tea?"), YES, "ambient").rule == "notify rule r1"
+        assert judge(policy(overrides), said("room", "tea?"), YES, "ambient").rule == "notify rule r1"
         await write(store, rule("r1", gone=True))
-        assert judge(made, said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
+        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
         assert overrides.rules == []
     assert await rebuild(tmp_path / "s.db") == []
 
@@ -74,20 +72,18 @@ async def test_a_rule_that_is_made_decides_first_from_then_on_until_it_is_taken_
 @story
 async def test_a_threshold_stands_in_place_of_the_configured_one_until_it_is_reset(tmp_path: Path) -> None:
     async with opened(tmp_path) as (store, overrides):
-        made = policy(overrides)
-        assert judge(made, ALARM, YES, "all").fate == "due"
+        assert judge(policy(overrides), ALARM, YES, "all").fate == "due"
         await write(store, bar("agent", 3), bar("irc.libera.mention", 0), bar("irc.libera", 2))
-        judged = judge(made, ALARM, YES, "all")
+        judged = judge(policy(overrides), ALARM, YES, "all")
         assert (judged.fate, judged.rule) == ("noted", "notify threshold agent is 3")
-        assert judge(made, said("room", "tea?"), YES, "all").rule == "notify threshold irc.libera is 2"
-        assert judge(made, said("mention", "hi"), YES, "all", level="focused").fate == "due"
+        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "notify threshold irc.libera is 2"
+        assert judge(policy(overrides), said("mention", "hi"), YES, "all", level="focused").fate == "due"
         await write(store, bar("irc.libera", None), bar("never", None))
     async with opened(tmp_path) as (_, overrides):
-        made = policy(overrides)
-        assert judge(made, ALARM, YES, "all").rule == "notify threshold agent is 3"
-        assert dict(overrides.current().thresholds) == {"agent": 3, "irc.libera.mention": 0}
-        assert judge(made, said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
-        assert judge(made, said("room", "tea?"), YES, "all").fate == "due"
+        assert judge(policy(overrides), ALARM, YES, "all").rule == "notify threshold agent is 3"
+        assert dict(overrides.overrides.thresholds) == {"agent": 3, "irc.libera.mention": 0}
+        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
+        assert judge(policy(overrides), said("room", "tea?"), YES, "all").fate == "due"
 
 
 @story
@@ -135,14 +131,13 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
     async with opened(tmp_path) as (store, _):
         await write(store, bar("irc", 3), bar("x", 1), rule("r1"), rule("r2"))
         for steps in range(40):
-            overrides = AttentionOverrideStore(store)
-            store.subscribe(overrides.on_appended)
+            overrides = attention_of(store)
             reading = asyncio.create_task(overrides.load())
             for _ in range(steps):
                 await asyncio.sleep(0)
             await write(store, bar("irc", steps % 4), bar("x", None), rule("r1", gone=True), rule(f"r{steps + 3}"))
             await reading
-            assert dict(overrides.current().thresholds) == {"irc": steps % 4}
+            assert dict(overrides.overrides.thresholds) == {"irc": steps % 4}
             assert [one.rule for one in overrides.rules][-1] == f"r{steps + 3}"
             assert len(overrides.rules) == steps + 2
             await write(store, bar("x", 1), rule("r1"))
@@ -156,7 +151,7 @@ async def test_what_was_in_the_log_already_changes_nothing(tmp_path: Path) -> No
         await store.append([entry])
         await write(store, bar("irc", 0))
         await store.append([entry])
-        assert dict(overrides.current().thresholds) == {"irc": 0}
+        assert dict(overrides.overrides.thresholds) == {"irc": 0}
 
 
 def test_the_command_line_tells_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

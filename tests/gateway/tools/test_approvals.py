@@ -193,7 +193,7 @@ def test_who_loses_a_role_while_it_waits_gets_nothing_done(tmp_path: Path, chang
         async with house(tmp_path) as it:
             call = it.call(ROOT, GUS)
             (asked,) = await it.asked()
-            it.who.roles = {"here:olga": "owner", "here:rick": "admin", **change}
+            it.give_roles({"here:olga": "owner", "here:rick": "admin", **change})
             await it.say(f"!approve {asked.approval}", "rick")
             assert (await call).text.startswith("Refused: bash is for the role admin and above")
             assert it.ran == []
@@ -207,9 +207,9 @@ def test_roles_are_looked_up_again_at_each_call(tmp_path: Path, change: dict[str
     async def calling() -> None:
         async with house(tmp_path) as it:
             assert (await it.call(ROOT)).text == DONE
-            it.who.roles = change
+            it.give_roles(change)
             assert (await it.call(ROOT)).text.startswith("Refused: bash is for the role admin and above")
-            it.who.roles = {"here:root": "owner", "here:mia": "admin"}
+            it.give_roles({"here:root": "owner", "here:mia": "admin"})
             told = await it.call(MIA, permit=ALLOW_ADMINS)
             assert told.text.startswith("Refused"), "what was said as a member stays that"
 

@@ -110,11 +110,11 @@ GATES: Final[tuple[Gate, ...]] = (
         ("invited only by admins", "if who.role not in ADMIN_ROLES:", "if False:"),
         ("invitations are their own case", 'event.change == "invite":', "False:"),
         ("rooms are closed unless opened", "    if is_room_allowed(policy, place):", "    if True:"),
-        ("rooms that are listed are open", "return _is_room_configured(policy, place) or", "return"),
+        ("rooms that are listed are open", "return is_room_configured(policy, place) or", "return"),
         (
             "rooms that were approved are open",
-            "return _is_room_configured(policy, place) or _is_room_approved(policy, place)",
-            "return _is_room_configured(policy, place)",
+            "return is_room_configured(policy, place) or _is_room_approved(policy, place)",
+            "return is_room_configured(policy, place)",
         ),
         (
             "only rooms that were approved are",

@@ -33,7 +33,6 @@ from gateway.core.facts import (
 )
 from gateway.ingest.factory import make_channel
 from gateway.store import LogEntry, NewEntry, Store
-from gateway.stream import policies
 from gateway.stream.inbox import ready_conversations
 from gateway.stream.rooms import accepted_invitations
 from tests.gateway.system.permission_matrix.oracle import DMS, NOTHING, ROOMS, Cell, Dm, Outcome, Rooms, Said, expected
@@ -54,6 +53,7 @@ from tests.gateway.system.permission_matrix.platform_payloads import (
 )
 from tests.kits.intake import emits
 from tests.kits.people import People
+from tests.kits.policies import bindings_of
 from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
 
@@ -246,7 +246,7 @@ class House:
         self.intakes = self._intakes(made)
 
     def _intakes(self, made: Settings) -> dict[ChannelName, Emit]:
-        people_, bindings = self.people, policies.build_bindings(made)
+        people_, bindings = self.people, bindings_of(made)
         return emits(
             self.store,
             self.clock,
