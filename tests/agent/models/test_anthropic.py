@@ -1,30 +1,62 @@
-"""Requests to the Messages API, over real sockets: https://platform.claude.com/docs/en/api/messages."""
+"""The Messages API over real sockets: requests, streams, errors, context editing, and what each model can do."""
 
+import asyncio
 import itertools
 import json
+import logging
 import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from datetime import UTC, datetime
+from itertools import pairwise, product
+from typing import Any, get_args
 
 import pytest
 
+from agent.cache.client import CachingModel
+from agent.cache.plan import CacheProfile, find_idle_conversation
 from agent.models.anthropic import AnthropicModel
-from agent.models.anthropic_wire import build_anthropic_request, parse_tool_input
+from agent.models.anthropic_stream import AnthropicEvent, AnthropicResponse
+from agent.models.anthropic_wire import (
+    CONTEXT_EDITING_BETA,
+    Effort,
+    ThinkingMode,
+    build_anthropic_request,
+    build_options,
+    find_capabilities,
+    find_context_editing,
+    find_unsupported_setting,
+    parse_tool_input,
+    render_context_editing,
+)
 from agent.models.base import (
     CacheBreakpoint,
     Model,
+    ModelBusy,
+    ModelError,
     ModelMessage,
     ModelRequest,
+    ModelUnusable,
+    PromptTooLong,
     RequestRefused,
     TextPart,
     ToolResult,
     append_suffix,
 )
-from gateway.core.events import CacheTtl
+from agent.models.config import AnthropicConfig, LocalConfig, ModelConfig, build_model, check_models
+from agent.models.failover import FailoverModel
+from agent.models.http import error_from_response, retry_after_s
+from gateway.core.clock import ManualClock
+from gateway.core.events import CacheTtl, RequestUsage, Usage
 from gateway.core.tool_spec import Image, ToolCall
+from tests.agent.cache.test_client import IDENTITY, MODEL, PRICES, Bench, Bytes
+from tests.agent.models.test_anthropic_thinking import again, kinds, thinks
 from tests.kits.models import KEY, TOOL, against, ask, assistant, end, request, text, user
+from tests.servers import messages_models, messages_rules
+from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api_events import Answer, failure, spend_limit
 
 OPUS = "claude-opus-5-5"
 """Takes system messages; thinks always, and is bound to what was in front of it."""
@@ -286,3 +318,718 @@ def calls_to_write_out(messages: int) -> int:
 
 def test_writing_a_request_out_takes_no_more_than_in_proportion_to_its_messages() -> None:
     assert calls_to_write_out(801) < 2.2 * calls_to_write_out(401) < 100_000
+
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+
+
+def said(message: str, status: int = 400, kind: str = "invalid_request_error") -> Answer:
+    body = {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_011"}
+    return Answer(status=status, body=json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (failure(400, "invalid_request_error"), RequestRefused),
+        (said("prompt is too long: 200001 tokens > 200000 maximum"), PromptTooLong),
+        (said("Your credit balance is too low to access the Anthropic API."), ModelUnusable),
+        (failure(401, "authentication_error"), ModelUnusable),
+        (failure(402, "billing_error"), ModelUnusable),
+        (failure(403, "permission_error"), ModelUnusable),
+        (failure(404, "not_found_error"), ModelUnusable),
+        (failure(409, "conflict_error"), ModelBusy),
+        (failure(413, "request_too_large"), PromptTooLong),
+        (failure(429, "rate_limit_error", retry_after_s=2), ModelBusy),
+        (failure(429, "rate_limit_error"), ModelBusy),
+        (spend_limit(), ModelUnusable),
+        (failure(500, "api_error"), ModelBusy),
+        (failure(504, "timeout_error"), ModelBusy),
+        (failure(529, "overloaded_error"), ModelBusy),
+    ],
+)
+def test_every_status(answer: Answer, expected: type[ModelError]) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(answer)
+        with pytest.raises(ModelError) as raised:
+            await ask(model)
+        assert type(raised.value) is expected
+        assert f"answered {answer.status}" in raised.value.reason
+        assert raised.value.reason.endswith(("(req_scripted)", "(req_011)"))
+        assert len(api.seen) == 1
+
+    against(opus, story)
+
+
+def test_a_month_whose_budget_is_used_up_is_not_waited_for() -> None:
+    async def story(api: ModelApi, model: AnthropicModel) -> None:
+        api.then(spend_limit())
+        patient = FailoverModel([model], clock=ManualClock(), random=lambda: 0.0)
+        async with asyncio.timeout(120):
+            with pytest.raises(ModelUnusable):
+                await ask(patient)
+        assert len(api.seen) == 1
+
+    against(opus, story)
+
+
+def test_a_hint_comes_with_the_error() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(
+            failure(429, "rate_limit_error", retry_after_s=7),
+            Answer(status=429, headers={"retry-after-ms": "1500", "retry-after": "2", "request-id": "req_head"}),
+        )
+        with pytest.raises(ModelBusy) as first:
+            await ask(model)
+        with pytest.raises(ModelBusy) as second:
+            await ask(model)
+        assert (first.value.retry_after_s, second.value.retry_after_s) == (7.0, 1.5)
+        assert second.value.reason.endswith("(req_head)")
+
+    against(opus, story)
+
+
+def limits(**headers: str) -> dict[str, str]:
+    return {f"anthropic-ratelimit-{name.replace('_', '-')}": value for name, value in headers.items()}
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        (limits(requests_remaining="0", requests_reset="2026-11-21T12:00:30Z"), 30.0),
+        (
+            limits(
+                requests_remaining="0",
+                requests_reset="2026-11-21T12:00:30Z",
+                input_tokens_remaining="0",
+                input_tokens_reset="2026-11-21T12:00:40+00:00",
+                output_tokens_remaining="1000",
+                output_tokens_reset="2026-11-21T12:01:00Z",
+            ),
+            40.0,
+        ),
+        (limits(tokens_remaining="0", tokens_reset="2026-11-21T11:59:00Z"), 0.0),
+        (limits(tokens_remaining="5", tokens_reset="2026-11-21T12:00:30Z"), None),
+        (limits(tokens_remaining="0"), None),
+        (limits(tokens_remaining="0", tokens_reset="soon"), None),
+        (limits(tokens_remaining="0", tokens_reset="2026-11-21T12:00:30Z") | {"retry-after": "3"}, 3.0),
+        ({"retry-after": "Sat, 21 Nov 2026 12:00:05 GMT"}, 5.0),
+        (limits(tokens_remaining="0", tokens_reset="2026-11-21T12:00:30Z") | {"retry-after": "soon"}, 30.0),
+        ({}, None),
+    ],
+)
+def test_how_long_to_wait(headers: dict[str, str], expected: float | None) -> None:
+    assert retry_after_s(headers, NOW) == expected
+
+
+@pytest.mark.parametrize(
+    "request_id", ["", KEY, f"req_{KEY}", "two words", "a\nb", "x" * 81, "\u00e9", "{}"], ids=range(8)
+)
+def test_a_reason_holds_neither_secrets_nor_what_is_no_request_id(request_id: str) -> None:
+    body = {"error": {"type": "authentication_error", "message": f"bad key {KEY}"}, "request_id": request_id}
+    error = error_from_response(401, {}, json.dumps(body).encode(), where="x", secret=KEY, now=NOW)
+    assert error.reason == "x answered 401: bad key ***"
+
+
+@pytest.mark.parametrize("body", [b'{"request_id": 5}', b"[]", b'"words"', b"null", b"", b"\xff", b"<html>(x)</html>"])
+def test_whatever_the_body_is_there_is_a_reason(body: bytes) -> None:
+    reason = error_from_response(500, {}, body, where="x", secret=KEY, now=NOW).reason
+    assert reason.startswith("x answered 500")
+    assert "(" not in reason
+
+
+def test_who_takes_no_cache_control_is_asked_without_marks_from_then_on() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        marks = (
+            CacheBreakpoint(behind="block", index=0, lifetime="1h"),
+            CacheBreakpoint(behind="said", index=0, lifetime="5m"),
+        )
+        marked = replace(request(), breakpoints=marks)
+        api.then(said("system.0.cache_control: Extra inputs are not permitted"))
+        assert text(await ask(model, marked)) == text(await ask(model, marked)) == "You said: hi"
+        assert ["cache_control" in json.dumps(seen.body) for seen in api.seen] == [True, False, False]
+        api.then(said("cache_control is still not taken"))
+        with pytest.raises(RequestRefused):
+            await ask(model, marked)
+        assert len(api.seen) == 4
+
+    against(opus, story)
+
+
+BILLED: dict[str, Any] = {
+    "input_tokens": 3,
+    "cache_read_input_tokens": 90,
+    "cache_creation_input_tokens": 7,
+    "cache_creation": {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 5},
+    "output_tokens": 5,
+}
+
+
+@pytest.mark.parametrize(
+    ("told", "hour"),
+    [(BILLED, 5), (BILLED | {"cache_creation": None}, 0), (BILLED | {"cache_creation": {}}, 0)],
+)
+def test_usage_is_cumulative_and_does_not_overlap(told: dict[str, Any], hour: int) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", usage=told))
+        expected = Usage(
+            input_tokens=3, cache_read_tokens=90, cache_write_tokens=7, cache_write_1h_tokens=hour, output_tokens=5
+        )
+        assert end(await ask(model)).usage == expected
+
+    against(other, story)
+
+
+def test_what_a_later_count_leaves_out_keeps_its_value() -> None:
+    reading = AnthropicResponse(model="m")
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"model": "m-2", "usage": BILLED | {"output_tokens": 1}}},
+        {"type": "message_delta", "delta": {"stop_reason": None}, "usage": {"output_tokens": 4}},
+        {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 9}},
+        {"type": "message_delta", "delta": {}, "usage": None},
+    ]
+    for event in events:
+        reading.add_event(AnthropicEvent.model_validate_json(json.dumps(event)))
+    usage = Usage(input_tokens=3, cache_read_tokens=90, cache_write_tokens=7, cache_write_1h_tokens=5, output_tokens=9)
+    assert (reading.build_end().usage, reading.build_end().stop_reason, reading.build_end().model) == (
+        usage,
+        "length",
+        "m-2",
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "stop"),
+    [
+        ("end_turn", "end"),
+        ("stop_sequence", "end"),
+        ("pause_turn", "end"),
+        ("max_tokens", "length"),
+        ("refusal", "refused"),
+        ("tool_use", "end"),
+        ("new", "end"),
+    ],
+)
+def test_stop_reasons(told: str, stop: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", stop=told), Answer(stop=told))
+        assert end(await ask(model)).stop_reason == stop
+        assert [type(chunk).__name__ for chunk in await ask(model)] == ["StreamEnd"]
+
+    against(other, story)
+
+
+@pytest.mark.parametrize(
+    ("details", "note"),
+    [
+        ({"type": "refusal", "category": "cyber", "explanation": None}, "declined to answer: cyber"),
+        ({"type": "refusal", "category": "not a\nword"}, "declined to answer: ?"),
+        ({"type": "refusal", "category": None}, ""),
+        (None, ""),
+    ],
+)
+def test_why_it_refused_is_in_the_log(details: Any, note: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(stop="refusal", stop_details=details))
+        assert end(await ask(model)).stop_reason == "refused"
+
+    with caplog.at_level(logging.INFO, "agent.models.anthropic"):
+        against(opus, story)
+    assert [r.getMessage().partition(" declined")[1:] for r in caplog.records] == [
+        (" declined", note.removeprefix("declined"))
+    ] * bool(note)
+
+
+def test_what_the_provider_left_out_of_the_request_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        dropped = {"type": "thinking_dropped", "path": "messages.1.content.0", "reason": "model_binding_mismatch"}
+        api.then(Answer(text="hi", dropped=(dropped, {"type": "later"})))
+        assert text(await ask(model)) == "hi"
+
+    with caplog.at_level(logging.INFO, "agent.models.anthropic"):
+        against(opus, story)
+    assert [r.getMessage().partition(" left out ")[2] for r in caplog.records] == [
+        "messages.1.content.0 of the request: model_binding_mismatch",
+        "? of the request: ?",
+    ]
+
+
+def test_a_call_that_the_limit_cut_is_not_a_call() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(calls=(("a", "look_up", '{"wo'),), stop="max_tokens"))
+        assert [type(chunk).__name__ for chunk in await ask(model, request(tools=(TOOL,)))] == ["StreamEnd"]
+
+    against(other, story)
+
+
+def test_content_is_chosen_by_type_and_blocks_nobody_knows_are_passed_over() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        content = ({"type": "fallback"}, {"type": "redacted_thinking"}, {"type": "text", "text": "one "})
+        api.then(Answer(content=content, thinking="secret thoughts", text="two"))
+        assert text(await ask(model)) == "one two"
+
+    against(opus, story)
+
+
+def test_a_block_that_is_not_taken_back_is_left_out_with_the_thinking_beside_it() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        calls = (("a", "look_up", '{"word":"x"}'), ("b", "look_up", "{}"))
+        api.then(Answer(content=({"type": "fallback"},), thinking="hmm", text="Let me see.", calls=calls))
+        await ask(model, request(user("hi"), tools=(TOOL,)))
+        assert end(await ask(model, request(*LOOP, tools=(TOOL,)))).stop_reason == "end"
+        assert len(api.violations) == 1
+
+    against(opus, story)
+
+
+def test_blocks_may_come_without_deltas_and_deltas_without_blocks() -> None:
+    reading = AnthropicResponse(model="m")
+    call = {"type": "tool_use", "id": "a", "name": "look_up", "input": {"word": "é"}}
+    events: list[dict[str, Any]] = [
+        {"type": "content_block_start", "index": 1, "content_block": call},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "hi"}},
+        {"type": "content_block_start", "index": 2},
+        {"type": "content_block_delta", "index": 7, "delta": {"type": "text_delta", "text": "lost"}},
+        {"type": "content_block_delta", "index": 0},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "citation": {}}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+        {"type": "message_stop"},
+    ]
+    said = [reading.add_event(AnthropicEvent.model_validate_json(json.dumps(event))) for event in events]
+    assert ("".join(said), reading.text()) == ("hi", "hi")
+    assert [call.arguments for call in reading.tool_calls()] == ['{"word": "é"}']
+    assert [block["type"] for block in reading.raw_content()] == ["text", "tool_use"]
+    assert (reading.is_complete, reading.build_end().stop_reason) == (True, "tools")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("overloaded_error", ModelBusy),
+        ("api_error", ModelBusy),
+        ("timeout_error", ModelBusy),
+        ("rate_limit_error", ModelBusy),
+        ("invalid_request_error", RequestRefused),
+        ("request_too_large", PromptTooLong),
+        ("authentication_error", ModelUnusable),
+        ("billing_error", ModelUnusable),
+        ("never_seen", ModelBusy),
+    ],
+)
+@pytest.mark.parametrize("after", [0, 4, 6])
+def test_an_error_after_200(kind: str, expected: type[ModelError], after: int) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi, and more than a piece", error_after=(after, kind)))
+        with pytest.raises(expected):
+            await ask(model)
+        assert len(api.seen) == 1
+
+    against(other, story)
+
+
+_EVENTS = 8
+"""Start, ping, one that nobody knows, the text's three, delta and stop."""
+
+
+@pytest.mark.parametrize("after", range(_EVENTS))
+def test_what_was_cut_off_is_not_an_answer(after: int) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", cut_after=after), Answer(text="hi", garbled_after=after))
+        for _ in range(2):
+            with pytest.raises(ModelBusy):
+                await ask(model)
+
+    against(other, story)
+
+
+def test_an_answer_that_was_whole_counts_although_the_connection_broke() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", cut_after=_EVENTS))
+        assert text(await ask(model)) == "hi"
+        assert text(await ask(model)) == "You said: hi"
+
+    against(other, story)
+
+
+WINDOW = 40_000
+TRIGGER = 16_800
+WORDS = "many words of a result, " * 240
+RESULT_TOKENS = 1_400
+"""Of each that is left out, about: the placeholder has some, too."""
+
+
+def clears(url: str, model: str = OPUS) -> AnthropicModel:
+    return AnthropicModel(name="main", model=model, base_url=url, api_key=KEY, context_tokens=WINDOW, clear_keeping=2)
+
+
+def context_editing_other(url: str) -> AnthropicModel:
+    return clears(url, "m-1")
+
+
+def quiet(url: str) -> AnthropicModel:
+    return AnthropicModel(name="main", model=OPUS, base_url=url, api_key=KEY, context_tokens=WINDOW)
+
+
+def used(number: int, times: int = 1) -> tuple[ModelMessage, ...]:
+    """A turn that used a tool, up to its reply."""
+    idents = [f"t{number}_{place}" for place in range(times)]
+    asked = tuple(ToolCall(id=ident, name="look_up", arguments="{}") for ident in idents)
+    results = tuple(ToolResult(id=ident, text=f"{ident}: {WORDS}") for ident in idents)
+    said = ModelMessage(role="assistant", parts=(TextPart(text="Let me see."), *asked))
+    return user(f"turn {number}"), said, ModelMessage(role="user", parts=results), assistant(f"Answer {number}.")
+
+
+def kept(body: Any) -> int:
+    """How many results are to stay."""
+    value: int = body["context_management"]["edits"][0]["keep"]["value"]
+    return value
+
+
+def test_it_is_asked_for_before_the_view_would_be_folded() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        await ask(model, request(*LOOP[:1], tools=(TOOL,)))
+        seen = api.seen[0]
+        assert seen.headers["anthropic-beta"] == CONTEXT_EDITING_BETA
+        assert seen.body["context_management"] == {
+            "edits": [
+                {
+                    "type": "clear_tool_uses_20250919",
+                    "trigger": {"type": "input_tokens", "value": TRIGGER},
+                    "keep": {"type": "tool_uses", "value": 2},
+                    "clear_at_least": {"type": "input_tokens", "value": TRIGGER // 10},
+                }
+            ]
+        }
+        await ask(model, replace(request(), max_output_tokens=0))  # it must find the same bytes in the cache
+        assert "context_management" in api.seen[1].body
+        assert not api.violations
+
+    against(clears, story)
+
+
+@pytest.mark.parametrize("make", [context_editing_other, quiet])
+def test_it_is_not_asked_of_who_is_not_known_to_have_it_nor_unless_it_is_wanted(
+    make: Callable[[str], AnthropicModel],
+) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        await ask(model)
+        assert "context_management" not in api.seen[0].body
+        assert "anthropic-beta" not in api.seen[0].headers
+        assert not api.violations
+
+    against(make, story)
+
+
+def test_what_the_running_loop_brought_is_never_left_out() -> None:
+    wanted = find_context_editing(OPUS, WINDOW, 4_096, 2)
+    assert wanted is not None
+    before = used(0, 3)
+    told = {
+        "before": (*before, user("more")),
+        "loop": (*before, user("more"), calls(), RESULTS),
+        "longer": (*before, user("more"), calls(), RESULTS, calls(), RESULTS),
+        "after": (*before, user("more"), calls(), RESULTS, assistant("ok"), user("thanks")),
+    }
+    stay = {name: kept({"context_management": render_context_editing(wanted, said)}) for name, said in told.items()}
+    assert stay == {"before": 2, "loop": 4, "longer": 6, "after": 2}
+    assert kept({"context_management": render_context_editing(replace(wanted, keep_results=0), told["before"])}) == 1
+
+
+def test_what_was_left_out_is_told_and_the_request_stays_whole(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        long = request(*used(0, 5), *used(1, 8), user("more"), tools=(TOOL,))
+        with caplog.at_level(logging.INFO):
+            told = end(await ask(model, long))
+        assert told.cleared_tokens > 11 * RESULT_TOKENS
+        assert f"left out 11 tool results, {told.cleared_tokens} tokens" in caplog.text
+        assert json.dumps(api.seen[0].body).count(WORDS.strip()) == 13
+        assert end(await ask(model, request(*used(0, 2), user("more"), tools=(TOOL,)))).cleared_tokens == 0
+        assert len([r for r in caplog.records if "left out" in r.getMessage()]) == 1
+        assert not api.violations
+
+    against(clears, story)
+
+
+REFUSALS = (
+    "context_management: Extra inputs are not permitted",
+    f"Unexpected value(s) `{CONTEXT_EDITING_BETA}` for the `anthropic-beta` header.",
+)
+
+
+@pytest.mark.parametrize("complaint", REFUSALS)
+def test_who_refuses_it_is_not_asked_again(complaint: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        body = {"type": "error", "error": {"type": "invalid_request_error", "message": complaint}}
+        api.then(Answer(status=400, body=json.dumps(body).encode()))
+        with caplog.at_level(logging.INFO):
+            for _ in range(2):
+                assert end(await ask(model)).stop_reason == "end"
+        assert [CONTEXT_EDITING_BETA in str(seen.headers) for seen in api.seen] == [True, False, False]
+        assert ["context_management" in seen.body for seen in api.seen] == [True, False, False]
+        assert caplog.text.count("not asked to any more") == 1
+        api.then(Answer(status=400, body=json.dumps(body).encode()))
+        with pytest.raises(RequestRefused):
+            await ask(model)
+
+    against(clears, story)
+
+
+def test_thinking_stays_valid_whatever_is_left_out() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        first = request(*used(0, 7), *used(1, 7), user("more"), tools=(TOOL,))
+        api.then(thinks("a"), thinks("b"), Answer(text="Done."))
+        asked = first
+        for ident in ("a", "b", ""):
+            assert end(await ask(model, asked)).cleared_tokens > 0
+            asked = again(asked, ident) if ident else asked
+        assert [kinds(seen)[0] for seen in api.seen[1:]] == ["thinking", "thinking"]
+        assert not api.violations
+
+    against(clears, story)
+
+
+def test_the_bill_is_the_sum_of_all_that_was_asked_in_one() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        created = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 7}
+        one = {"input_tokens": 100, "output_tokens": 10, "cache_read_input_tokens": 1, "cache_creation_input_tokens": 7}
+        parts = [{"type": "compaction", **one, "cache_creation": created}, {"type": "message", **one}]
+        api.then(Answer(text="hi", usage={"input_tokens": 100, "output_tokens": 10, "iterations": parts}))
+        assert end(await ask(model)).usage == Usage(
+            input_tokens=200, output_tokens=20, cache_read_tokens=2, cache_write_tokens=14, cache_write_1h_tokens=7
+        )
+
+    against(clears, story)
+
+
+@asynccontextmanager
+async def bench() -> AsyncIterator[Bench]:
+    clock = ManualClock()
+    async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
+        api.default = lambda _: Answer(text="Yes.")
+        made = Bench(api, None, clock)  # type: ignore[arg-type]  # the keeper asks the bench
+        made.keeper = CachingModel(
+            clears(api.url, MODEL),
+            CacheProfile(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
+            clock=clock,
+            gauge=Bytes(),
+            policy=lambda _: made.policy,
+        )
+        async with aclosing(made.keeper):
+            yield made
+
+
+def story(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    async def told() -> None:
+        async with bench() as made, asyncio.timeout(120):
+            await test(made)
+
+    asyncio.run(told())
+
+
+def of(*said: ModelMessage) -> ModelRequest:
+    return replace(request(*said, tools=(TOOL,), blocks=(IDENTITY,)), shared_key="ana", conversation_id="irc/#a")
+
+
+async def turns(bench: Bench, number: int) -> tuple[list[RequestUsage], list[ModelMessage]]:
+    """Turns with a tool, and then some without."""
+    said: list[ModelMessage] = []
+    accounts: list[RequestUsage] = []
+    for place in range(number):
+        heard, calling, results, reply = used(place)
+        said.append(heard)
+        accounts.append(await bench.ask(of(*said)))
+        said += [calling, results]
+        accounts.append(await bench.ask(of(*said)))
+        said.append(reply)
+        bench.clock.advance(20)
+    for place in range(3):
+        said.append(user(f"and {place}"))
+        accounts.append(await bench.ask(of(*said)))
+        said.append(assistant("Yes."))
+        bench.clock.advance(20)
+    return accounts, said
+
+
+def tokens(account: RequestUsage) -> int:
+    usage = account.usage
+    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+
+
+def test_what_was_left_out_is_no_miss_and_spoils_no_estimate() -> None:
+    async def test(bench: Bench) -> None:
+        accounts, _ = await turns(bench, 16)
+        assert [account.missed for account in accounts] == [""] * len(accounts)
+        assert accounts[0].cleared == 0
+        assert accounts[-1].cleared > 10 * RESULT_TOKENS
+        assert max(map(tokens, accounts)) < TRIGGER + len(WORDS)
+        # While nothing more is left out than in the request before it reads what that had.
+        for before, account in list(pairwise(accounts))[-2:]:
+            assert account.usage.cache_read_tokens > tokens(before) * 0.9
+        loops = [pair for pair in pairwise(accounts) if pair[0].cleared == pair[1].cleared > 0]
+        assert len(loops) > 5
+        # The estimate is of the whole request, and so is what it was compared with.
+        expected = sum(block.tokens for block in accounts[-1].blocks)
+        assert expected == pytest.approx(tokens(accounts[-1]) + accounts[-1].cleared, rel=0.1)
+        assert not bench.api.violations
+
+    story(test)
+
+
+def test_what_the_provider_lost_is_a_miss_all_the_same() -> None:
+    async def test(bench: Bench) -> None:
+        _, said = await turns(bench, 12)
+        bench.api._messages.cache = MessagesCache(lambda text: -(-len(text) // 4))
+        account = await bench.ask(of(*said, user("more")))
+        assert account.cleared > 0
+        assert account.missed.startswith("0 of about ")
+        assert "no byte differs" in account.missed
+
+    story(test)
+
+
+def test_it_is_not_kept_warm() -> None:
+    async def test(bench: Bench) -> None:
+        await turns(bench, 12)
+        keeper = bench.keeper
+        ask = keeper.last_requests.get("ana", "irc/#a")
+        assert ask is not None
+        lasting = keeper._cache_state.find_with_expiry(ask.digests, bench.clock.now().timestamp())
+        assert ask.cleared_tokens > 0
+        assert find_idle_conversation(ask, lasting) is None
+        assert find_idle_conversation(replace(ask, cleared_tokens=0), lasting) is not None
+
+    story(test)
+
+
+MODELS = """
+    claude-fable-5-2 claude-mythos-5-2 claude-haiku-5-5 claude-sonnet-5-5 claude-fable-5-1 claude-opus-5-5
+    claude-mythos-5-1 claude-sonnet-5 claude-fable-5 claude-mythos-5 claude-opus-5 claude-opus-4-8 claude-opus-4-7
+    claude-mythos-preview claude-opus-4-6 claude-sonnet-4-6 claude-haiku-4-5 claude-haiku-4-5-20251001
+    claude-opus-4-5 claude-opus-4-5-20251101 claude-sonnet-4-5 claude-sonnet-4-5-20250929
+""".split()  # noqa: SIM905 - a table
+"""All that the SDK names (anthropic 2.11.0, types/model_param.py)."""
+EFFORTS: tuple[Effort | None, ...] = (None, *get_args(Effort))
+THINKING: tuple[ThinkingMode, ...] = get_args(ThinkingMode)
+
+
+def refused(model: str, told: dict[str, Any]) -> bool:
+    body = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
+    return messages_rules.check(body | told) is not None
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_the_table_lets_through_is_taken_and_what_it_refuses_is_refused(model: str) -> None:
+    assert messages_models.known(model)
+    for effort, thinking in product(EFFORTS, THINKING):
+        if found := find_unsupported_setting(model, effort, thinking):
+            literal = {} if thinking == "default" else {"thinking": {"type": thinking.replace("off", "disabled")}}
+            assert refused(model, literal | ({"output_config": {"effort": effort}} if effort else {}))
+            assert found[1].startswith(model)
+            with pytest.raises(ValueError, match=model):
+                build_options(model, effort, thinking)
+        else:
+            assert not refused(model, build_options(model, effort, thinking)), (effort, thinking)
+    message = {"role": "system", "content": "late"}
+    said = {"messages": [{"role": "user", "content": "hi"}, message]}
+    assert refused(model, said) == (not find_capabilities(model).takes_system_messages)
+
+
+def test_nothing_is_said_that_need_not_be() -> None:
+    for model in (*MODELS, "gpt", ""):
+        assert build_options(model, None, "default") == {}
+    assert build_options("claude-opus-4-8", "low", "off") == {"output_config": {"effort": "low"}}  # it does not think
+    assert build_options("claude-haiku-5-5", None, "off") == {"thinking": {"type": "disabled"}}
+    assert build_options("claude-sonnet-5-5", "low", "between_tools") == {
+        "output_config": {"effort": "low"},
+        "thinking": {"type": "between_tools"},
+    }
+    assert build_options("new", "max", "off") == {"output_config": {"effort": "max"}, "thinking": {"type": "disabled"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("us.anthropic.claude-opus-4-5-20251101-v1:0", "claude-opus-4-5"),
+        ("claude-haiku-4-5@20251001", "claude-haiku-4-5"),
+        ("anthropic/Claude-Sonnet-5-5", "claude-sonnet-5-5"),
+        ("claude-opus-5-20260101", "claude-opus-5"),
+        ("claude-opus-5", "claude-opus-5"),
+        ("claude-opus-5-5", "claude-opus-5-5"),
+        ("claude-mythos-preview", "claude-mythos-preview"),
+        ("claude-opus-6", ""),
+        ("claude-opus-50", ""),
+        ("claude-3-5-haiku-latest", ""),
+        ("gpt-6", ""),
+    ],
+)
+def test_a_model_is_known_by_whatever_name_it_goes(name: str, same: str) -> None:
+    assert find_capabilities(name) is find_capabilities(same)
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "thinking", "message"),
+    [
+        ("claude-opus-5-5", None, "off", "claude-opus-5-5 always thinks; leave thinking out"),
+        (
+            "claude-sonnet-5-5",
+            None,
+            "off",
+            "claude-sonnet-5-5 always thinks; leave thinking out or write between_tools for the least of it",
+        ),
+        (
+            "claude-sonnet-5-5",
+            "max",
+            "between_tools",
+            "claude-sonnet-5-5 takes thinking: between_tools up to effort high only; lower effort or leave it out",
+        ),
+        (
+            "claude-haiku-5-5",
+            None,
+            "between_tools",
+            "claude-haiku-5-5 does not know thinking: between_tools; leave thinking out",
+        ),
+        ("claude-haiku-4-5", "low", "default", "claude-haiku-4-5 has no effort 'low'; leave effort out"),
+        (
+            "claude-opus-4-6",
+            "xhigh",
+            "default",
+            "claude-opus-4-6 has no effort 'xhigh'; write one of low, medium, high, max",
+        ),
+    ],
+)
+def test_what_a_wrong_setting_is_told(model: str, effort: Effort | None, thinking: ThinkingMode, message: str) -> None:
+    asked = ModelConfig(provider="a", name=model, effort=effort, thinking=thinking)
+    field = "effort" if "has no effort" in message else "thinking"
+    provider = AnthropicConfig(kind="anthropic")
+    assert check_models({"main": asked}, {"a": provider}) == [(("models", "main", field), message)]
+    with pytest.raises(ValueError, match=r"llm\.models\.main"):
+        build_model("main", {"main": asked}, {"a": provider}, ManualClock())
+    with pytest.raises(ValueError, match=model):
+        AnthropicModel(name="main", model=model, effort=effort, thinking=thinking)
+
+
+def test_models_of_other_kinds_have_neither() -> None:
+    for field, value in (("effort", "low"), ("thinking", "off")):
+        asked = ModelConfig.model_validate({"provider": "e", field: value})
+        message = "is for models of kind anthropic, and e is local; leave it out"
+        assert check_models({"main": asked}, {"e": LocalConfig(kind="local")}) == [(("models", "main", field), message)]
+
+
+def test_every_request_says_the_same_of_thinking_so_that_the_cache_is_one() -> None:
+    async def run() -> None:
+        async with ModelApi() as api, asyncio.timeout(120):
+            config = ModelConfig(provider="a", name="claude-haiku-5-5", effort="low", thinking="off")
+            provider = AnthropicConfig.model_validate({"kind": "anthropic", "base_url": api.url, "api_key": KEY})
+            model = build_model("main", {"main": config}, {"a": provider}, ManualClock())
+            await ask(model)
+            marks = (CacheBreakpoint(behind="block", index=1, lifetime="1h"),)
+            warm = replace(request(), conversation=(), max_output_tokens=0, breakpoints=marks)
+            assert end(await ask(model, warm)).usage.output_tokens == 0
+            await model.aclose()
+            for seen in api.seen:
+                assert seen.body["output_config"] == {"effort": "low"}
+                assert seen.body["thinking"] == {"type": "disabled"}
+            assert not api.violations
+
+    asyncio.run(run())

@@ -1,16 +1,18 @@
-"""Retries on a manual clock, and who stands in for whom."""
+"""Retries on a manual clock, circuit breakers, fallbacks, and the costs of requests that were lost."""
 
 import asyncio
 import contextlib
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.models.base import (
+    Model,
     ModelBusy,
     ModelError,
     ModelMessage,
@@ -19,6 +21,7 @@ from agent.models.base import (
     PromptTooLong,
     RequestRefused,
     StreamChunk,
+    StreamEnd,
     TextPart,
     ToolResult,
     adapt_request,
@@ -26,11 +29,18 @@ from agent.models.base import (
 from agent.models.failover import FailoverModel, retry_delay_s
 from agent.models.openai import OpenAIModel
 from agent.models.scripted import Script, ScriptedModel, ScriptRule, busy_errors
+from agent.prompt import PromptInput
+from agent.turn import take_turn
+from agent.turn_context import TurnOutcome, TurnProgress
 from gateway.core.clock import ManualClock
+from gateway.core.events import RequestUsage, Usage
 from gateway.core.tool_spec import ToolCall
+from tests.agent.cache.test_client import ANSWER, IDENTITY, Bench, story
+from tests.agent.cache.test_client import request as cached_request
 from tests.kits.models import TOOL, ask, end, request, text, user
+from tests.kits.scripted_turn import Host, NoTools
 from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api_events import Answer, failure
 
 
 def scripted(clock: ManualClock, *errors: ModelError, name: str = "main") -> ScriptedModel:
@@ -308,3 +318,229 @@ async def one_of_two(answer: Answer) -> AsyncIterator[tuple[FailoverModel, OpenA
             yield model, models[0], other
         finally:
             await model.aclose()
+
+
+DOWN = ModelBusy("down", retry_after_s=99)
+"""Longer than is waited for: one request is one failure, without a wait."""
+
+
+def breaking(clock: ManualClock, *errors: ModelError) -> ScriptedModel:
+    return ScriptedModel(Script(errors=errors), clock=clock)
+
+
+def test_a_model_that_keeps_failing_is_passed_over_then_tried_then_back(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(clock: ManualClock) -> None:
+        first, second = breaking(clock, *[DOWN] * 4), breaking(clock)
+        model = FailoverModel([first, second], clock=clock, random=lambda: 0.0)
+        for _ in range(5):
+            assert text(await ask(model)) == "You said: hi"
+        assert len(first.requests) == 3
+        clock.advance(98.9)  # as long as it asked for itself
+        await ask(model)
+        assert len(first.requests) == 3
+        clock.advance(0.2)
+        await ask(model)  # the trial, which fails: twice as long, and still no less than it asks for
+        await ask(model)
+        assert len(first.requests) == 4
+        clock.advance(99)
+        served = len(second.requests)
+        for _ in range(2):
+            await ask(model)
+        assert (len(first.requests), len(second.requests)) == (6, served)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(story(ManualClock()))
+    label = "a breaking model (for tests and demos)"
+    assert [r.message for r in caplog.records] == [f"{label} is passed over for 30 s: down", f"{label} answers again"]
+
+
+def test_a_trial_is_one_attempt() -> None:
+    async def story(clock: ManualClock) -> None:
+        first = breaking(clock, *[DOWN] * 3, *[ModelBusy("still")] * 9)
+        model = FailoverModel([first, breaking(clock)], clock=clock, random=lambda: 0.0)
+        for _ in range(3):
+            await ask(model)
+        clock.advance(100)
+        await ask(model)
+        assert len(first.requests) == 4
+
+    asyncio.run(story(ManualClock()))
+
+
+def test_the_last_hope_is_asked_although_it_is_passed_over() -> None:
+    async def story(clock: ManualClock) -> None:
+        first, second = breaking(clock, *[DOWN] * 4), breaking(clock, *[DOWN] * 3)
+        model = FailoverModel([first, second], clock=clock, random=lambda: 0.0)
+        for _ in range(3):
+            with pytest.raises(ModelBusy):
+                await ask(model)
+        assert text(await ask(model)) == "You said: hi"
+        assert (len(first.requests), len(second.requests)) == (4, 4)
+
+    asyncio.run(story(ManualClock()))
+
+
+def test_a_single_model_is_always_asked(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(clock: ManualClock) -> None:
+        only = breaking(clock, *[DOWN] * 5)
+        model = FailoverModel([only], clock=clock, random=lambda: 0.0)
+        for _ in range(5):
+            with pytest.raises(ModelBusy):
+                await ask(model)
+        assert text(await ask(model)) == "You said: hi"
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(story(ManualClock()))
+    assert not [r.message for r in caplog.records if "passed over" in r.message]
+
+
+@pytest.mark.parametrize("error", [PromptTooLong("x"), RequestRefused("x", caused_by_prompt=True)])
+def test_who_refuses_a_request_has_answered(error: ModelError) -> None:
+    async def story(clock: ManualClock) -> None:
+        first = breaking(clock, DOWN, DOWN, error, DOWN, DOWN)
+        model = FailoverModel([first, breaking(clock)], clock=clock, random=lambda: 0.0)
+        for raises in (False, False, True, False, False, False):
+            if raises:
+                with pytest.raises(type(error)):
+                    await ask(model)
+            else:
+                await ask(model)
+        assert len(first.requests) == 6
+
+    asyncio.run(story(ManualClock()))
+
+
+def test_reading_in_concerns_the_first_model_only() -> None:
+    async def story(clock: ManualClock) -> None:
+        first, second = breaking(clock, DOWN), breaking(clock)
+        model = FailoverModel([first, second], clock=clock, random=lambda: 0.0)
+        warm = replace(request(), max_output_tokens=0)
+        with pytest.raises(ModelBusy):
+            await ask(model, warm)
+        chunks = await ask(model, warm)
+        assert (text(chunks), end(chunks).stop_reason, len(first.requests), len(second.requests)) == ("", "end", 2, 0)
+
+    asyncio.run(story(ManualClock()))
+
+
+class Accounted(ScriptedModel):
+    """Ends as a model whose cache is kept account of."""
+
+    async def stream(self, request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - as its base
+        account = RequestUsage(provider="p", model="m", blocks=(), usage=Usage(), cost_usd=None, exact=False, missed="")
+        async for chunk in super().stream(request):
+            yield replace(chunk, account=account) if isinstance(chunk, StreamEnd) else chunk
+
+
+def test_the_account_comes_through() -> None:
+    async def story(clock: ManualClock) -> None:
+        model: Model = FailoverModel([Accounted(clock=clock)], clock=clock, random=lambda: 0.0)
+        assert end(await ask(model)).account is not None
+
+    asyncio.run(story(ManualClock()))
+
+
+BROKEN = replace(ANSWER, text="Half of an answer that", error_after=(4, "overloaded_error"))
+BRIEF = PromptInput(persona=IDENTITY.text, card="# Where", history=(), input_text="hello", conversation="irc/#a")
+
+
+class Patient(ManualClock):
+    """For which all waiting is over at once."""
+
+    async def sleep(self, delay_s: float) -> None:
+        self.advance(delay_s)
+
+
+class Watched(ManualClock):
+    """Tells that somebody waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = asyncio.Event()
+
+    async def sleep(self, delay_s: float) -> None:
+        self.waits.set()
+        await super().sleep(delay_s)
+
+
+async def turn(bench: Bench, attempts: int) -> TurnOutcome:
+    model = FailoverModel([bench.keeper], clock=Patient(), random=lambda: 0.0, attempts=attempts)
+    return await take_turn(BRIEF, model, NoTools(), key="ana")
+
+
+def test_an_attempt_that_breaks_off_is_accounted_for() -> None:
+    async def test(bench: Bench) -> None:
+        bench.api.then(failure(529, "overloaded_error"), BROKEN, ANSWER)
+        outcome = await turn(bench, 4)
+        billed = [one.ticket.usage for one in bench.api.seen if one.ticket is not None][-2:]
+        assert (outcome.outcome, outcome.requests, len(outcome.accounts)) == ("replied", 2, 2)
+        first, second = (account.usage for account in outcome.accounts)
+        assert (first.cache_write_tokens, second.cache_read_tokens) == (
+            billed[0].cache_creation_input_tokens,
+            billed[1].cache_read_input_tokens,
+        )
+        assert first.cache_write_tokens > 1_000
+        assert outcome.usage == first + second
+        assert all(account.cost_usd for account in outcome.accounts)
+
+    story(test)
+
+
+def test_a_turn_that_fails_tells_what_it_cost() -> None:
+    async def test(bench: Bench) -> None:
+        bench.api.then(BROKEN, BROKEN)
+        outcome = await turn(bench, 2)
+        assert (outcome.outcome, outcome.requests, len(outcome.accounts)) == ("failed", 2, 2)
+        assert outcome.usage.cache_write_tokens > 1_000
+
+    story(test)
+
+
+@pytest.mark.parametrize("broken", [(), (BROKEN,), (BROKEN, BROKEN)])
+def test_a_turn_that_is_cut_off_knows_what_it_cost(broken: tuple[Answer, ...]) -> None:
+    async def test(bench: Bench) -> None:
+        bench.api.then(*broken, replace(ANSWER, text="Once upon a time there was", silent_after=5))
+        model = FailoverModel([bench.keeper], clock=Patient(), random=lambda: 0.0)
+        progress, heard = TurnProgress(), asyncio.Event()
+        grown = (lambda text: heard.set() if text.startswith("Once") else None) if broken else lambda _: heard.set()
+        turn = asyncio.ensure_future(
+            take_turn(BRIEF, model, NoTools(), Host(glimpse=grown), key="ana", progress=progress)
+        )
+        async with asyncio.timeout(120):
+            await heard.wait()
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        done = progress.current
+        assert (done.outcome, done.requests, len(done.accounts)) == ("interrupted", len(broken) + 1, len(broken) + 1)
+        assert done.accounts[0].usage.cache_write_tokens > 1_000
+        assert [account.usage.cache_read_tokens > 1_000 for account in done.accounts[1:]] == [True] * len(broken)
+        assert done.usage == sum((account.usage for account in done.accounts), start=Usage())
+
+    story(test)
+
+
+def test_a_turn_that_is_cut_off_between_attempts_knows_what_it_cost() -> None:
+    async def test(bench: Bench) -> None:
+        bench.api.then(BROKEN)
+        clock, progress = Watched(), TurnProgress()
+        model = FailoverModel([bench.keeper], clock=clock, random=lambda: 0.0)
+        turn = asyncio.ensure_future(take_turn(BRIEF, model, NoTools(), key="ana", progress=progress))
+        async with asyncio.timeout(120):
+            await clock.waits.wait()
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        assert (progress.current.requests, len(progress.current.accounts)) == (1, 1)
+
+    story(test)
+
+
+def test_what_was_refused_costs_nothing() -> None:
+    async def test(bench: Bench) -> None:
+        bench.api.then(failure(529, "overloaded_error"))
+        with pytest.raises(ModelBusy) as refused:
+            await bench.ask(cached_request("irc/#a", "hello"))
+        assert refused.value.accounts == ()
+
+    story(test)

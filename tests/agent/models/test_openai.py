@@ -1,15 +1,29 @@
-"""Chat completions: https://platform.openai.com/docs/api-reference/chat (and what compatible servers do)."""
+"""Chat completions (platform.openai.com/docs/api-reference/chat), with what compatible servers do, and thinking."""
 
+import itertools
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent.models.base import Model, ModelBusy, ModelMessage, ModelUnusable, RequestRefused, TextPart, ToolResult
-from agent.models.openai import OpenAIDialect, OpenAIModel, build_chat_request
-from agent.models.openai_stream import ChatCompletionChunk, ChatCompletionResponse
+from agent.models.base import (
+    CacheBreakpoint,
+    Model,
+    ModelBusy,
+    ModelMessage,
+    ModelUnusable,
+    RequestRefused,
+    TextPart,
+    ToolResult,
+)
+from agent.models.openai import OpenAIDialect, OpenAIModel, build_chat_request, find_dialect
+from agent.models.openai_stream import ChatCompletionChunk, ChatCompletionResponse, ThinkingFilter, UnmarkedThinking
 from gateway.core.events import Usage
 from gateway.core.tool_spec import ToolCall
-from tests.kits.models import TOOL, against, ask, assistant, end, make, request, text, user
+from tests.kits.models import BLOCKS, TOOL, against, ask, assistant, end, make, request, text, user
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer
 
@@ -298,3 +312,243 @@ def test_a_refusal_is_told_as_one() -> None:
     )
     incoming.add_chunk(ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
     assert (told, incoming.build_end().stop_reason) == ("I cannot.", "refused")
+
+
+PLAIN = OpenAIDialect()
+MARKS = (
+    CacheBreakpoint(behind="block", index=1, lifetime="1h"),
+    CacheBreakpoint(behind="block", index=3, lifetime="5m"),
+    CacheBreakpoint(behind="said", index=2, lifetime="5m"),
+)
+CALL = ToolCall(id="c", name="look_up", arguments="{}")
+LOOP = (
+    ModelMessage(role="assistant", parts=(CALL,)),
+    ModelMessage(role="user", parts=(ToolResult(id="c", text="found"), ToolResult(id="d", text=""))),
+)
+
+
+def wire(asked: Any, dialect: OpenAIDialect = PLAIN) -> list[dict[str, Any]]:
+    body: Any = json.loads(json.dumps(build_chat_request(asked, model="m", dialect=dialect)))
+    return list(body["messages"])
+
+
+def breakpoints(messages: list[dict[str, Any]]) -> list[tuple[int, int, str]]:
+    return [
+        (place, part, piece["prompt_cache_breakpoint"]["ttl"])
+        for place, message in enumerate(messages)
+        if isinstance(message["content"], list)
+        for part, piece in enumerate(message["content"])
+        if "prompt_cache_breakpoint" in piece
+    ]
+
+
+def words(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(piece["text"] for piece in content)
+
+
+@pytest.mark.parametrize(
+    ("where", "model", "expected"),
+    [
+        ("api.openai.com", "gpt-5.6-terra", (True, True)),
+        ("eu.api.openai.com:443", "gpt-6.1-sol", (True, True)),
+        ("api.openai.com", "gpt-6-astra", (True, True)),
+        ("api.openai.com", "gpt-10", (True, True)),
+        ("api.openai.com", "gpt-5.5", (True, False)),
+        ("api.openai.com", "gpt-5", (True, False)),
+        ("api.openai.com", "gpt-4o", (True, False)),
+        ("127.0.0.1:8000", "gpt-6-astra", (False, False)),
+        ("api.openai.com.example.org", "gpt-6-astra", (False, False)),
+    ],
+)
+def test_who_is_told_what_to_cache(where: str, model: str, expected: tuple[bool, bool]) -> None:
+    dialect = find_dialect(where, model)
+    assert (dialect.is_openai, dialect.takes_breakpoints) == expected
+
+
+def test_marks_become_breakpoints_and_only_those_are_written() -> None:
+    said = (user("hi"), assistant("hello"), user("and", "you?"))
+    asked = replace(request(*said), breakpoints=MARKS, now="It is late.")
+    dialect = OpenAIDialect(is_openai=True, takes_breakpoints=True)
+    assert build_chat_request(asked, model="m", dialect=dialect)["prompt_cache_options"] == {"mode": "explicit"}
+    messages = wire(asked, dialect)
+    assert breakpoints(messages) == [(0, 1, "12h"), (0, 3, "30m"), (3, 1, "30m")]
+    assert messages[3]["content"][2]["text"].strip() == "It is late."
+    unmarked = replace(asked, breakpoints=())
+    assert "prompt_cache_options" not in build_chat_request(unmarked, model="m", dialect=dialect)
+    assert [words(m["content"]) for m in wire(unmarked, dialect)] == [words(m["content"]) for m in wire(asked)]
+    assert breakpoints(wire(asked)) == []
+
+
+def test_a_mark_behind_tool_results_and_none_on_the_assistant() -> None:
+    dialect = OpenAIDialect(is_openai=True, takes_breakpoints=True)
+    marks = (CacheBreakpoint(behind="tools", lifetime="1h"), CacheBreakpoint(behind="said", index=1, lifetime="5m"))
+    asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), breakpoints=marks)
+    assert breakpoints(wire(asked, dialect)) == []
+    results = replace(asked, conversation=(user("hi"), LOOP[0], ModelMessage(role="user", parts=LOOP[1].parts[:1])))
+    marked = replace(results, breakpoints=(CacheBreakpoint(behind="said", index=2, lifetime="5m"),))
+    assert breakpoints(wire(marked, dialect)) == [(3, 0, "30m")]
+
+
+@pytest.mark.parametrize("dialect", [PLAIN, OpenAIDialect(is_openai=True, takes_breakpoints=True)])
+def test_identity_in_the_first_user_message(dialect: OpenAIDialect) -> None:
+    dialect = replace(dialect, identity_in="user")
+    said = (user("hi"), assistant("hello"), user("and you?"))
+    short, long = (wire(request(*said[:size]), dialect) for size in (1, 3))
+    assert [m["role"] for m in long] == ["user", "assistant", "user"]
+    assert words(long[0]["content"]) == "\n\n".join([*(block.text for block in BLOCKS), "hi"])
+    assert long[:1] == short
+
+
+@pytest.mark.parametrize("identity_in", ["system", "user"])
+def test_there_is_always_a_user_and_he_is_last(identity_in: Any) -> None:
+    dialect = OpenAIDialect(identity_in=identity_in)
+    for said in ((), (user("hi"), assistant("hello")), (assistant("hello"),), (user("hi"), *LOOP)):
+        messages = wire(replace(request(), conversation=said), dialect)
+        assert any(m["role"] == "user" for m in messages)
+        assert messages[-1]["role"] in {"user", "tool"}
+        assert all(isinstance(m["content"], str) for m in messages)
+        assert [m["role"] for m in messages[1:]].count("system") == 0
+        roles = [m["role"] for m in messages]
+        assert all(a != b or a == "tool" for a, b in itertools.pairwise(roles))
+        assert sum(BLOCKS[0].text in m["content"] for m in messages) == 1
+
+
+def test_now_is_the_users_last_words() -> None:
+    asked = replace(request(user("hi"), assistant("hello")), now="It is late.")
+    assert wire(asked)[-1] == {"role": "user", "content": "It is late."}
+
+
+def test_the_same_request_gives_the_same_bytes() -> None:
+    asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), breakpoints=MARKS)
+    for dialect in (PLAIN, OpenAIDialect(is_openai=True, takes_breakpoints=True)):
+        first, second = (json.dumps(build_chat_request(asked, model="m", dialect=dialect)) for _ in range(2))
+        assert first == second
+    assert TextPart(text="hi") in asked.conversation[0].parts
+
+
+def said(*pieces: str, held: bool = False) -> str:
+    filtered = ThinkingFilter(held=held)
+    return "".join([filtered.feed(piece) for piece in pieces] + [filtered.finish()])
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ("Hello.", "Hello."),
+        ("<think>hm</think>Hello.", "Hello."),
+        ("\n<think>\nhm, <b>\n</think>\n\nHello.\n", "Hello.\n"),
+        ("<think></think><think>again</think> Hello.", "Hello."),
+        ("[THINK]hm[/THINK]Hello.", "Hello."),
+        ("<think>never ended", ""),
+        ("<think>", ""),
+        ("<thinner", "<thinner"),
+        ("<th", "<th"),
+        ("Write `</think>` to end it.", "Write `</think>` to end it."),
+        ("It begins with <think> there.", "It begins with <think> there."),
+        ("", ""),
+    ],
+)
+def test_what_is_said(told: str, words: str, *, held: bool) -> None:
+    assert said(told, held=held) == words
+    assert said(*told, held=held) == words
+
+
+@pytest.mark.parametrize("told", ["hm, hm\n</think>\n\nHello.", "hm</think>", "hm[/THINK]Hello."])
+def test_a_thought_whose_beginning_is_missing(told: str) -> None:
+    with pytest.raises(UnmarkedThinking):
+        said(*told)
+    assert said(*told, held=True) == told.replace("[/THINK]", "</think>").partition("</think>")[2].strip()
+
+
+@given(st.text(), st.text(alphabet="<>/think\n "), st.lists(st.integers(0, 40)))
+def test_how_it_is_cut_does_not_matter(words: str, thought: str, cuts: list[int]) -> None:
+    whole = f"<think>{thought}</think>{words}"
+    places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
+    pieces = [whole[a:b] for a, b in itertools.pairwise(places)]
+    assert said(*pieces, held=True) == said(whole, held=True)
+
+
+@given(st.text(alphabet=st.characters(exclude_characters="<[")), st.integers(1, 5))
+def test_words_without_marks_come_through_at_once(words: str, size: int) -> None:
+    filtered = ThinkingFilter(held=False)
+    out = "".join(filtered.feed(words[at : at + size]) for at in range(0, len(words), size))
+    assert out == words.lstrip()
+    assert filtered.finish() == ""
+
+
+def chunk(**delta: object) -> str:
+    return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+
+
+@pytest.mark.parametrize(
+    ("deltas", "handed_back"),
+    [
+        ([{"reasoning_content": "a"}, {"reasoning_content": "b"}], {"reasoning_content": "ab"}),
+        ([{"reasoning_content": "a", "reasoning": "a"}], {"reasoning_content": "a"}),
+        ([{"reasoning_content": "", "reasoning": "a"}], {}),
+        (
+            [{"reasoning": "a", "reasoning_details": [{"type": "x", "data": "1"}]}, {"reasoning_details": [{"b": 2}]}],
+            {"reasoning_details": [{"type": "x", "data": "1"}, {"b": 2}]},
+        ),
+        ([{"reasoning": {"odd": 1}, "reasoning_details": "odd"}], {}),
+        ([{"content": "hi"}], {}),
+    ],
+)
+def test_three_fields_one_thought(deltas: list[dict[str, object]], handed_back: dict[str, object]) -> None:
+    answer = ChatCompletionResponse(earlier_calls=0, model="m")
+    assert "".join(answer.add_chunk(ChatCompletionChunk.model_validate_json(chunk(**delta))) for delta in deltas) in {
+        "",
+        "hi",
+    }
+    assert answer.thinking_fields() == handed_back
+
+
+THINKING_CALL = ToolCall(id="a", name="look_up", arguments="{}")
+THINKING_LOOP = (
+    user("hi"),
+    ModelMessage(role="assistant", parts=(TextPart(text="Let me see."), THINKING_CALL)),
+    ModelMessage(role="user", parts=(ToolResult(id="a", text="found"),)),
+)
+
+
+def test_thinking_goes_back_within_its_tool_loop_only() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="Let me see.", thinking="hm", calls=(("a", "look_up", "{}"),)))
+        assert text(await ask(model, request(tools=(TOOL,)))) == "Let me see."
+        assert end(await ask(model, request(*THINKING_LOOP, tools=(TOOL,)))).ephemeral_from == 1
+        assert api.seen[1].body["messages"][2]["reasoning_content"] == "hm"
+        later = (*THINKING_LOOP, assistant("It is there."), user("thanks"))
+        assert end(await ask(model, request(*later, tools=(TOOL,)))).ephemeral_from is None
+        other = ModelMessage(role="assistant", parts=(TextPart(text="Something else."), THINKING_CALL))
+        await ask(model, request(THINKING_LOOP[0], other, THINKING_LOOP[2], tools=(TOOL,)))
+        for seen in api.seen[2:]:
+            assert "reasoning_content" not in seen.body["messages"][2]
+
+    against(lambda url: make("openai", url), story)
+
+
+def test_a_model_that_turns_out_to_think_aloud_is_asked_again_and_held_back() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(*[Answer(text="They greet me, so\n</think>\n\nHello, how are you?")] * 2)
+        with pytest.raises(ModelBusy, match="aloud"):
+            await ask(model)
+        assert text(await ask(model)) == "Hello, how are you?"
+
+    against(lambda url: make("openai", url), story)
+
+
+def test_names_that_are_known_to_think_aloud_are_held_back_at_once() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="They greet me.</think>Hello."))
+        assert text(await ask(model)) == "Hello."
+
+    against(lambda url: OpenAIModel(name="m", model="DeepSeek-R1-Distill-Qwen-7B", base_url=url), story)
+
+
+def test_what_a_server_parses_itself_is_not_looked_at_again() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(thinking="hm", text="<think> begins it, </think> ends it."))
+        assert text(await ask(model)) == "<think> begins it, </think> ends it."
+
+    against(lambda url: make("openai", url), story)

@@ -1,22 +1,47 @@
-"""Calls of tools: carried out, refused, timed, and found though they came late."""
+"""Calls of tools: the permission gate, dispatch, tools that come and go, their specifications and metrics."""
 
 import asyncio
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.models.base import ToolResult
-from gateway.core.events import Address, ChannelName, RoomId
-from gateway.core.facts import TurnId
-from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ToolPermit
+from agent.tokens.counter import estimate_tokens
+from gateway.config.tools import TOOL_NAMES, ToolsConfig
+from gateway.core import identity
+from gateway.core.clock import ManualClock, SystemClock
+from gateway.core.events import Address, ChannelName, ConversationId, RoomId, Usage
+from gateway.core.facts import ApprovalEnded, ApprovalRequested, Seq, ToolRefused, TurnId, TurnRecord
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, ToolPermit
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Tool, ToolContext, ToolOutput, build_tool
-from gateway.core.tool_spec import ToolCall, ToolCallRefused
-from gateway.store import StoreClosed
-from gateway.tools.dispatch import MAX_RESULT_CHARS, ToolDispatcher
-from tests.kits.tools import dispatcher, running_calls
+from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, TurnTrust, build_tool, specs_of, tools_of
+from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
+from gateway.store import NewEntry, Store, StoreClosed
+from gateway.stream.media import MediaStore
+from gateway.tools.approvals import ApprovalRequest, Approvals
+from gateway.tools.dispatch import (
+    ALREADY_BEGUN,
+    MAX_RESULT_CHARS,
+    MAX_WINDOW_SHARE,
+    PermissionGate,
+    ToolDispatcher,
+    has_side_effects,
+)
+from gateway.tools.files import FileTools
+from gateway.tools.metrics import MAX_LABELLED_TOOLS, ToolStats
+from gateway.tools.registry import built_in_specs
+from tests.gateway.tools.files_kit import agent_files
+from tests.kits.approvals import GUS, HERE, LOBBY, MIA, ROOT, story
+from tests.kits.model_gateway import BEGIN, Home, at_home, settings
+from tests.kits.ops import rendered_metrics
+from tests.kits.settings import live_settings
+from tests.kits.store import NOW, opened, run
+from tests.kits.tools import dispatcher, live_tools, running_calls
 
 AT = Address(channel=ChannelName("irc.test"), room=RoomId("#a"))
 OTHER = Address(channel=ChannelName("irc.test"), room=RoomId("#b"))
@@ -159,3 +184,433 @@ def test_what_is_under_way_is_told_where_it_is() -> None:
     call(hands, "look")
     assert seen == [["look, for 0 s"], []]
     assert running.describe(AT.conversation) == []
+
+
+SIZE = 24
+"""Tokens of one of these, about."""
+
+
+def names(hands: ToolDispatcher) -> list[str]:
+    return [spec.name for spec in hands.specs]
+
+
+def test_what_does_not_fit_is_not_told_but_can_be_called(caplog: pytest.LogCaptureFixture) -> None:
+    many = Servers(*[hand(f"mcp_s_{number:02}") for number in range(40)])
+    hands = dispatcher([hand("echo")], dynamic=many, max_dynamic_tokens=10 * SIZE)
+    assert names(hands)[0] == "echo"
+    assert names(hands)[1:] == [f"mcp_s_{number:02}" for number in range(len(hands.specs) - 1)]
+    assert 2 < len(hands.specs) < 20
+    assert hands.changed_names == ([], [])
+    (warned,) = caplog.records
+    assert "mcp_s_39" in warned.getMessage()
+    call = ToolCall(id="c", name="mcp_s_39", arguments='{"word": "hi"}')
+    assert asyncio.run(hands.for_turn(WHERE).call(call)).text == "hi"
+
+
+def test_what_fits_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:
+    hands = dispatcher([], dynamic=Servers(hand("mcp_b"), hand("mcp_a")), max_dynamic_tokens=1_000)
+    assert names(hands) == ["mcp_a", "mcp_b"]
+    assert not caplog.records
+
+
+GATE_AT = LOBBY.conversation
+WHO = identity.AccessPolicy(
+    dm_policy="open",
+    roles={f"{HERE}:root": "admin", f"{HERE}:mia": "member"},
+    open_rooms={HERE: frozenset({RoomId("lobby")})},
+)
+
+
+class Asked(Approvals):
+    """Somebody who is asked, and always says this."""
+
+    def __init__(self, says: str = "") -> None:
+        self.says = says
+        self.wanted: list[ApprovalRequest] = []
+
+    async def request_approval(self, request: ApprovalRequest) -> str:
+        self.wanted.append(request)
+        return self.says
+
+
+def where(*askers: Requester, scope: str = PUBLIC, foreign: str = "") -> ToolContext:
+    return ToolContext(
+        turn=TurnId("t"),
+        agent="reverie",
+        at=LOBBY,
+        visibility=Visibility(scope=scope, is_private=scope != PUBLIC),
+        autonomous=not askers,
+        requesters=askers,
+        trust=TurnTrust(foreign=foreign),
+    )
+
+
+async def does(_: ToolContext) -> ToolOutput:
+    return ToolOutput(text="done", is_foreign=True)
+
+
+def gated_hand(permit: ToolPermit, name: str = "bash") -> Tool:
+    return build_tool(does, "Runs it.", permit, name=name)
+
+
+def gate(store: Store, asked: Asked, **tools: Any) -> PermissionGate:
+    return PermissionGate(live_tools(ToolsConfig.model_validate(tools, strict=False)), store, ManualClock(), asked, WHO)
+
+
+CALL = ToolCall(id="c", name="bash", arguments="{}")
+
+
+@story
+async def test_what_is_refused_by_right_is_written_down_and_nobody_is_asked(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked()
+        said = await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS, MIA))
+        assert said == (
+            "Refused: bash is for the role admin and above; nobody who asks here has more than the role member. "
+            "Nothing was done."
+        )
+        (entry,) = await store.entries(kinds=["tool_refused"])
+        assert isinstance(entry.fact, ToolRefused)
+        assert (entry.fact.tool, entry.fact.role, entry.conversation) == ("bash", "member", GATE_AT)
+        assert asked.wanted == []
+
+
+@story
+async def test_what_is_allowed_leaves_no_trace(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked("no")
+        assert await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT)) == ""
+        assert (asked.wanted, await store.entries()) == ([], [])
+
+
+@pytest.mark.parametrize("says", ["", "Not done, because somebody said so."])
+def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, says: str) -> None:
+    @story
+    async def asking() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            asked = Asked(says)
+            assert await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT, GUS)) == says
+            (wanted,) = asked.wanted
+            assert (wanted.agent, wanted.tool, wanted.arguments, wanted.at) == ("reverie", "bash", "{}", LOBBY)
+            assert (wanted.requesters, wanted.role, wanted.required_role) == ((ROOT, GUS), "guest", "admin")
+            assert (
+                wanted.rule == "bash is for the role admin and above, and somebody with the role guest asks here, too"
+            )
+
+    asking()
+
+
+@story
+async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked("Not done, because somebody said so.")
+        fetch, run = (
+            gated_hand(ALLOW_MEMBERS, "web_fetch"),
+            gated_hand(ToolPermit(role="admin", approval="untrusted")),
+        )
+        held = dispatcher([fetch, run], gate(store, asked)).for_turn(where(ROOT))
+        assert not (await held.call(CALL)).is_error
+        await held.call(replace(CALL, name="web_fetch"))
+        held.context.trust.foreign = "web_fetch"
+        refused = await held.call(CALL)
+        assert (refused.is_error, refused.text) == (True, "Not done, because somebody said so.")
+        assert "web_fetch has brought text from outside" in asked.wanted[-1].rule
+
+
+@story
+async def test_the_operators_rules_come_before_a_tools_own_permit(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked()
+        rules = [{"tool": "ba*", "role": "guest", "scope": "private"}]
+        ruled = gate(store, asked, rules=rules)
+        private = Address(channel=HERE, room=RoomId("gus")).conversation
+        assert await ruled.authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS, scope=private)) == ""
+        assert "private places only" in await ruled.authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS))
+        assert "for the role admin" in await ruled.authorize(gated_hand(ALLOW_ADMINS, "write_file"), CALL, where(GUS))
+
+
+@story
+async def test_by_itself_the_agent_has_the_role_that_the_operator_gives_it(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked()
+        assert "nobody asked, and by yourself you have the role member" in await gate(store, asked).authorize(
+            gated_hand(ALLOW_ADMINS), CALL, where()
+        )
+        assert await gate(store, asked).authorize(gated_hand(ALLOW_MEMBERS), CALL, where()) == ""
+        assert await gate(store, asked, unasked_role="admin").authorize(gated_hand(ALLOW_ADMINS), CALL, where()) == ""
+
+
+@story
+async def test_who_gave_no_proof_is_no_admin(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked()
+        fake = replace(ROOT, verified=False)
+        assert "Refused" in await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(fake))
+        assert await gate(store, asked).authorize(gated_hand(ALLOW_MEMBERS), CALL, where(fake)) == ""
+
+
+@pytest.mark.parametrize(
+    ("reminded", "role"), [(("admin",), ""), (("guest", "admin"), "guest"), (("member",), "member")]
+)
+@story
+async def test_a_reminder_lends_nobody_what_the_agent_may_do_by_itself(
+    tmp_path: Path, reminded: tuple[str, ...], role: str
+) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        asked = Asked("no")
+        door = gate(store, asked, unasked_role="admin")
+        said = await door.authorize(gated_hand(ALLOW_ADMINS), CALL, replace(where(), reminder_roles=reminded))
+        by_itself = "bash is for the role admin and above; nobody asked, and by yourself you have the role"
+        assert said == (f"Refused: {by_itself} {role}. Nothing was done." if role else "")
+        assert asked.wanted == []
+        said = await door.authorize(gated_hand(ALLOW_ADMINS), CALL, replace(where(ROOT), reminder_roles=reminded))
+        assert said == ("no" if role else "")  # beside what an admin asks for it is as if overheard
+
+
+def acting(name: str = "bash", **said: Any) -> Tool:
+    return build_tool(does, "Runs it.", ALLOW_ADMINS, name=name, task=True, **said)
+
+
+def ended(turn: str) -> NewEntry:
+    fact = TurnRecord(
+        turn=TurnId(turn),
+        covers=(),
+        omitted=0,
+        heard="",
+        upto=Seq(0),
+        outcome="silent",
+        text="",
+        reason="",
+        model="",
+        usage=Usage(),
+        requests=0,
+        autonomous=False,
+    )
+    return NewEntry(fact=fact, at=ManualClock().now(), conversation=GATE_AT)
+
+
+@story
+async def test_what_was_begun_before_a_crash_is_not_done_again_unawares(tmp_path: Path) -> None:
+    before, again = where(ROOT), replace(where(ROOT), turn=TurnId("u"))
+    async with await opened(tmp_path / "s.db") as store:
+        assert await gate(store, Asked()).authorize(acting(), CALL, before) == ""
+        assert len(await store.entries(kinds=["tool_begun"])) == 1
+    async with await opened(tmp_path / "s.db") as store:  # the process was killed, and the turn is taken again
+        there = gate(store, Asked())
+        assert await there.authorize(acting("write_file"), replace(CALL, name="write_file"), again) == ""
+        assert await there.authorize(acting(), replace(CALL, arguments='{"x": 1}'), again) == ""
+        assert await there.authorize(acting(), CALL, again) == ALREADY_BEGUN
+        assert await there.authorize(acting(), CALL, again) == "", "it was told, and wants it all the same"
+
+
+@story
+async def test_what_ended_may_be_done_again(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        there = gate(store, Asked())
+        assert await there.authorize(acting(), CALL, where(ROOT)) == ""
+        await store.append([ended("t")])
+        assert await there.authorize(acting(), CALL, replace(where(ROOT), turn=TurnId("u"))) == ""
+
+
+def test_only_what_changes_something_is_written_down_before() -> None:
+    assert has_side_effects(acting())
+    assert not has_side_effects(acting(parallel=True))
+    assert not has_side_effects(gated_hand(ALLOW_ADMINS))
+    assert not has_side_effects(build_tool(does, "It.", ALLOW_MEMBERS, task=True))
+
+
+FAMILIES = {"itself": "remind", "rooms": "read_room", "files": "read_file", "shell": "bash", "web": "web_fetch"}
+"""One tool of each, in their order."""
+
+
+def told(folder: Path, window: int) -> tuple[dict[str, bool], int]:
+    """Of which families the agent has tools, and how many tokens they take."""
+
+    async def story() -> tuple[dict[str, bool], int]:
+        made = settings(folder, window=window, output=min(4_096, window // 8))
+        home = Home(made, ManualClock(BEGIN), None, lambda _: "")
+        home._give = lambda _: None  # type: ignore[method-assign, assignment]  # nothing but what is the gateway's own
+        async with at_home(home):
+            specs = home.minds.by_id["ana"].tools.specs
+            names = {spec.name for spec in specs}
+            tokens = sum(estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs)
+            return {family: tool in names for family, tool in FAMILIES.items()}, tokens
+
+    return asyncio.run(story())
+
+
+@pytest.mark.parametrize("window", [100_000, 200_000])
+def test_a_large_window_has_room_for_all(tmp_path: Path, window: int, caplog: pytest.LogCaptureFixture) -> None:
+    families, tokens = told(tmp_path, window)
+    assert all(families.values())
+    assert tokens <= window * MAX_WINDOW_SHARE
+    assert "has no tools for" not in caplog.text
+
+
+@pytest.mark.parametrize("window", [1_000, 4_000, 8_000, 12_000, 16_000])
+def test_a_small_one_has_the_first_that_fit(tmp_path: Path, window: int, caplog: pytest.LogCaptureFixture) -> None:
+    families, tokens = told(tmp_path, window)
+    kept = [family for family, there in families.items() if there]
+    assert kept[0] == "itself"
+    assert kept == list(FAMILIES)[: len(kept)], "a later family is no stand-in for one that has no room"
+    assert len(kept) == 1 or tokens <= window * MAX_WINDOW_SHARE
+    left = [family for family in FAMILIES if family not in kept]
+    assert ("has no tools for " + ", ".join(left) in caplog.text) == bool(left)
+
+
+NAMES = {
+    "reverie_tool_calls_total": "counter",
+    "reverie_tool_duration_seconds": "histogram",
+    "reverie_tool_refusals_total": "counter",
+    "reverie_tool_approvals_total": "counter",
+    "reverie_tool_approvals_waiting": "gauge",
+}
+ASKED = ApprovalRequested(
+    approval="k7qd",
+    agent="reverie",
+    tool="bash",
+    arguments="{}",
+    turn=TurnId("t"),
+    asked_by=(),
+    room=ConversationId("irc.test/#a"),
+    until=NOW,
+)
+ENDED = ApprovalEnded(approval="k7qd", agent="reverie", tool="bash", verdict="once", by="root")
+
+
+def scraped(stats: ToolStats) -> tuple[str, dict[str, float]]:
+    text = rendered_metrics(stats)
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("reverie_tool")]
+    assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
+    return text, {name: float(value) for name, value in lines}
+
+
+def test_every_metric_has_its_name_its_type_and_its_help() -> None:
+    text, samples = scraped(ToolStats())
+    assert samples == {"reverie_tool_approvals_waiting": 0}
+    for name, kind in NAMES.items():
+        assert f"\n# TYPE {name} {kind}\n" in text
+        assert re.search(rf"\n# HELP {name} [A-Z].+\.\n", text)
+
+
+def test_calls_are_counted_by_how_they_ended_and_timed_if_they_were_carried_out() -> None:
+    stats = ToolStats()
+    stats.count_call("bash", "ok", 0.5)
+    stats.count_call("bash", "timeout", 60.0)
+    stats.count_call("bash", "refused", 0.0)
+    stats.count_call("made_up", "unknown", 0.0)
+    stats.count_call("made_up_too", "unknown", 0.0)
+    _, samples = scraped(stats)
+    calls = {name: value for name, value in samples.items() if "calls" in name}
+    assert calls == {
+        'reverie_tool_calls_total{tool="bash",outcome="ok"}': 1,
+        'reverie_tool_calls_total{tool="bash",outcome="timeout"}': 1,
+        'reverie_tool_calls_total{tool="bash",outcome="refused"}': 1,
+        'reverie_tool_calls_total{tool="other",outcome="unknown"}': 2,
+    }
+    assert samples['reverie_tool_duration_seconds_count{tool="bash"}'] == 2
+    assert samples['reverie_tool_duration_seconds_sum{tool="bash"}'] == 60.5
+
+
+def test_names_are_bounded() -> None:
+    stats = ToolStats()
+    for number in range(MAX_LABELLED_TOOLS + 10):
+        stats.count_call(f"mcp_{number}", "ok", 0.0)
+    _, samples = scraped(stats)
+    assert sum("calls" in name for name in samples) == MAX_LABELLED_TOOLS + 1
+    assert samples['reverie_tool_calls_total{tool="other",outcome="ok"}'] == 10
+
+
+def test_refusals_and_verdicts_are_counted_as_they_are_written_down(tmp_path: Path) -> None:
+    stats = ToolStats()
+    refused = ToolRefused(turn=TurnId("t"), agent="reverie", tool="bash", role="guest", rule="r")
+
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            store.subscribe(stats.on_appended)
+            await store.append([NewEntry(fact=ASKED, at=NOW), NewEntry(fact=replace(ASKED, approval="x"), at=NOW)])
+            assert scraped(stats)[1] == {"reverie_tool_approvals_waiting": 2}
+            for _ in range(2):  # the second time the verdict is known
+                await store.append([NewEntry(fact=ENDED, at=NOW, key="approval:k7qd:ended")])
+            await store.append([NewEntry(fact=refused, at=NOW), NewEntry(fact=refused, at=NOW)])
+            await store.append([NewEntry(fact=replace(ENDED, verdict="expired"), at=NOW)])
+
+    run(story())
+    assert scraped(stats)[1] == {
+        'reverie_tool_refusals_total{tool="bash"}': 2,
+        'reverie_tool_approvals_total{tool="bash",verdict="once"}': 1,
+        'reverie_tool_approvals_total{tool="bash",verdict="expired"}': 1,
+        "reverie_tool_approvals_waiting": 1,
+    }
+
+
+FILE_TOOLS = specs_of(FileTools)
+
+
+@pytest.fixture
+def by_name(tmp_path: Path) -> dict[str, Tool]:
+    return {
+        tool.spec.name: tool
+        for tool in tools_of(FileTools(agent_files(tmp_path), MediaStore(live_settings(), tmp_path, {}, SystemClock())))
+    }
+
+
+def parse(tool: Tool, written: str) -> dict[str, Any]:
+    return tool.parse(ToolCall(id="1", name=tool.spec.name, arguments=written))
+
+
+def test_the_settings_know_the_names_of_all() -> None:
+    assert tuple(sorted(spec.name for spec in built_in_specs())) == TOOL_NAMES
+
+
+def test_they_are_short() -> None:
+    told = "".join(f"{spec.name}{spec.description}{spec.schema}" for spec in FILE_TOOLS)
+    assert estimate_tokens(told) < 900
+    assert all(len(spec.description) < 200 for spec in FILE_TOOLS)
+
+
+@pytest.mark.parametrize("spec", FILE_TOOLS, ids=lambda spec: spec.name)
+def test_what_only_looks_may_run_beside_others(spec: ToolSpec) -> None:
+    assert spec.is_task
+    assert spec.is_parallel == (spec.name not in {"write_file", "edit_file"})
+    schema = json.loads(spec.schema)
+    assert schema["additionalProperties"] is False
+    assert set(schema["required"]) <= set(schema["properties"])
+
+
+def test_what_is_left_out_is_what_most_want(by_name: dict[str, Tool]) -> None:
+    assert parse(by_name["read_file"], '{"path":"a"}') == {"path": "a", "offset": 1, "limit": 2_000}
+    assert parse(by_name["edit_file"], '{"path":"a","old":"b","new":"","all":null}') == {
+        "path": "a",
+        "old": "b",
+        "new": "",
+        "all": False,
+    }
+    assert parse(by_name["grep"], '{"pattern":"a"}') == {
+        "pattern": "a",
+        "path": "",
+        "glob": "",
+        "ignore_case": False,
+        "context": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"path":"a","offset":0}',
+        '{"path":"a","limit":0}',
+        '{"path":"a","limit":10001}',
+        '{"path":[]}',
+        '{"offset":1}',
+    ],
+)
+def test_what_cannot_be_meant_is_refused(written: str, by_name: dict[str, Tool]) -> None:
+    with pytest.raises(ToolCallRefused):
+        parse(by_name["read_file"], written)
+
+
+@pytest.mark.parametrize("name", ["glob", "grep"])
+def test_patterns_have_an_end(name: str, by_name: dict[str, Tool]) -> None:
+    with pytest.raises(ToolCallRefused, match="pattern"):
+        parse(by_name[name], json.dumps({"pattern": "a" * 501}))

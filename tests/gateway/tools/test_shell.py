@@ -1,4 +1,4 @@
-"""What a command prints and how it ended, and that whatever it does it is ended with all that it started."""
+"""The shell: output, ends, background jobs, and that nothing that a command started outlives it."""
 
 import asyncio
 import os
@@ -10,9 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gateway.config.tools import BashConfig
+from gateway.tools.sandbox import DISK_USE_FACTOR, MAX_NEW_FILES, CommandLimits, DiskSpace, ProcessUsage
+from gateway.tools.shell import OutputBuffer, ShellResult, strip_terminal_codes
 from tests.kits.channels import story
-from tests.kits.shell import MODES, ROOM, desk, inside
+from tests.kits.shell import MODES, OTHER, OWNER, ROOM, Desk, desk, inside
 
 REPOSITORY = Path(__file__).parents[3]
 both = pytest.mark.parametrize("mode", MODES)
@@ -371,3 +376,284 @@ def test_what_cannot_be_run_is_refused_with_the_reason(tmp_path: Path, mode: str
             assert "role admin" in await it.refuses("bash", replace(ROOM, requesters=()), command="true")
 
     run()
+
+
+async def reported(it: Desk, count: int) -> None:
+    async with asyncio.timeout(120):
+        while len(it.reports) < count:
+            await asyncio.sleep(0.01)
+
+
+@both
+def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(tmp_path: Path, mode: str) -> None:
+    @story
+    async def run() -> None:
+        async with desk(tmp_path, mode) as it:
+            began = time.monotonic()
+            told = await it.bash("echo one; until [ -e go ]; do sleep 0.02; done; echo two; exit 3", background=True)
+            assert told == "Job j1 runs, for 600 s at most. You are told when it has ended; job_output reads it."
+            assert time.monotonic() - began < 5
+            async with asyncio.timeout(120):
+                while "one" not in (text := await it.says("job_output", job="j1")):
+                    await asyncio.sleep(0.01)
+            assert text == "[running]\none\n"
+            assert (await it.says("jobs")).startswith("j1: running: echo one; until [ -e go ]")
+            (it.root / "go").touch()
+            await reported(it, 1)
+            agent, at, line, ok = it.reports[0]
+            assert (agent, at, ok) == ("reverie", ROOM.at, False)
+            assert line.startswith("Background job j1: exit status 3")
+            result = await it.call("job_output", job="j1")
+            assert (result.is_untrusted, result.kind) == (True, "command")
+            assert result.text.endswith("]\none\ntwo\n")
+            assert (await it.says("job_output", job=" j1 ", tail=1)).endswith("]\ntwo")
+            assert "had ended already: exit status 3" in await it.says("job_kill", job="j1")
+
+    run()
+
+
+@both
+def test_a_job_that_goes_well_says_so(tmp_path: Path, mode: str) -> None:
+    @story
+    async def run() -> None:
+        async with desk(tmp_path, mode) as it:
+            await it.bash("true\n# \x1b[2J", background=True)
+            await reported(it, 1)
+            assert it.reports[0][2:] == ("Background job j1: exit status 0: true # [2J", True)
+
+    run()
+
+
+@both
+def test_a_job_ends_when_it_is_killed_and_nobody_is_told(tmp_path: Path, mode: str) -> None:
+    @story
+    async def run() -> None:
+        async with desk(tmp_path, mode) as it:
+            await it.bash("setsid sleep 600 & sleep 600", background=True)
+            while len(inside(it.root)) < 3:
+                await asyncio.sleep(0.01)
+            assert await it.says("job_kill", job="j1") == "j1 is ended."
+            await it.empty()
+            assert (await it.says("jobs")).startswith("j1: killed: ")
+            assert await it.says("job_output", job="j1") == "[killed, no output]"
+            assert not it.reports
+
+    run()
+
+
+@both
+def test_a_job_lives_no_longer_than_the_operator_allows(tmp_path: Path, mode: str) -> None:
+    @story
+    async def run() -> None:
+        async with desk(tmp_path, mode, max_timeout=0.5) as it:
+            await it.bash("(setsid sleep 600 &); sleep 600", background=True, timeout=600)
+            await reported(it, 1)
+            assert it.reports[0][2].startswith("Background job j1: ended: its 0.5 s were over: ")
+            await it.empty()
+
+    run()
+
+
+@both
+def test_jobs_end_with_the_shell_and_no_more_begin(tmp_path: Path, mode: str) -> None:
+    @story
+    async def run() -> None:
+        async with desk(tmp_path, mode) as it:
+            for _ in range(3):
+                await it.bash("setsid sleep 600 & sleep 600", background=True)
+            while len(inside(it.root)) < 9:
+                await asyncio.sleep(0.01)
+            await it.shell.aclose()
+            await it.empty()
+            assert not it.reports
+            assert "Nothing can run in the background" in await it.refuses("bash", command="true", background=True)
+            assert await it.bash("echo x") == "[exit status 0]\nx\n"
+
+    run()
+
+
+@story
+async def test_there_are_so_many_at_once_and_no_more(tmp_path: Path) -> None:
+    async with desk(tmp_path, "off", jobs=2) as it:
+        await it.bash("sleep 600", background=True)
+        await it.bash("sleep 600", background=True)
+        told = await it.refuses("bash", command="sleep 600", background=True)
+        assert told == "There are 2 jobs already, and no more may be: wait for one, or job_kill it."
+        await it.says("job_kill", job="j1")
+        assert (await it.bash("sleep 600", background=True)).startswith("Job j3 runs")
+
+
+@story
+async def test_without_any_nothing_runs_in_the_background(tmp_path: Path) -> None:
+    async with desk(tmp_path, "off", jobs=0) as it:
+        assert "without `background`" in await it.refuses("bash", command="touch x", background=True)
+        assert await it.says("jobs") == "No jobs."
+        assert not (it.root / "x").exists()
+
+
+@story
+async def test_a_job_is_of_its_conversation_and_seen_by_the_owner_alone_besides(tmp_path: Path) -> None:
+    async with desk(tmp_path, "off") as it:
+        await it.says("bash", command="echo secret; sleep 600", background=True)
+        assert await it.says("jobs", OTHER) == "No jobs."
+        for tool in ("job_output", "job_kill"):
+            assert await it.refuses(tool, OTHER, job="j1") == "There is no such job here; `jobs` names them."
+            assert await it.refuses(tool, OTHER, job="j9") == await it.refuses(tool, OTHER, job="j1")
+        assert (await it.says("jobs", OWNER)).startswith("j1: running: echo secret")
+        assert await it.says("job_kill", OWNER, job="j1") == "j1 is ended."
+
+
+@story
+async def test_of_those_that_have_ended_the_last_may_be_read(tmp_path: Path) -> None:
+    async with desk(tmp_path, "off") as it:
+        for number in range(1, 12):
+            await it.bash(f"echo {number}", background=True)
+            await reported(it, number)
+        assert (await it.says("job_output", job="j11")).endswith("\n11\n")
+        assert (await it.says("job_output", job="j4")).endswith("\n4\n")
+        await it.refuses("job_output", job="j1")
+        assert len((await it.says("jobs")).splitlines()) == 9
+
+
+@pytest.mark.boxed
+@story
+async def test_limits_hold_for_jobs_and_much_output_is_kept_in_part(tmp_path: Path) -> None:
+    async with desk(tmp_path, "bubblewrap", output_bytes=1_000, processes=16) as it:
+        await it.bash("seq 10000; :(){ :|:& };:; sleep 600", background=True)
+        await reported(it, 1)
+        assert "it had more than 16 processes at once" in it.reports[0][2]
+        told = await it.says("job_output", job="j1")
+        assert "bytes are not kept" in told
+        assert len(told) < 1_500
+        await it.empty()
+
+
+@story
+async def test_who_cannot_be_told_of_a_jobs_end_breaks_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with desk(tmp_path, "off") as it:
+        it.reports = None  # type: ignore[assignment] # so that telling breaks
+        await it.bash("true", background=True)
+        async with asyncio.timeout(120):
+            while "running" in await it.says("jobs"):
+                await asyncio.sleep(0.01)
+        assert "exit status 0" in await it.says("jobs")
+    assert "the end of job j1 of reverie cannot be told" in caplog.text
+
+
+LIMITS = CommandLimits(BashConfig(), 60)
+
+
+@pytest.mark.parametrize(
+    ("output", "read"),
+    [
+        (b"plain\n\ttab \xc3\xbc\n", "plain\n\ttab \u00fc\n"),
+        (b"\x1b[1;31mred\x1b[0m", "red"),
+        (b"\x1b]0;title\x07a\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "alink"),
+        (b"\x1bPq#0;2;0\x1b\\a\x1b^x\x1b\\b", "ab"),
+        (b"\x1b(B\x1b=\x1b7\x1b[?25la", "a"),
+        (b"10%\r50%\r100%\n", "100%\n"),
+        (b"a\r\nb\r\r\nc\r", "a\nb\nc"),
+        (b"a\x00b\x07c\x7fd\x08", "abcd"),
+        (b"\xff\xfe\xed\xa0\x80", "\ufffd" * 5),
+        ("\u009b31mx\u2028y\u0085z".encode(), "31mx\ny\nz"),
+        (b"\x1b", ""),
+        (b"\x1b[", ""),
+        (b"\x1b]0;never ended", ""),
+    ],
+)
+def test_an_output_reads_as_plain_lines(output: bytes, read: str) -> None:
+    assert strip_terminal_codes(output) == read
+
+
+@given(st.binary() | st.text(alphabet="\x1b[]0;mP\\\x07\r\na\u009b").map(str.encode))
+def test_no_output_holds_what_a_terminal_would_obey(output: bytes) -> None:
+    for letter in strip_terminal_codes(output):
+        assert letter in "\n\t" or letter >= " "
+        assert not "\x7f" <= letter <= "\x9f"
+
+
+@pytest.mark.parametrize("output", [b"\x1b]" * 10**6, b"\x1b[" + b"0" * 10**6, b"\r" * 10**6, b"a" * 10**6])
+def test_no_output_takes_long_to_read(output: bytes) -> None:
+    assert len(strip_terminal_codes(output)) <= len(output)
+
+
+@given(st.lists(st.binary(max_size=50), max_size=30), st.integers(min_value=2, max_value=60))
+def test_the_beginning_and_the_end_are_kept_exactly(pieces: list[bytes], most: int) -> None:
+    kept, whole = OutputBuffer(most), b"".join(pieces)
+    for piece in pieces:
+        kept.append(piece)
+    assert kept.total_bytes == len(whole)
+    assert kept.dropped_bytes == max(0, len(whole) - most)
+    if not kept.dropped_bytes:
+        assert kept.render() == strip_terminal_codes(whole)
+        return
+    head, tail = whole[: most - most // 2], whole[len(whole) - most // 2 :]
+    assert kept.render() == (
+        f"{strip_terminal_codes(head)}\n[... {kept.dropped_bytes} bytes are not kept ...]\n{strip_terminal_codes(tail)}"
+    )
+
+
+def test_much_takes_no_more_room_than_a_little() -> None:
+    kept = OutputBuffer(10_000)
+    for _ in range(10_000):
+        kept.append(bytes(1_000))
+    assert len(kept._head) + len(kept._tail) <= 15_000
+
+
+@pytest.mark.parametrize(
+    ("status", "why", "took_s", "line"),
+    [
+        (0, "", 0.2, "exit status 0"),
+        (1, "", 12.4, "exit status 1 after 12 s"),
+        (137, "", 0.2, "exit status 137 (SIGKILL)"),
+        (153, "", 1, "exit status 153 (SIGXFSZ: a file became larger than it may be) after 1 s"),
+        (255, "", 0, "exit status 255"),
+        (137, "its 60 s were over", 60.2, "ended after 60 s: its 60 s were over"),
+    ],
+)
+def test_the_end_is_one_line(status: int, why: str, took_s: float, line: str) -> None:
+    assert ShellResult(status=status, end_reason=why, duration_s=took_s).render() == line
+
+
+@pytest.mark.parametrize(
+    ("load", "why"),
+    [
+        (ProcessUsage(), ""),
+        (ProcessUsage(processes=64, threads=1024, memory_bytes=1_073_741_824), ""),
+        (ProcessUsage(processes=65), "it had more than 64 processes at once"),
+        (ProcessUsage(processes=1, threads=1025), "it had more than 1024 threads at once"),
+        (ProcessUsage(memory_bytes=1_073_741_825), "its processes took more than 1073 MB of memory together"),
+    ],
+)
+def test_what_is_too_much(load: ProcessUsage, why: str) -> None:
+    assert LIMITS.check_usage(load) == why
+
+
+GB = 1_000_000_000
+MOST = DISK_USE_FACTOR * LIMITS.config.disk_bytes
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        ((100 * GB, 10**6), (100 * GB, 10**6), ""),
+        ((100 * GB, 10**6), (100 * GB - MOST, 10**6 - MAX_NEW_FILES), ""),
+        ((100 * GB, 10**6), (100 * GB - MOST - 1, 10**6), "the disk lost 1048 MB while it ran, and has 98951 MB left"),
+        ((100 * GB, 10**6), (100 * GB, 10**6 - MAX_NEW_FILES - 1), "more than 100000 files were made while it ran"),
+        ((100 * GB, 0), (100 * GB, 0), ""),  # a file system that does not count them
+        ((90_000_000, 10**6), (90_000_000, 10**6), ""),  # full already: that is not its doing
+        ((90_000_000, 10**6), (80_000_000, 10**6), ""),
+        ((90_000_000, 10**6), (70_000_000, 10**6), "the disk lost 20 MB while it ran, and has 70 MB left"),
+        ((0, 0), (GB, 10**6), ""),  # others make room
+    ],
+)
+def test_when_the_disk_has_lost_too_much(before: tuple[int, int], now: tuple[int, int], why: str) -> None:
+    spaces = [DiskSpace(free_bytes=free, free_files=files) for free, files in (before, now)]
+    assert LIMITS.check_disk(*spaces) == why
+
+
+def test_when_it_is_a_flood() -> None:
+    assert LIMITS.check_output(20_000_000) == ""
+    assert LIMITS.check_output(20_000_001) == "it printed more than 20 MB; put such output into a file"
