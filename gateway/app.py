@@ -31,9 +31,8 @@ from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards
-from gateway.context.recall import AmbientRecall
+from gateway.context.recall import AmbientRecall, RecallSearch
 from gateway.context.reminders import ReminderService
-from gateway.context.search import RecallSearch
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import serve_control
@@ -307,9 +306,8 @@ class _Gateway:
         forgetter = self.forgetter = NoteForgetter(store, clock, places, journal, memory, redactor=redactor)
         reminders = self.reminders = ReminderService(store, clock, live=live, fire=internal.submit)
         evidence = EvidenceStore(store, clock, places)
-        agent_files = (memory.read, journal.read_handwritten)
-        recall_search = RecallSearch(store, places, *agent_files, redactor)
-        ambient_recall = AmbientRecall(store, places, *agent_files, clock, redactor, live)
+        recall_search = RecallSearch(store, places, memory, journal, redactor)
+        ambient_recall = AmbientRecall(store, places, memory, journal, clock, redactor, live)
 
         # What is sent.
         self.outgoing_files = OutgoingFiles(store)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from agent.journal import (
     MAX_TEXT_CHARS,
@@ -31,12 +31,10 @@ from agent.journal import (
 from agent.tokens.counter import estimate_tokens
 from agent.workspace.character_card import normalize_text
 from channels.aio import run_to_completion
-from gateway.access.place_names import PlaceTitles
 from gateway.context.history import find_write_of_cut_off_turn
 from gateway.context.memory import MemoryStore, find_newest_dream, load_dreams, remove_note_lines
-from gateway.context.search import HitBuilder, SearchHit, SearchPlaces, match_all_terms, split_words
+from gateway.context.search import HitBuilder, SearchHit, match_all_terms, split_words
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import ConversationId
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq
 from gateway.core.permissions import ToolPermit
 from gateway.core.private_files import (
@@ -54,6 +52,7 @@ from gateway.core.scopes import is_trusted, scope_of_new_note
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry, NewEntry, Store
+from gateway.stream.routing import PrivacyCache
 
 logger = logging.getLogger("reverie.notes")
 
@@ -98,17 +97,6 @@ class _JournalState:
     """Entries written by people, and the state of the file when they were read."""
     unwritten: list[JournalEntry] = field(default_factory=list)
     """Durable notes that are not in the file yet."""
-
-
-class JournalPlaces(SearchPlaces, Protocol):
-    """Provider of facts about places, see `gateway.stream.routing.PrivacyCache`."""
-
-    @property
-    def titles(self) -> PlaceTitles:
-        """Titles of places."""
-
-    async def is_direct(self, conversation: ConversationId) -> bool | None:
-        """Return whether it is a direct chat; None: unknown."""
 
 
 class JournalStore:
@@ -313,7 +301,7 @@ class NoteForgetter:
         self,
         store: Store,
         clock: Clock,
-        places: JournalPlaces,
+        places: PrivacyCache,
         notes: JournalStore,
         memory: MemoryStore,
         *,

@@ -8,6 +8,7 @@ from pydantic import Field
 from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS
 from gateway.context.evidence import EvidenceStore
 from gateway.context.journal import FORGET_PERMIT, JournalStore, NoteForgetter
+from gateway.context.recall import RecallSearch
 from gateway.context.reminders import MAX_LISTED, ReminderService, format_due
 from gateway.context.requesters import find_least_role
 from gateway.context.schedule import (
@@ -17,7 +18,6 @@ from gateway.context.schedule import (
     format_duration,
     parse_schedule,
 )
-from gateway.context.search import RecallSearch
 from gateway.core.clock import Clock
 from gateway.core.events import Address, SenderId
 from gateway.core.facts import is_inner

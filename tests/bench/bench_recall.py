@@ -15,11 +15,13 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from gateway.context.journal import JournalStore
+from gateway.context.memory import MemoryStore
 from gateway.context.recall import AmbientRecall
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
@@ -141,22 +143,10 @@ async def ask(path: Path, messages: int, rounds: int) -> dict[str, float]:
                 )
             ]
         )
-
-        async def nothing(_: str) -> str:
-            return ""
-
-        async def none(_: str) -> Sequence[object]:
-            return ()
-
-        recalling = AmbientRecall(
-            store,
-            privacy(store, bound),
-            nothing,
-            none,  # type: ignore[arg-type]
-            SystemClock(),
-            redactor=Redactor(),
-            live=live_settings(),
-        )
+        clock, places = SystemClock(), privacy(store, bound)
+        memory = MemoryStore(store, clock, lambda _: path.parent)
+        journal = JournalStore(store, clock, lambda _: path.parent)
+        recalling = AmbientRecall(store, places, memory, journal, clock, Redactor(), live_settings())
         at = place(1)
         sight = Visibility(scope=PUBLIC)
         where = ToolContext(turn=TurnId("t"), agent="reverie", at=at, visibility=sight, autonomous=False)

@@ -8,8 +8,7 @@ from pathlib import Path
 from gateway.context.dream import Dreamer
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
-from gateway.context.recall import AmbientRecall
-from gateway.context.search import RecallSearch
+from gateway.context.recall import AmbientRecall, RecallSearch
 from gateway.core import private_files
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
@@ -130,10 +129,8 @@ async def papers(
             clock=clock,
             notes=notes,
             memory=memory,
-            recall=RecallSearch(store, places, memory.read, notes.read_handwritten, redactor=Redactor()),
-            recalling=AmbientRecall(
-                store, places, memory.read, notes.read_handwritten, clock, redactor=Redactor(), live=live_settings()
-            ),
+            recall=RecallSearch(store, places, memory, notes, redactor=Redactor()),
+            recalling=AmbientRecall(store, places, memory, notes, clock, redactor=Redactor(), live=live_settings()),
             dreaming=Dreamer(
                 store, notes, memory, owners=NotedNotices(store, clock), places=places, channels=PlayedChannels()
             ),

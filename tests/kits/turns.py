@@ -215,7 +215,6 @@ def context_of(  # noqa: PLR0917 - as an agent has them
     internal = InternalIntake(store, clock, attention_of(store, made), bindings, presence)
     journal = JournalStore(store, clock, live.agent_directory)
     memory = MemoryStore(store, clock, live.agent_directory)
-    agent_files = (memory.read, journal.read_handwritten)
     history = history or HistoryStore(store, clock, media)
     summarizer = Summarizer(
         agent=agent.id,
@@ -236,7 +235,7 @@ def context_of(  # noqa: PLR0917 - as an agent has them
         ),
         reader=ConversationReader(store, WHO, media, Redactor()),
         evidence=EvidenceStore(store, clock, places),
-        ambient_recall=AmbientRecall(store, places, *agent_files, clock, Redactor(), live),
+        ambient_recall=AmbientRecall(store, places, memory, journal, clock, Redactor(), live),
         dreamer=dreamer
         or Dreamer(store, journal, memory, owners=NotedNotices(store, clock), places=places, channels=PlayedChannels()),
         internal=internal,

@@ -11,8 +11,7 @@ from agent.turn_context import TurnOutcome
 from gateway.core.events import RequestUsage
 from gateway.core.tool_spec import ToolCall
 from tests.agent.cache.test_client import Bench, story
-from tests.agent.models.test_anthropic import LOOP
-from tests.agent.models.test_anthropic_thinking import after
+from tests.agent.models.test_anthropic import LOOP, after
 from tests.agent.test_turn_cache import turn
 from tests.kits.models import TOOL, assistant, request, user
 from tests.servers.model_api_events import Answer

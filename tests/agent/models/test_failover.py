@@ -324,13 +324,9 @@ DOWN = ModelBusy("down", retry_after_s=99)
 """Longer than is waited for: one request is one failure, without a wait."""
 
 
-def breaking(clock: ManualClock, *errors: ModelError) -> ScriptedModel:
-    return ScriptedModel(Script(errors=errors), clock=clock)
-
-
 def test_a_model_that_keeps_failing_is_passed_over_then_tried_then_back(caplog: pytest.LogCaptureFixture) -> None:
     async def story(clock: ManualClock) -> None:
-        first, second = breaking(clock, *[DOWN] * 4), breaking(clock)
+        first, second = scripted(clock, *[DOWN] * 4), scripted(clock)
         model = FailoverModel([first, second], clock=clock, random=lambda: 0.0)
         for _ in range(5):
             assert text(await ask(model)) == "You said: hi"
@@ -350,14 +346,14 @@ def test_a_model_that_keeps_failing_is_passed_over_then_tried_then_back(caplog: 
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(story(ManualClock()))
-    label = "a breaking model (for tests and demos)"
+    label = "a scripted model (for tests and demos)"
     assert [r.message for r in caplog.records] == [f"{label} is passed over for 30 s: down", f"{label} answers again"]
 
 
 def test_a_trial_is_one_attempt() -> None:
     async def story(clock: ManualClock) -> None:
-        first = breaking(clock, *[DOWN] * 3, *[ModelBusy("still")] * 9)
-        model = FailoverModel([first, breaking(clock)], clock=clock, random=lambda: 0.0)
+        first = scripted(clock, *[DOWN] * 3, *[ModelBusy("still")] * 9)
+        model = FailoverModel([first, scripted(clock)], clock=clock, random=lambda: 0.0)
         for _ in range(3):
             await ask(model)
         clock.advance(100)
@@ -369,7 +365,7 @@ def test_a_trial_is_one_attempt() -> None:
 
 def test_the_last_hope_is_asked_although_it_is_passed_over() -> None:
     async def story(clock: ManualClock) -> None:
-        first, second = breaking(clock, *[DOWN] * 4), breaking(clock, *[DOWN] * 3)
+        first, second = scripted(clock, *[DOWN] * 4), scripted(clock, *[DOWN] * 3)
         model = FailoverModel([first, second], clock=clock, random=lambda: 0.0)
         for _ in range(3):
             with pytest.raises(ModelBusy):
@@ -382,7 +378,7 @@ def test_the_last_hope_is_asked_although_it_is_passed_over() -> None:
 
 def test_a_single_model_is_always_asked(caplog: pytest.LogCaptureFixture) -> None:
     async def story(clock: ManualClock) -> None:
-        only = breaking(clock, *[DOWN] * 5)
+        only = scripted(clock, *[DOWN] * 5)
         model = FailoverModel([only], clock=clock, random=lambda: 0.0)
         for _ in range(5):
             with pytest.raises(ModelBusy):
@@ -397,8 +393,8 @@ def test_a_single_model_is_always_asked(caplog: pytest.LogCaptureFixture) -> Non
 @pytest.mark.parametrize("error", [PromptTooLong("x"), RequestRefused("x", caused_by_prompt=True)])
 def test_who_refuses_a_request_has_answered(error: ModelError) -> None:
     async def story(clock: ManualClock) -> None:
-        first = breaking(clock, DOWN, DOWN, error, DOWN, DOWN)
-        model = FailoverModel([first, breaking(clock)], clock=clock, random=lambda: 0.0)
+        first = scripted(clock, DOWN, DOWN, error, DOWN, DOWN)
+        model = FailoverModel([first, scripted(clock)], clock=clock, random=lambda: 0.0)
         for raises in (False, False, True, False, False, False):
             if raises:
                 with pytest.raises(type(error)):
@@ -412,7 +408,7 @@ def test_who_refuses_a_request_has_answered(error: ModelError) -> None:
 
 def test_reading_in_concerns_the_first_model_only() -> None:
     async def story(clock: ManualClock) -> None:
-        first, second = breaking(clock, DOWN), breaking(clock)
+        first, second = scripted(clock, DOWN), scripted(clock)
         model = FailoverModel([first, second], clock=clock, random=lambda: 0.0)
         warm = replace(request(), max_output_tokens=0)
         with pytest.raises(ModelBusy):

@@ -18,8 +18,7 @@ from agent.tokens.counter import FRAME_TOKENS, measure_prompt
 from gateway.core.events import RequestUsage
 from gateway.core.tool_spec import ToolCall
 from tests.agent.cache.test_client import IDENTITY, Bench, story
-from tests.agent.models.test_anthropic import CALLS, LOOP, OPUS, RESULTS, opus, other, roles
-from tests.agent.models.test_anthropic_thinking import again, kinds, thinks
+from tests.agent.models.test_anthropic import CALLS, LOOP, OPUS, RESULTS, again, kinds, opus, other, roles, thinks
 from tests.agent.tokens.test_request_size import Bytes
 from tests.kits.models import TOOL, against, ask, assistant, request, user
 from tests.servers.messages_prompt import blocks

@@ -20,7 +20,7 @@ from gateway.config.models import ContextOptimizationConfig
 from gateway.context.evidence import MAX_TURNS, UNKNOWN_HANDLE, EvidenceStore
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
-from gateway.context.search import RecallSearch
+from gateway.context.recall import RecallSearch
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -150,7 +150,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
             tools_of(
                 MemoryTools(
                     journal,
-                    RecallSearch(store, places, memory.read, journal.read_handwritten, redactor=Redactor()),
+                    RecallSearch(store, places, memory, journal, redactor=Redactor()),
                     NoteForgetter(store, clock, places, journal, memory, redactor=Redactor()),
                     evidences,
                 )

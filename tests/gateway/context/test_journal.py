@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, JournalEntry, format_entry, parse_journal
 from gateway.context.journal import NO_MATCH, NOT_ALLOWED
-from gateway.context.search import NOTHING_FOUND
+from gateway.context.recall import NOTHING_FOUND
 from gateway.core import private_files
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, SenderId

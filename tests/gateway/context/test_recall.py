@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.journal import JournalEntry
 from agent.tokens.counter import estimate_tokens
 from gateway.access.place_names import PlaceTitles
 from gateway.config.models import PrefetchConfig, RecallConfig
+from gateway.context.memory import MemoryStore
 from gateway.context.recall import (
     DEADLINE_S,
     ELSEWHERE_AFTER,
@@ -30,10 +30,10 @@ from gateway.context.recall import (
     RECALL_HEADER,
     RECALL_HEADER_TOKENS,
     AmbientRecall,
-    PrefetchCommand,
     RecallBuilder,
     RecallResult,
     parse_prefetch_output,
+    run_prefetch,
 )
 from gateway.context.search import quote_text
 from gateway.core.events import Address, EventId, Message, MessageDeleted, MessageEdited, MessageId, Sender, SenderId
@@ -437,17 +437,14 @@ async def test_without_what_takes_too_long(tmp_path: Path) -> None:
         await ended(kit, text="the harbour")
         waiting = asyncio.Event()
 
-        async def never(_: str) -> str:
-            waiting.set()
-            await asyncio.Event().wait()
-            raise AssertionError
+        class SlowMemory(MemoryStore):
+            async def read(self, agent: str) -> str:
+                waiting.set()
+                await asyncio.Event().wait()
+                raise AssertionError(agent)
 
-        async def nothing(_: str) -> Sequence[JournalEntry]:
-            return ()
-
-        recalling = AmbientRecall(
-            kit.store, _Anywhere(kit.store), never, nothing, kit.clock, redactor=Redactor(), live=live_settings()
-        )
+        memory = SlowMemory(kit.store, kit.clock, lambda _: kit.directory)
+        recalling = AmbientRecall(kit.store, kit.places, memory, kit.notes, kit.clock, Redactor(), live_settings())
         asking = asyncio.create_task(recalled(kit, "harbour", recalling=recalling))
         await waiting.wait()
         kit.clock.advance(DEADLINE_S * 0.99)
@@ -515,22 +512,8 @@ class _Anywhere:
 
 
 def _with(kit: Papers, command: Sequence[str]) -> AmbientRecall:
-    async def text(_: str) -> str:
-        return ""
-
-    async def none(_: str) -> Sequence[JournalEntry]:
-        return ()
-
-    memory: Callable[[str], Awaitable[str]] = text
-    return AmbientRecall(
-        kit.store,
-        _Anywhere(kit.store),
-        memory,
-        none,
-        kit.clock,
-        Redactor(),
-        live_settings(recall=RecallConfig(prefetch=PrefetchConfig(command=tuple(command), timeout=10))),
-    )
+    live = live_settings(recall=RecallConfig(prefetch=PrefetchConfig(command=tuple(command), timeout=10)))
+    return AmbientRecall(kit.store, kit.places, kit.memory, kit.notes, kit.clock, Redactor(), live)
 
 
 @given(st.lists(st.text(max_size=400), max_size=12), st.integers(0, 400))
@@ -556,8 +539,8 @@ def test_the_most_that_fits_is_quoted() -> None:
 
 async def fetched(script: str, *, timeout_s: float = 20, lines: tuple[str, ...] = ("hello",)) -> list[str]:
     """What is taken of what a Python script says."""
-    prefetch = PrefetchCommand([sys.executable, "-c", script], timeout_s)
-    return await prefetch(conversation="irc.test/#room", scope="public", lines=lines)
+    command = [sys.executable, "-c", script]
+    return await run_prefetch(command, timeout_s, conversation="irc.test/#room", scope="public", lines=lines)
 
 
 @pytest.mark.parametrize(
@@ -608,9 +591,9 @@ async def test_it_gets_none_of_our_secrets_and_no_shell(monkeypatch: pytest.Monk
     told = await fetched("import json, os; print(json.dumps(' '.join(sorted(os.environ))))")
     assert {*told[0].split()} - {"LC_CTYPE"} <= {"HOME", "LANG", "PATH"}
     marker = tmp_path / "x"
-    assert await PrefetchCommand(["/bin/echo", f"$(touch {marker})", ";", "touch", str(marker)], 5)(
-        conversation="a/b", scope="public", lines=["`x`"]
-    ) == [f"$(touch {marker}) ; touch {marker}"]
+    command = ["/bin/echo", f"$(touch {marker})", ";", "touch", str(marker)]
+    told = await run_prefetch(command, 5, conversation="a/b", scope="public", lines=["`x`"])
+    assert told == [f"$(touch {marker}) ; touch {marker}"]
     assert not marker.exists()
 
 
@@ -644,7 +627,7 @@ async def test_the_most_that_may_be_said_is_taken() -> None:
 def test_a_command_that_is_none_costs_nothing(command: tuple[str, ...]) -> None:
     @story
     async def run() -> None:
-        assert await PrefetchCommand(command, 5)(conversation="a/b", scope="public", lines=["x"]) == []
+        assert await run_prefetch(command, 5, conversation="a/b", scope="public", lines=["x"]) == []
 
     run()
 

@@ -9,20 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.context.recall import FOUND_HEADER, MAX_HITS, NOTHING_FOUND
 from gateway.context.search import (
     AGE_FLOOR,
     ENGLISH_STOP_WORDS,
-    FOUND_HEADER,
     FRENCH_STOP_WORDS,
     GERMAN_STOP_WORDS,
     HALF_LIFE,
     MAX_CHANCE_TEXTS,
-    MAX_HITS,
     MAX_LOOKED_UP_TERMS,
     MAX_QUOTE_CHARS,
     MAX_TERMS,
     NOTE_WEIGHT,
-    NOTHING_FOUND,
     RUSSIAN_STOP_WORDS,
     SPANISH_STOP_WORDS,
     TermWeights,

@@ -109,9 +109,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 journal=journal,
                 dreamer=Dreamer(store, journal, memory, owners=owners, places=places, channels=PlayedChannels()),
                 evidence=EvidenceStore(store, clock, places),
-                ambient_recall=AmbientRecall(
-                    store, places, memory.read, journal.read_handwritten, clock, Redactor(), live
-                ),
+                ambient_recall=AmbientRecall(store, places, memory, journal, clock, Redactor(), live),
                 internal=internal,
                 registry=tooling,
                 skills=skills,
