@@ -5,7 +5,8 @@ platform.openai.com/docs/guides/error-codes; llama.cpp tools/server/README.md (`
 section 10.2.3 (Retry-After). Patterns for compatible servers carry their names.
 
 Server-sent events obey the WHATWG HTML standard, section 9.2.6
-(https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation).
+(https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation). The package `httpx-sse`
+(0.4) would not do: it holds lines of any length, and importing it imports httpx.
 """
 
 import json
@@ -388,21 +389,24 @@ class ModelHttpClient:
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError, SseEventTooLarge) as error:
             raise self._to_model_error(error) from None  # the cause may hold request headers
 
-    async def post(self, body: object, more: Mapping[str, str] = NO_HEADERS) -> bytes:
-        """Post `body`, with `more` headers, and return the JSON response. Raises a ModelError."""
-        return await self._request("POST", _encode_json(body), more)
+    async def post(self, body: object, more: Mapping[str, str] = NO_HEADERS, *, url: str = "") -> bytes:
+        """Post `body`, with `more` headers, and return the JSON response. Raises a ModelError.
+
+        `url`: another URL of the same server.
+        """
+        return await self._request("POST", url or self._url, _encode_json(body), more)
 
     async def get(self) -> bytes:
         """Return the JSON at the URL. Raises a ModelError."""
-        return await self._request("GET", None, NO_HEADERS)
+        return await self._request("GET", self._url, None, NO_HEADERS)
 
-    async def _request(self, method: str, content: bytes | None, more: Mapping[str, str]) -> bytes:
+    async def _request(self, method: str, url: str, content: bytes | None, more: Mapping[str, str]) -> bytes:
         client = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
         headers = {**self._headers, **more, "accept": "application/json"}
         try:
-            async with client.stream(method, self._url, content=content, headers=headers) as response:
+            async with client.stream(method, url, content=content, headers=headers) as response:
                 await self._check_response(response, "application/json")
                 answer = await _read_limited(response, _JSON_BYTES)
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as error:

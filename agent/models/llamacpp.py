@@ -20,18 +20,17 @@ prompt is left, empty slots are prepared with the agents' prefixes.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
 import json
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Literal
 
 from agent.models.base import ModelError, ModelMessage, ModelRequest, ModelUnusable, StreamChunk, StreamEnd, TextPart
 from agent.models.http import DEFAULT_TIMEOUT_S, ModelHttpClient, strip_version
@@ -101,7 +100,7 @@ class LlamaCppModel:
         self._loss_count = 0
         self._slot_requests: dict[int, ModelRequest] = {}
         """Last request of each slot."""
-        self._preloader = PromptPreloader(self._preload, self._copy_prefixes)
+        self._preloader = PromptPreloader(self)
         self._model = model
         self.name = name
         self.label = self._chat.label
@@ -197,8 +196,11 @@ class LlamaCppModel:
                 self.label,
             )
 
-    async def _preload(self, request: ModelRequest, prefixes: list[ModelRequest]) -> Usage:
-        """Evaluate a prompt without an answer. A prompt without a conversation goes to a slot without one."""
+    async def evaluate_ahead(self, request: ModelRequest, prefixes: list[ModelRequest]) -> Usage:
+        """Evaluate a prompt without an answer, and without overwriting any of the agents' prefixes.
+
+        A prompt without a conversation goes to a slot without one.
+        """
         await self._find_slots()
         if self._slots is None:
             return await self._evaluate(request, None)
@@ -212,7 +214,8 @@ class LlamaCppModel:
             if slot is not None:
                 self._release_slot(slot, usage)
 
-    async def _copy_prefixes(self, prefixes: list[ModelRequest]) -> bool:
+    async def copy_prefixes(self, prefixes: list[ModelRequest]) -> bool:
+        """Prepare an empty slot with the last of these prefixes. False: there is no empty slot."""
         if self._slots is None:
             return False
         return await self._prepare_slot(prefixes[-1], prefixes) is not None
@@ -381,27 +384,15 @@ _MAX_AGENTS = 8
 """Agents whose prefixes are kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PreloadJob:
-    request: ModelRequest
-    done: asyncio.Future[Usage] | None
-    """Result for the caller that waits for it. None: nobody waits."""
+_PreloadJob = tuple[ModelRequest, asyncio.Future[Usage] | None]
+"""A prompt, and the result for the caller that waits for it. None: nobody waits."""
 
 
 class PromptPreloader:
     """Queue of prompts to evaluate ahead of time, and the task that evaluates them."""
 
-    def __init__(
-        self,
-        evaluate: Callable[[ModelRequest, list[ModelRequest]], Awaitable[Usage]],
-        prepare_slot: Callable[[list[ModelRequest]], Awaitable[bool]],
-    ) -> None:
-        """`evaluate`: evaluates one prompt without overwriting any of the agents' prefixes.
-
-        `prepare_slot`: prepares an empty slot with the last of the agents' prefixes. False: there is no empty slot.
-        """
-        self._preload = evaluate
-        self._copy_prefixes = prepare_slot
+    def __init__(self, model: LlamaCppModel) -> None:
+        self._model = model
         self._jobs: OrderedDict[tuple[str, str], _PreloadJob] = OrderedDict()
         self._prefixes: OrderedDict[str, ModelRequest] = OrderedDict()
         self._waiting_answers = 0
@@ -419,7 +410,7 @@ class PromptPreloader:
         try:
             return await done
         finally:
-            if (job := self._jobs.get(_job_key(request))) is not None and job.done is done:
+            if (job := self._jobs.get(_job_key(request))) is not None and job[1] is done:
                 del self._jobs[_job_key(request)]  # cancelled: nobody waits any more
 
     def schedule(self, request: ModelRequest) -> None:
@@ -467,15 +458,15 @@ class PromptPreloader:
 
     def _enqueue(self, request: ModelRequest, done: asyncio.Future[Usage] | None) -> None:
         self._drop(_job_key(request))
-        self._jobs[_job_key(request)] = _PreloadJob(request=request, done=done)
+        self._jobs[_job_key(request)] = request, done
         if len(self._jobs) > _MAX_WAITING:
             self._drop(next(iter(self._jobs)))
         self._start_task()
 
     def _drop(self, key: tuple[str, str]) -> None:
-        job = self._jobs.pop(key, None)
-        if job is not None and job.done is not None and not job.done.done():
-            job.done.set_result(Usage())
+        _, done = self._jobs.pop(key, (None, None))
+        if done is not None and not done.done():
+            done.set_result(Usage())
 
     def _start_task(self) -> None:
         if self._closed:
@@ -501,26 +492,26 @@ class PromptPreloader:
         try:
             while self._jobs:
                 key, job = next(reversed(self._jobs.items()))
-                await self._preload_one(job)
+                await self._preload_one(*job)
                 if self._jobs.get(key) is job:
                     del self._jobs[key]
-            while not self._jobs and await self._copy_prefixes(list(self._prefixes.values())):
+            while not self._jobs and await self._model.copy_prefixes([*self._prefixes.values()]):
                 pass
         except ModelError as error:
             logger.debug("nothing is read in ahead of time: %s", error)
             for key in list(self._jobs):
                 self._drop(key)
 
-    async def _preload_one(self, job: _PreloadJob) -> None:
+    async def _preload_one(self, request: ModelRequest, done: asyncio.Future[Usage] | None) -> None:
         try:
-            usage = await self._preload(job.request, list(self._prefixes.values()))
+            usage = await self._model.evaluate_ahead(request, [*self._prefixes.values()])
         except ModelError as error:
-            if job.done is None or job.done.done():
+            if done is None or done.done():
                 raise
-            job.done.set_exception(error)
+            done.set_exception(error)
         else:
-            if job.done is not None and not job.done.done():
-                job.done.set_result(usage)
+            if done is not None and not done.done():
+                done.set_result(usage)
 
 
 def _job_key(request: ModelRequest) -> tuple[str, str]:
@@ -528,45 +519,21 @@ def _job_key(request: ModelRequest) -> tuple[str, str]:
     return request.conversation_id, "" if request.conversation_id else request.shared_key
 
 
-M = TypeVar("M", bound=BaseModel)
-
-
-class _ServerProps(BaseModel):
-    total_slots: int = 0
-
-
-class _InputTokens(BaseModel):
-    input_tokens: int
-
-
-class _AppliedTemplate(BaseModel):
-    prompt: str
-
-
-class _TokenizedPrompt(BaseModel):
-    tokens: list[object]
-
-
 class LlamaCppService:
     """Endpoints of the server other than chat completions."""
 
     def __init__(self, *, base_url: str, api_key: str, timeout_s: float) -> None:
-        self._secret = "" if api_key.lower() == "none" else api_key
-        self._timeout_s = timeout_s
+        secret = "" if api_key.lower() == "none" else api_key
+        headers = {"authorization": f"Bearer {secret}"} if secret else {}
         self._root = strip_version(base_url)
-        self._props = self._open_api("/props")
-        self._input_tokens = self._open_api("/v1/chat/completions/input_tokens")
-        self._template = self._open_api("/apply-template")
-        self._tokenize = self._open_api("/tokenize")
-
-    def _open_api(self, path: str) -> ModelHttpClient:
-        headers = {"authorization": f"Bearer {self._secret}"} if self._secret else {}
-        url = self._root + path
-        return ModelHttpClient(url=url, headers=headers, secret=self._secret, timeout_s=self._timeout_s, reuse=False)
+        self._api = ModelHttpClient(
+            url=f"{self._root}/props", headers=headers, secret=secret, timeout_s=timeout_s, reuse=False
+        )
 
     async def count_slots(self) -> int:
         """Return the number of slots. 0: the server does not report it. Raises a ModelError."""
-        return self._parse_answer(_ServerProps, await self._props.get()).total_slots
+        found = self._parse_answer(await self._api.get()).get("total_slots", 0)
+        return found if isinstance(found, int) else 0
 
     async def count_tokens(self, body: Mapping[str, object]) -> int:
         """Return the tokens of a chat completion's prompt, by the server's own template and tokenizer.
@@ -575,30 +542,37 @@ class LlamaCppService:
         """
         query = {key: value for key, value in body.items() if not key.startswith("stream")}
         try:
-            return self._parse_answer(_InputTokens, await self._input_tokens.post(query)).input_tokens
+            answer = await self._post("/v1/chat/completions/input_tokens", query)
+            if isinstance(tokens := answer.get("input_tokens"), int):
+                return tokens
         except ModelUnusable:  # builds without this endpoint answer 404
-            prompt = self._parse_answer(_AppliedTemplate, await self._template.post(query)).prompt
-        written = {"content": prompt, "add_special": True, "parse_special": True}
-        return len(self._parse_answer(_TokenizedPrompt, await self._tokenize.post(written)).tokens)
+            answer = await self._post("/apply-template", query)
+            if isinstance(prompt := answer.get("prompt"), str):
+                written = {"content": prompt, "add_special": True, "parse_special": True}
+                answer = await self._post("/tokenize", written)
+                if isinstance(pieces := answer.get("tokens"), list):
+                    return len(pieces)
+        raise self._foreign_server()
 
     async def transfer_slot_file(self, slot: int, action: Literal["save", "restore"], name: str) -> None:
         """Write the prompt of a slot to a file in the server's `--slot-save-path`, or read it from there.
 
         Raises a ModelError; `ModelBusy` (501) if the server has no such path.
         """
-        api = self._open_api(f"/slots/{slot}?action={action}")
-        try:
-            await api.post({"filename": name})
-        finally:
-            await api.aclose()
+        await self._post(f"/slots/{slot}?action={action}", {"filename": name})
 
     async def aclose(self) -> None:
         """Close all connections."""
-        for api in (self._props, self._input_tokens, self._template, self._tokenize):
-            await api.aclose()
+        await self._api.aclose()
 
-    def _parse_answer(self, kind: type[M], answer: bytes) -> M:
-        try:
-            return kind.model_validate_json(answer)
-        except ValidationError:
-            raise ModelUnusable(f"{self._props.host} does not answer as llama.cpp does") from None
+    async def _post(self, path: str, body: object) -> dict[str, object]:
+        return self._parse_answer(await self._api.post(body, url=self._root + path))
+
+    def _parse_answer(self, answer: bytes) -> dict[str, object]:
+        with contextlib.suppress(ValueError):
+            if isinstance(value := json.loads(answer), dict):
+                return value
+        raise self._foreign_server()
+
+    def _foreign_server(self) -> ModelUnusable:
+        return ModelUnusable(f"{self._api.host} does not answer as llama.cpp does")

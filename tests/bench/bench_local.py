@@ -20,6 +20,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from agent.models.base import ModelMessage, ModelRequest, StreamEnd, SystemBlock, TextPart
 from agent.models.llamacpp import LlamaCppModel
@@ -87,9 +88,9 @@ async def settled(model: LocalModel) -> None:
 
 async def tokens(model: LocalModel, asked: ModelRequest) -> list[object]:
     service = client(model)._service
-    prompt = json.loads(await service._template.post({"messages": client(model)._chat.build_body(asked)["messages"]}))
+    prompt = await service._post("/apply-template", {"messages": client(model)._chat.build_body(asked)["messages"]})
     written = {"content": prompt["prompt"], "add_special": True, "parse_special": True}
-    return list(json.loads(await service._tokenize.post(written))["tokens"])
+    return cast("list[object]", (await service._post("/tokenize", written))["tokens"])
 
 
 async def shared_tokens(model: LocalModel, one: ModelRequest, other: ModelRequest) -> int:
