@@ -1,8 +1,7 @@
-"""Calls of tools: the permission gate, dispatch, tools that come and go, their specifications and metrics."""
+"""Calls of tools: the permission gate, dispatch, tools that come and go, and their specifications."""
 
 import asyncio
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,8 @@ from agent.tokens.counter import estimate_tokens
 from gateway.config.tools import TOOL_NAMES, ToolsConfig
 from gateway.core import identity
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, ChannelName, ConversationId, RoomId, Usage
-from gateway.core.facts import ApprovalEnded, ApprovalRequested, Seq, ToolRefused, TurnId, TurnRecord
+from gateway.core.events import Address, ChannelName, RoomId, Usage
+from gateway.core.facts import Seq, ToolRefused, TurnId, TurnRecord
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, ToolPermit
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, TurnTrust, build_tool, specs_of, tools_of
@@ -33,14 +32,12 @@ from gateway.tools.dispatch import (
     has_side_effects,
 )
 from gateway.tools.files import FileTools
-from gateway.tools.metrics import MAX_LABELLED_TOOLS, ToolStats
 from gateway.tools.registry import built_in_specs
 from tests.gateway.tools.files_kit import agent_files
 from tests.kits.approvals import GUS, HERE, LOBBY, MIA, ROOT, story
 from tests.kits.model_gateway import BEGIN, Home, at_home, settings
-from tests.kits.ops import rendered_metrics
 from tests.kits.settings import live_settings
-from tests.kits.store import NOW, opened, run
+from tests.kits.store import opened
 from tests.kits.tools import dispatcher, live_tools, running_calls
 
 AT = Address(channel=ChannelName("irc.test"), room=RoomId("#a"))
@@ -456,92 +453,6 @@ def test_a_small_one_has_the_first_that_fit(tmp_path: Path, window: int, caplog:
     assert len(kept) == 1 or tokens <= window * MAX_WINDOW_SHARE
     left = [family for family in FAMILIES if family not in kept]
     assert ("has no tools for " + ", ".join(left) in caplog.text) == bool(left)
-
-
-NAMES = {
-    "reverie_tool_calls_total": "counter",
-    "reverie_tool_duration_seconds": "histogram",
-    "reverie_tool_refusals_total": "counter",
-    "reverie_tool_approvals_total": "counter",
-    "reverie_tool_approvals_waiting": "gauge",
-}
-ASKED = ApprovalRequested(
-    approval="k7qd",
-    agent="reverie",
-    tool="bash",
-    arguments="{}",
-    turn=TurnId("t"),
-    asked_by=(),
-    room=ConversationId("irc.test/#a"),
-    until=NOW,
-)
-ENDED = ApprovalEnded(approval="k7qd", agent="reverie", tool="bash", verdict="once", by="root")
-
-
-def scraped(stats: ToolStats) -> tuple[str, dict[str, float]]:
-    text = rendered_metrics(stats)
-    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("reverie_tool")]
-    assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
-    return text, {name: float(value) for name, value in lines}
-
-
-def test_every_metric_has_its_name_its_type_and_its_help() -> None:
-    text, samples = scraped(ToolStats())
-    assert samples == {"reverie_tool_approvals_waiting": 0}
-    for name, kind in NAMES.items():
-        assert f"\n# TYPE {name} {kind}\n" in text
-        assert re.search(rf"\n# HELP {name} [A-Z].+\.\n", text)
-
-
-def test_calls_are_counted_by_how_they_ended_and_timed_if_they_were_carried_out() -> None:
-    stats = ToolStats()
-    stats.count_call("bash", "ok", 0.5)
-    stats.count_call("bash", "timeout", 60.0)
-    stats.count_call("bash", "refused", 0.0)
-    stats.count_call("made_up", "unknown", 0.0)
-    stats.count_call("made_up_too", "unknown", 0.0)
-    _, samples = scraped(stats)
-    calls = {name: value for name, value in samples.items() if "calls" in name}
-    assert calls == {
-        'reverie_tool_calls_total{tool="bash",outcome="ok"}': 1,
-        'reverie_tool_calls_total{tool="bash",outcome="timeout"}': 1,
-        'reverie_tool_calls_total{tool="bash",outcome="refused"}': 1,
-        'reverie_tool_calls_total{tool="other",outcome="unknown"}': 2,
-    }
-    assert samples['reverie_tool_duration_seconds_count{tool="bash"}'] == 2
-    assert samples['reverie_tool_duration_seconds_sum{tool="bash"}'] == 60.5
-
-
-def test_names_are_bounded() -> None:
-    stats = ToolStats()
-    for number in range(MAX_LABELLED_TOOLS + 10):
-        stats.count_call(f"mcp_{number}", "ok", 0.0)
-    _, samples = scraped(stats)
-    assert sum("calls" in name for name in samples) == MAX_LABELLED_TOOLS + 1
-    assert samples['reverie_tool_calls_total{tool="other",outcome="ok"}'] == 10
-
-
-def test_refusals_and_verdicts_are_counted_as_they_are_written_down(tmp_path: Path) -> None:
-    stats = ToolStats()
-    refused = ToolRefused(turn=TurnId("t"), agent="reverie", tool="bash", role="guest", rule="r")
-
-    async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store:
-            store.subscribe(stats.on_appended)
-            await store.append([NewEntry(fact=ASKED, at=NOW), NewEntry(fact=replace(ASKED, approval="x"), at=NOW)])
-            assert scraped(stats)[1] == {"reverie_tool_approvals_waiting": 2}
-            for _ in range(2):  # the second time the verdict is known
-                await store.append([NewEntry(fact=ENDED, at=NOW, key="approval:k7qd:ended")])
-            await store.append([NewEntry(fact=refused, at=NOW), NewEntry(fact=refused, at=NOW)])
-            await store.append([NewEntry(fact=replace(ENDED, verdict="expired"), at=NOW)])
-
-    run(story())
-    assert scraped(stats)[1] == {
-        'reverie_tool_refusals_total{tool="bash"}': 2,
-        'reverie_tool_approvals_total{tool="bash",verdict="once"}': 1,
-        'reverie_tool_approvals_total{tool="bash",verdict="expired"}': 1,
-        "reverie_tool_approvals_waiting": 1,
-    }
 
 
 FILE_TOOLS = specs_of(FileTools)
