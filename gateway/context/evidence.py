@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from agent.journal import to_single_line
 from agent.models.base import ToolResult
@@ -32,7 +32,8 @@ from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ResultExcerpt, ToolCall, ToolCallRefused
 from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel
-from gateway.store import NewEntry, Store, StoreReader
+from gateway.store import NewEntry, Store
+from gateway.stream.routing import PrivacyCache
 
 MAX_TURNS: Final = 2_000
 """Turns in one `v` handle."""
@@ -45,13 +46,6 @@ _HANDLE: Final = re.compile(r"([temv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
 _PAGE: Final = 200
 _FOLDS_PAGE: Final = 20
-
-
-class HandleScopes(Protocol):
-    """Provider of scopes, see `gateway.stream.routing.PrivacyCache`."""
-
-    async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
-        """Return the scope of an entry of the conversation; without `seq`, of the conversation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +74,12 @@ class TurnEvidence:
 
 
 class EvidenceStore:
-    """Archive of results, for all agents."""
+    """Archive of results, for all agents, and the handles that open them."""
 
-    def __init__(self, store: Store, clock: Clock, places: HandleScopes) -> None:
+    def __init__(self, store: Store, clock: Clock, places: PrivacyCache) -> None:
         self._store = store
         self._clock = clock
-        self._handles = HandleResolver(store, places)
+        self._places = places
 
     def for_turn(
         self,
@@ -136,7 +130,7 @@ class EvidenceStore:
 
         Raises ToolCallRefused and StoreError.
         """
-        content = await self.find(handle, context)
+        content = await self.find(handle, context.visibility, context.at.conversation)
         label = await self._label_of(content.source.handle, context)
         source, end = content.source, min(offset + limit, content.source.chars)
         if offset >= source.chars > 0:
@@ -172,18 +166,6 @@ class EvidenceStore:
             else TrustLabel(ANYBODY_ROLE, "fetch_evidence")
         )
 
-    async def find(self, handle: str, context: ToolContext) -> HandleContent:
-        """Find the content of a handle for a turn, as `HandleResolver.find`."""
-        return await self._handles.find(handle, context.visibility, context.at.conversation)
-
-
-class HandleResolver:
-    """Finds the content of handles."""
-
-    def __init__(self, reader: StoreReader, places: HandleScopes) -> None:
-        self._reader = reader
-        self._places = places
-
     async def find(self, handle: str, visibility: Visibility, place: ConversationId) -> HandleContent:
         """Return the content of a handle, as far as `visibility` and `place` allow.
 
@@ -203,7 +185,7 @@ class HandleResolver:
             return await self._render_turns(Seq(int(first)), Seq(int(second)), visibility, place)
         if (separator == ".") != (kind == "t") or separator == "-":
             return None
-        entry = await self._reader.entry(int(first))
+        entry = await self._store.entry(int(first))
         if entry is None or entry.conversation is None:
             return None
         if entry.conversation != place and not visibility.can_see(
@@ -236,10 +218,10 @@ class HandleResolver:
 
     async def _find_message(self, seq: Seq, message: Message, place: ConversationId) -> HandleContent | None:
         """Return a message with its newest text. None: it was deleted, or was not for the agent."""
-        judged = await self._reader.find_judgement(seq)
+        judged = await self._store.find_judgement(seq)
         if judged is None or judged.fate not in ("due", "context"):
             return None
-        newest = await self._reader.latest_message_change(message, seq)
+        newest = await self._store.latest_message_change(message, seq)
         if newest is not None and isinstance(newest.fact, MessageDeleted):
             return None
         text = newest.fact.text if newest is not None and isinstance(newest.fact, MessageEdited) else message.text
@@ -250,14 +232,14 @@ class HandleResolver:
     ) -> HandleContent | None:
         if not first < end or not visibility.can_see(await self._places.scope(place)):
             return None
-        more = await self._reader.seq_after_turns(place, first, end, count=MAX_TURNS)
+        more = await self._store.seq_after_turns(place, first, end, count=MAX_TURNS)
         if more is not None:
             raise ToolCallRefused(
                 f"v{first}-{end} has more than {MAX_TURNS:,} turns, the most that one handle opens. "
                 f"The first {MAX_TURNS:,} of them are v{first}-{more}, and the others are v{more}-{end}."
             )
         pieces, start = list[str](), first
-        while page := await self._reader.turns_between(place, start, end, most=_PAGE):
+        while page := await self._store.turns_between(place, start, end, most=_PAGE):
             pieces += [
                 render_turn_transcript(one.seq, one.at, one.fact) for one in page if isinstance(one.fact, TurnRecord)
             ]
@@ -271,7 +253,7 @@ class HandleResolver:
     async def _find_head(self, place: ConversationId, first: Seq) -> str:
         """Return the text that stood in front of the first turn at or after `first`."""
         before: int | None = None
-        while page := await self._reader.newest_entries(
+        while page := await self._store.newest_entries(
             _FOLDS_PAGE, before=before, kinds=["folded"], conversation=place
         ):
             for one in reversed(page):

@@ -11,7 +11,7 @@ from gateway.context.memory import MemoryStore
 from gateway.context.recall import AmbientRecall, RecallSearch
 from gateway.core import private_files
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import Fact, Judgement, NoteWritten, TurnId, dedup_key, inner_conversation
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
@@ -35,6 +35,11 @@ STAFF = Address(channel=ChannelName("irc.test"), room=RoomId("#staff"))
 OWN = Address.parse(inner_conversation("reverie"))
 PRIVATE = (ANN, BOB, OWNER, STAFF)
 PLACES = (*PRIVATE, ROOM, OWN)
+
+
+def sight_of(context: ToolContext) -> tuple[Visibility, ConversationId]:
+    """What may be shown there, and where that is."""
+    return context.visibility, context.at.conversation
 
 
 def at(place: Address, *, agent: str = "reverie", everything: bool | None = None) -> ToolContext:

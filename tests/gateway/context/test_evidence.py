@@ -57,7 +57,7 @@ from gateway.tools.memory import MAX_EVIDENCE_CHARS, MemoryTools
 from tests.kits.channels import story
 from tests.kits.evidence import Bring
 from tests.kits.examples import examples
-from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, at
+from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, at, sight_of
 from tests.kits.places import privacy
 from tests.kits.scripted_turn import Played, Say, brief
 from tests.kits.store import NOW, turn
@@ -129,7 +129,7 @@ class Desk:
 
     async def refused(self, handle: str, place: Address = ROOM) -> None:
         with pytest.raises(ToolCallRefused, match="There is nothing with that handle that may be told here") as told:
-            await self.evidences.find(handle, at(place))
+            await self.evidences.find(handle, *sight_of(at(place)))
         assert str(told.value) == UNKNOWN_HANDLE  # the same, whether there is such a thing or not
 
 
@@ -186,7 +186,7 @@ def test_evidence_is_exact_after_a_restart_too(tmp_path: Path, text: str) -> Non
             assert (source.kind, source.origin) == ("text", 'look_up {"word": "harbour"}')
             assert (source.chars, source.sha256) == (len(text), hashlib.sha256(text.encode()).hexdigest())
         async with desk(tmp_path) as kit:
-            found = await kit.evidences.find(source.handle, at(ROOM))
+            found = await kit.evidences.find(source.handle, *sight_of(at(ROOM)))
             assert (found.text, found.source) == (text, source)
             if text != HUGE:
                 assert await kit.whole(source.handle) == text
@@ -206,10 +206,10 @@ async def test_results_of_turns_are_exact_after_folds_and_a_restart(tmp_path: Pa
             await kit.write(fold)
             await kit.turned()
     async with desk(tmp_path) as kit:
-        found = [(await kit.evidences.find(f"t{seq}.{number}", at(ROOM))).text for number in (1, 2, 3, 4, 5)]
+        found = [(await kit.evidences.find(f"t{seq}.{number}", *sight_of(at(ROOM)))).text for number in (1, 2, 3, 4, 5)]
         assert found == [ODD, "a page\n" * 5_000, "", HUGE, "last"]
         assert await kit.whole(f"t{seq}.1", limit=7) == ODD
-        assert (await kit.evidences.find(f"t{seq}.2", at(ROOM))).source == page
+        assert (await kit.evidences.find(f"t{seq}.2", *sight_of(at(ROOM)))).source == page
         for wrong in (
             f"t{seq}.0",
             f"t{seq}.6",
@@ -300,7 +300,7 @@ async def test_a_handle_opens_so_many_turns_and_says_which_ones_would_do(tmp_pat
         last = written[-1].seq
         await kit.whole(f"v1-{last}")
         with pytest.raises(ToolCallRefused) as refusal:
-            await kit.evidences.find("v1-999999999999", at(ROOM))
+            await kit.evidences.find("v1-999999999999", *sight_of(at(ROOM)))
         assert str(refusal.value) == (
             f"v1-999999999999 has more than 2,000 turns, the most that one handle opens. "
             f"The first 2,000 of them are v1-{last}, and the others are v{last}-999999999999."
@@ -369,11 +369,11 @@ async def test_private_places_are_private(tmp_path: Path) -> None:
             seq = await kit.turned(step("secret"), heard="secret", place=place)
             handles += [f"t{seq}.1", f"m{await kit.say('secret', place)}"]
             for handle in handles:
-                assert (await kit.evidences.find(handle, at(place))).text == "secret"
-                assert (await kit.evidences.find(handle, at(OWNER))).text == "secret"
+                assert (await kit.evidences.find(handle, *sight_of(at(place)))).text == "secret"
+                assert (await kit.evidences.find(handle, *sight_of(at(OWNER)))).text == "secret"
                 for other in (ROOM, BOB, OWN):
                     await kit.refused(handle, other)
-            assert "secret" in (await kit.evidences.find(f"v{seq}-{seq + 1}", at(place))).text
+            assert "secret" in (await kit.evidences.find(f"v{seq}-{seq + 1}", *sight_of(at(place)))).text
             for other in (ROOM, BOB, OWN, OWNER):
                 await kit.refused(f"v{seq}-{seq + 1}", other)
 
@@ -384,7 +384,7 @@ async def test_turns_of_a_private_place_are_not_told_to_who_sees_the_public_only
         seq = await kit.turned(place=STAFF)
         where = replace(at(STAFF), visibility=Visibility(scope=PUBLIC))
         with pytest.raises(ToolCallRefused):
-            await kit.evidences.find(f"v{seq}-{seq + 1}", where)
+            await kit.evidences.find(f"v{seq}-{seq + 1}", *sight_of(where))
 
 
 @story
@@ -392,11 +392,11 @@ async def test_a_part_of_another_places_turns_is_read_there(tmp_path: Path) -> N
     """An owner's handle of what a room's turn fetched opens the room's turns, not those of the owner's chat."""
     async with desk(tmp_path) as kit:
         first = await kit.turned(heard="in the room")
-        found = await kit.evidences.find(f"v{first}-{first + 1}", at(ROOM))
+        found = await kit.evidences.find(f"v{first}-{first + 1}", *sight_of(at(ROOM)))
         seq = await kit.turned(
             step(ToolCallRecord(id="f", name="f", arguments="{}", result="cut", source=found.source))
         )
-        assert await kit.evidences.find(f"t{seq}.1", at(OWNER)) == found
+        assert await kit.evidences.find(f"t{seq}.1", *sight_of(at(OWNER))) == found
 
 
 @story
@@ -432,7 +432,7 @@ async def test_handles_may_be_written_as_people_write_them(tmp_path: Path) -> No
     async with desk(tmp_path) as kit:
         handle = (await kit.keep("text")).handle
         for written in (f" {handle} ", f'"{handle}"', f"[{handle}]", handle.upper(), f"`{handle}`"):
-            assert (await kit.evidences.find(written, at(ROOM))).text == "text"
+            assert (await kit.evidences.find(written, *sight_of(at(ROOM)))).text == "text"
 
 
 @story
@@ -472,7 +472,7 @@ async def test_a_turn_keeps_what_it_does_not_tell_and_reads_it_again(tmp_path: P
             "look_up",
             ROOM.conversation,
         )
-        assert (await kit.evidences.find(called.source.handle, at(ROOM))).text == HUGE
+        assert (await kit.evidences.find(called.source.handle, *sight_of(at(ROOM)))).text == HUGE
         assert kept.at - NOW <= timedelta(minutes=2)
 
 

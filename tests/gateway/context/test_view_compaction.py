@@ -140,7 +140,7 @@ def test_turns_that_leave_can_be_had_back_word_for_word(tmp_path: Path) -> None:
             visibility=Visibility(scope=PUBLIC),
             autonomous=False,
         )
-        found = await desk.means.evidence.find(handle, where)
+        found = await desk.means.evidence.find(handle, where.visibility, where.at.conversation)
         assert "the number of door 0 is 0" in found.text
         assert "the number of door 1 is 7919" in found.text
         assert max(len(told(request)) for request in desk.model.requests) < 3_000 * 3.5
@@ -317,7 +317,7 @@ def test_results_keep_their_handles_whatever_is_folded(tmp_path: Path) -> None:
         handles = [called.source.handle for step in steps for called in step.calls if called.source is not None]
         assert len(handles) == 6
         for handle, text in zip(handles, library.brought.values(), strict=True):
-            assert (await desk.means.evidence.find(handle, where)).text == text
+            assert (await desk.means.evidence.find(handle, where.visibility, where.at.conversation)).text == text
             assert Seq(int(handle[1:])) > 0
 
     at_desk(tmp_path, story)

@@ -12,6 +12,7 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall
 from gateway.stream.routing import Bindings
+from tests.kits.journal import sight_of
 from tests.kits.places import privacy
 from tests.kits.scripted_turn import Drawer, Played, Say
 from tests.kits.turns import ANYWHERE, ROOM, Desk, at_desk
@@ -66,11 +67,11 @@ def test_a_large_result_is_whole_in_the_log_and_in_part_in_every_prompt(tmp_path
         (one,) = called(ended)
         assert one.source is not None
         assert desk.compacted == ["tool_result_truncated"]
-        assert (await opens(desk).find(one.source.handle, HERE)).text == PAGE
+        assert (await opens(desk).find(one.source.handle, *sight_of(HERE))).text == PAGE
         (evidence,) = await desk.store.newest_entries(9, kinds=["evidence"])
         (turn,) = await desk.store.newest_entries(9, kinds=["turn_ended"])
         assert evidence.seq < turn.seq
-        assert (await opens(desk).find(f"t{turn.seq}.1", HERE)).text == PAGE
+        assert (await opens(desk).find(f"t{turn.seq}.1", *sight_of(HERE))).text == PAGE
         desk.means.history._cached.clear()  # as after a restart
         await desk.say("ann", "and?")
         await desk.take()
@@ -101,7 +102,7 @@ def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path)
         assert fold.seq < (await desk.store.newest_entries(1, kinds=["turn_ended"]))[0].seq
         first, second, third = called(ended)
         assert first.source is not None
-        assert (await opens(desk).find(first.source.handle, HERE)).text == "0" * 4_000
+        assert (await opens(desk).find(first.source.handle, *sight_of(HERE))).text == "0" * 4_000
         assert [second.result, third.result] == ["1" * 4_000, "2" * 4_000]
         for _ in range(2):  # the second time as after a restart
             desk.means.history._cached.clear()
@@ -148,7 +149,7 @@ def test_what_was_kept_for_a_turn_that_was_cut_off_harms_nobody(tmp_path: Path) 
         last = (await desk.ended())[-1]
         (one,) = called(last)
         assert one.source is not None
-        assert (await opens(desk).find(one.source.handle, HERE)).text == PAGE
+        assert (await opens(desk).find(one.source.handle, *sight_of(HERE))).text == PAGE
         assert last.outcome == "replied"
 
     at_desk(tmp_path, story)

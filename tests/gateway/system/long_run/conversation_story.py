@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gateway.context.evidence import HandleResolver
+from gateway.context.evidence import EvidenceStore
 from gateway.core.clock import ManualClock
 from gateway.core.facts import Evidence, Seq, TurnRecord, ViewFolded
 from gateway.core.tool_spec import ToolCallRefused
@@ -97,7 +97,7 @@ async def truth(home: Home, handle: str) -> str | None:
 async def audit(home: Home, handles: Sequence[str]) -> int:
     """Open these. Raises AssertionError where one brings something else."""
     places = home.minds.places
-    opener, sight = HandleResolver(home.store, places), await places.visibility(ROOM.conversation)
+    opener, sight = EvidenceStore(home.store, home.clock, places), await places.visibility(ROOM.conversation)
     for handle in handles:
         try:
             found = await opener.find(handle, sight, ROOM.conversation)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from agent.view import extract_exact_names
-from gateway.context.evidence import HandleResolver
+from agent.view_forms import extract_exact_names
+from gateway.context.evidence import EvidenceStore
 from gateway.core.clock import ManualClock
 from gateway.core.facts import TurnId, ViewFolded
 from gateway.core.scopes import Visibility
@@ -218,7 +219,7 @@ async def _ways(home: Home, fact: Fact, newest: ViewFolded, brain: Brain, kept: 
 
 async def _followed(home: Home, head: str) -> str:
     """All that is found by handles alone: of the turns that left, of those before, and of what their tools brought."""
-    opener, texts = HandleResolver(home.store, home.minds.places), list[str]()
+    opener, texts = EvidenceStore(home.store, home.clock, home.minds.places), list[str]()
     todo, known = re.findall(r"v\d+-\d+", head)[:1], set[str]()
     while todo:
         handle = todo.pop()
