@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 from agent.view import extract_exact_names
-from agent.view_forms import extract_exact_names
 from gateway.context.evidence import EvidenceStore
 from gateway.core.clock import ManualClock
 from gateway.core.facts import TurnId, ViewFolded
