@@ -1,20 +1,26 @@
-# make install | demo | test | test-all | proof | check | docs | lock | bench | clean, each with ARGS="..."
-# e.g. make test ARGS="-m system", make lock ARGS=--upgrade
+# `make help` says what there is; each takes ARGS="...", e.g. make test ARGS="-m system", make lock ARGS=--upgrade
 
 ARGS ?=
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: install demo test test-all proof check docs lock bench clean
+.PHONY: help install demo test test-all proof check docs lock bench clean
 
-install: .venv/.installed
+help: ## say what there is
+	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
+
+install: .venv/.tools ## install everything into .venv: the gateway, its tests, and MCP
 	@echo 'installed in .venv; try: make demo'
 
 .venv/.installed: pyproject.toml requirements/install $(wildcard requirements/*.txt)
 	@requirements/install
 	@touch $@
 
-demo: .venv/.installed
+.venv/.tools: .venv/.installed
+	@requirements/install tools
+	@touch $@
+
+demo: .venv/.installed ## start an IRC server, a gateway and a model here; installs only what that takes
 	@.venv/bin/reverie demo $(ARGS)
 
 # Two workers for each core, because many tests wait for a server. Bytecode is kept: each worker, and each program that
@@ -22,36 +28,33 @@ demo: .venv/.installed
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 PYTEST = PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n $(shell expr 2 \* $(CORES)) --dist worksteal
 
-# The unit tests.
-test: .venv/.installed
+test: .venv/.tools ## run the unit tests
 	$(PYTEST) $(ARGS)
 
-# The unit tests, then the integration and system tests with what they print: lost and doubled messages.
-test-all: test
+test-all: test ## run the integration and system tests as well, with what they print of lost and doubled messages
 	$(PYTEST) -m '(integration or system) and not soak' -rfEP $(ARGS)
 
-# What takes minutes, and the laws with all their examples: hours on two cores.
-proof: .venv/.installed
+proof: .venv/.tools ## run what takes minutes, and the laws with all their examples: hours on two cores
 	EXAMPLES=all $(PYTEST) -m 'system or soak or hypothesis' -rP $(ARGS)
 
-check: .venv/.installed
+check: .venv/.tools ## ruff, mypy, import contracts, dead code
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-cache
 	.venv/bin/vulture
 
-docs: .venv/.installed
+docs: .venv/.tools ## write the generated pages of docs/ again
 	.venv/bin/python tests/checks/configuration.py
 	.venv/bin/python tests/checks/commands.py
 	.venv/bin/python tests/checks/metrics.py
 
-lock: .venv/.installed
+lock: .venv/.tools ## pin the requirements again
 	@requirements/lock $(ARGS)
 
-bench: .venv/.installed
+bench: .venv/.tools ## run the benchmarks
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; .venv/bin/python $$bench $(ARGS); done
 
-clean:
+clean: ## remove what was made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 	find gateway channels agent tests -name __pycache__ -type d -prune -exec rm -rf {} +
