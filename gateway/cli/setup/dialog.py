@@ -1,12 +1,13 @@
 """Questions of the setup dialog, the answers they add up to, and who answers them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from gateway.cli.doctor.base import Finding
 
+T = TypeVar("T")
 ProviderKind = Literal["anthropic", "openai", "llamacpp", "local"]
 
 
@@ -191,6 +192,10 @@ class Respondent(Protocol):
 
     def confirm(self, text: str, *, default: bool = True) -> bool:
         """Return the answer to a yes or no question."""
+        ...
+
+    def probe(self, probing: Coroutine[None, None, T]) -> T:
+        """Return the result of a probe, or of a search for what can be offered as an answer."""
         ...
 
     def tell(self, *lines: str) -> None: ...

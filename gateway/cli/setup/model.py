@@ -1,6 +1,5 @@
 """Questions about the model."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,14 +58,14 @@ def ask_model(person: Respondent, before: ModelAnswers | None, url: str | None =
             offered = ModelListing()
             if answers.kind in {"anthropic", "openai"}:
                 person.tell("  Asking which models there are ...")
-                offered = asyncio.run(list_models(build_provider_config(answers)))
+                offered = person.probe(list_models(build_provider_config(answers)))
                 way = review_findings(person, offered.findings, skip=False)
                 if way != "go on":
                     continue
             answers = _ask_model_name(person, answers, offered)
             person.tell("  Asking it for one word ...")
             model, provider = build_model_config(answers), build_provider_config(answers)
-            findings, window = asyncio.run(probe_model(model, provider, _load_prices(person.directory)))
+            findings, window = person.probe(probe_model(model, provider, _load_prices(person.directory)))
             way = review_findings(person, findings, skip=False)
             if window and any(one.code == "model.context" and one.level == "warning" for one in findings):
                 answers = replace(answers, context_tokens=window)

@@ -3,7 +3,6 @@
 Parsers of answers raise ValueError with a hint on the correct form.
 """
 
-import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
@@ -69,7 +68,7 @@ def ask_token(
         way, result = "again", unseen
         while way == "again":
             person.tell(f"  Asking {platform} ...")
-            result = asyncio.run(probe(token))
+            result = person.probe(probe(token))
             way = review_findings(person, (one for one in result.findings if one.code != later))
         if way != "correct" and (not name(result) or person.confirm(f"Is {name(result)} the one?")):
             return token, result
@@ -99,7 +98,7 @@ def ask_owner(
             continue
         if find_name is None or answer in known:
             return answer
-        if who := asyncio.run(find_name(answer)):
+        if who := person.probe(find_name(answer)):
             person.tell(f"  That is {who}.")
             return answer
         if doubt(answer):
@@ -158,7 +157,7 @@ def _ask_discord_rooms(person: Respondent, answers: DiscordAnswers, result: Disc
         )
         if answer:
             break
-        result = asyncio.run(probe_discord(build_discord_config(answers)))
+        result = person.probe(probe_discord(build_discord_config(answers)))
     person.tell("", *(f"  {number}  {name}" for number, name in result.guilds[:10]))
     default = " ".join(answers.rooms) or (result.guilds[0][0] if len(result.guilds) == 1 else "none")
     while True:
@@ -174,7 +173,7 @@ def _ask_discord_rooms(person: Respondent, answers: DiscordAnswers, result: Disc
         wanted = [room for room in rooms if room != "*" and room not in {number for number, _ in result.guilds}]
         if answers.token.value is None or not wanted:
             return rooms
-        checked = asyncio.run(probe_discord(build_discord_config(replace(answers, rooms=tuple(wanted)))))
+        checked = person.probe(probe_discord(build_discord_config(replace(answers, rooms=tuple(wanted)))))
         way = review_findings(
             person,
             [one for one in checked.findings if one.code == "discord.rooms"],
@@ -344,7 +343,7 @@ def ask_irc(person: Respondent, before: IrcAnswers | None, owner: str | None) ->
             person.tell("  A password is not set here, so this cannot be tried now.")
             break
         person.tell(f"  Connecting to {answers.host}:{answers.port} ...")
-        findings = asyncio.run(probe_irc(_with_ca_path(build_irc_config(answers), person.directory)))
+        findings = person.probe(probe_irc(_with_ca_path(build_irc_config(answers), person.directory)))
         way = review_findings(person, findings, also=_REVIEWED_WARNINGS)
         if way == "go on":
             break
@@ -622,7 +621,7 @@ def _ask_telegram_owner(
 
 def _ask_who_wrote(person: Respondent, answers: TelegramAnswers) -> str | None:
     """Ask which of the people who wrote to the bot is the owner; None: nobody wrote, or none of them."""
-    waiting = asyncio.run(find_contacts(build_telegram_config(answers)))
+    waiting = person.probe(find_contacts(build_telegram_config(answers)))
     review_findings(person, waiting.findings)
     if not waiting.people:
         person.tell("  Nothing has come yet.")
@@ -650,7 +649,7 @@ def _ask_telegram_rooms(person: Respondent, answers: TelegramAnswers, *, polled:
         )
         if answer != "look":
             return () if answer == "none" else split_words(answer)
-        waiting = asyncio.run(find_contacts(build_telegram_config(answers)))
+        waiting = person.probe(find_contacts(build_telegram_config(answers)))
         lines = [f"  {number}  {title}" for number, title in waiting.groups]
         person.tell(*(lines or ["  No group was seen. Add the bot to one, and say something to it there."]))
         if waiting.groups:
@@ -671,7 +670,7 @@ def _ask_privacy(person: Respondent, answers: TelegramAnswers) -> None:
         )
         if answer:
             return
-        result = asyncio.run(probe_telegram(build_telegram_config(answers)))
+        result = person.probe(probe_telegram(build_telegram_config(answers)))
         shown = [one for one in result.findings if one.code in {"telegram.privacy", "telegram.rooms"}]
         review_findings(person, shown)
         if result.reads_whole_groups is not False:

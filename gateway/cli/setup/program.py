@@ -13,13 +13,17 @@ import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any, Final, TextIO, TypeVar, cast
 
 import yaml
+from rich.console import Console
+from rich.prompt import InvalidResponse, PromptBase
+from rich.text import Text, TextType
 
 from agent.workspace.persona import default_workspace
 from gateway.cli.doctor.base import Finding
@@ -43,6 +47,9 @@ from gateway.core.text_safety import escape_unprintable
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 """Exit codes."""
+BACK: Final = "back"
+"""Answer that leads to the question before."""
+T = TypeVar("T")
 
 
 class SetupAborted(Exception):
@@ -108,151 +115,204 @@ _LEVEL_SIGNS = {"ok": "ok", "warning": "!", "bad": "x"}
 _MAX_COLUMNS = 80
 
 
+class StepBack(Exception):
+    """The person wants to answer the question before this one again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """Something that was given: an answer, or the result of a probe."""
+
+    key: str
+    """Key of the question; empty: none."""
+    by_person: bool
+    value: Any
+
+
+class _Prompt(PromptBase[str]):
+    """A question on a terminal, or to a pipe in its place."""
+
+    def __init__(self, text: str, parse: Callable[[str], str], *, hint: str, hidden: bool = False) -> None:
+        super().__init__(Text(text), console=Console(soft_wrap=True, color_system=None), password=hidden)
+        self.parse, self._hint = parse, hint
+
+    def make_prompt(self, default: object) -> Text:
+        del default
+        return Text(f"{self.prompt} [{self._hint}]: " if self._hint else f"{self.prompt}: ")
+
+    @classmethod
+    def get_input(cls, console: Console, prompt: TextType, password: bool, stream: TextIO | None = None) -> str:
+        del stream
+        try:
+            if password and sys.stdin.isatty():
+                words = getpass.getpass(str(prompt), sys.stdout)  # shows it once nothing typed is shown any more
+            else:
+                console.print(prompt, end="", markup=False, highlight=False)
+                words = input()
+                if not sys.stdin.isatty():
+                    console.print()
+        except EOFError:
+            console.print()  # Ctrl-D ends no line
+            reason = "the input has ended before all was answered, and nothing was written"
+            raise SetupAborted(f"{reason}; --non-interactive takes flags", code=2) from None
+        if words.strip().lower() == BACK:
+            raise StepBack
+        return words
+
+    def process_response(self, value: str) -> str:
+        try:
+            return self.parse(value)
+        except ValueError as error:
+            raise InvalidResponse(str(error)) from None
+
+    def on_validate_error(self, value: str, error: InvalidResponse) -> None:
+        del value
+        _write_wrapped(str(error), "  ")
+
+
 class TerminalRespondent:
-    """Asks at the terminal. Questions that a flag answered are not asked."""
+    """Asks at the terminal. Questions that a flag answered are not asked.
+
+    On `back` the interview runs anew, and what was given before the question that is asked again is given once more,
+    without asking, probing or telling it.
+    """
 
     def __init__(self, directory: Path, flags: AnswerFlags) -> None:
-        self.directory = directory
-        self._answers, self._secrets = dict(flags.answers), dict(flags.secrets)
-        self._width = min(shutil.get_terminal_size((_MAX_COLUMNS, 24)).columns, _MAX_COLUMNS)
-        self.question_count = 0
-        """Number of questions so far."""
+        self.directory, self._flags = directory, flags
+        self._past: list[_Past] = []
+        self._repeated = 0
+        """Number of items of the past that this run of the interview has been given again."""
         self.seen_secrets: list[str] = []
         """Secrets that were typed or resolved."""
 
+    def step_back(self) -> None:
+        """Forget the person's last answer and what came after it; the interview is then to be run anew."""
+        self._repeated = 0
+        while self._past and not self._past.pop().by_person:
+            pass
+
+    def _is_new(self, key: str) -> bool:
+        """Return whether the flag of a question was not used yet."""
+        return not any(one.key == key and not one.by_person for one in self._past)
+
+    @property
+    def _is_repeating(self) -> bool:
+        return self._repeated < len(self._past)
+
+    def _repeat(self) -> Any:  # noqa: ANN401 - what was given there
+        self._repeated += 1
+        return self._past[self._repeated - 1].value
+
+    def _keep(self, value: T, *, key: str = "", by_person: bool = True) -> T:
+        self._past.append(_Past(key, by_person, value))
+        self._repeated += 1
+        return value
+
     def ask(self, question: SetupQuestion) -> str:
-        if (flag_answer := self._answers.pop(question.key, None)) is not None:
+        if self._is_repeating:
+            return str(self._repeat())
+        given = self._flags.answers.get(question.key)
+        if given is not None and self._is_new(question.key):
             try:
-                return parse_choice(question, flag_answer)
+                return self._keep(parse_choice(question, given), key=question.key, by_person=False)
             except ValueError as error:
                 raise SetupAborted(f"--{question.key.replace('.', '-')}: {error}", code=2) from None
-        if question.is_optional and question.default is not None:
-            return question.default
-        while True:
-            words = self._read_line(question.text, question.default)
-            if not words.strip() and question.default is not None:
-                return question.default
-            try:
-                if words.strip() or question.choices:
-                    return parse_choice(question, words)
-                self.tell("  This one is needed.")
-            except ValueError as error:
-                self._write_wrapped(str(error), "  ", "  ")
+        default = question.default
+        if question.is_optional and default is not None:
+            return default
+
+        def parse(words: str) -> str:
+            if words.strip():
+                return parse_choice(question, words)
+            if default is None:
+                raise ValueError("This one is needed.")
+            return default
+
+        return self._keep(_Prompt(question.text, parse, hint=default or "")())
 
     def ask_secret(self, question: SecretQuestion) -> SecretReference:
-        if (flag_reference := self._secrets.pop(question.key, None)) is not None:
+        if self._is_repeating:
+            return cast("SecretReference", self._repeat())
+        given, existing = self._flags.secrets.get(question.key), question.existing
+        if given is not None and self._is_new(question.key):
             try:
-                return self._remember_secret(resolve_secret(flag_reference, self.directory))
+                return self._keep_secret(resolve_secret(given, self.directory), key=question.key, by_person=False)
             except ValueError as error:
                 raise SetupAborted(f"--{question.key.replace('.', '-')}-file: {error}", code=2) from None
-        existing = question.existing
         if question.is_optional:
-            return self._remember_secret(existing or SecretReference(reference=""))
-        hint = "hidden; Enter keeps it" if existing else "hidden, or ${NAME} of the environment"
-        while True:
-            words = self._read_hidden(f"{question.text} ({hint}): ").strip()
+            return self._keep_secret(existing or SecretReference(reference=""), by_person=False)
+
+        def read(words: str) -> SecretReference:
+            if words.startswith("${"):
+                return resolve_secret(words, self.directory)
+            if not words and existing is None:
+                raise ValueError("This one is needed.")
             if not words and existing is not None:
-                return self._remember_secret(existing)
-            try:
-                if words.startswith("${"):
-                    return self._remember_secret(resolve_secret(words, self.directory))
-                if words:
-                    value = question.parse(words)
-                    return self._remember_secret(
-                        SecretReference(reference=f"${{file:secrets/{question.file}}}", value=value, is_new=True)
-                    )
-                self.tell("  This one is needed.")
-            except ValueError as error:
-                self._write_wrapped(str(error), "  ", "  ")
+                return existing
+            reference = f"${{file:secrets/{question.file}}}"
+            return SecretReference(reference=reference, value=question.parse(words), is_new=True)
+
+        def parse(words: str) -> str:
+            read(words.strip())
+            return words.strip()
+
+        hint = "hidden; Enter keeps it" if existing else "hidden, or ${NAME} of the environment"
+        return self._keep_secret(read(_Prompt(f"{question.text} ({hint})", parse, hint="", hidden=True)()))
+
+    def _keep_secret(self, secret: SecretReference, *, key: str = "", by_person: bool = True) -> SecretReference:
+        if secret.value:
+            self.seen_secrets.append(secret.value)
+        return self._keep(secret, key=key, by_person=by_person)
 
     def confirm(self, text: str, *, default: bool = True) -> bool:
-        while True:
-            words = self._read_line(f"  {text}", "yes" if default else "no", brackets="Y/n y/N").lower()
-            if words.strip() in {"", "y", "yes", "n", "no"}:
-                return default if not words.strip() else words.strip().startswith("y")
-            self.tell("  yes or no")
+        if self._is_repeating:
+            return bool(self._repeat())
+
+        def parse(words: str) -> str:
+            word = words.strip().lower() or ("yes" if default else "no")
+            if word not in {"y", "yes", "n", "no"}:
+                raise ValueError("yes or no")
+            return word
+
+        return self._keep(_Prompt(f"  {text}", parse, hint="Y/n" if default else "y/N")().startswith("y"))
+
+    def probe(self, probing: Coroutine[None, None, T]) -> T:
+        if self._is_repeating:
+            probing.close()
+            return cast("T", self._repeat())
+        return self._keep(asyncio.run(probing), by_person=False)
 
     def tell(self, *lines: str) -> None:
-        for line in lines:
-            if line:
-                self._write_wrapped(line.lstrip(), " " * (len(line) - len(line.lstrip())), " " * _hanging_indent(line))
-            else:
-                self._write("\n")
+        for line in () if self._is_repeating else lines:
+            _write_wrapped(line.lstrip(), " " * (len(line) - len(line.lstrip())))
 
     def show_findings(self, findings: Sequence[Finding]) -> None:
-        for finding in findings:
-            self._write_finding(finding)
+        for finding in () if self._is_repeating else findings:
+            _write_wrapped(escape_unprintable(finding.what), f"  {_LEVEL_SIGNS[finding.level]:>2} ", "     ")
+            if finding.fix:
+                _write_wrapped(f"-> {escape_unprintable(finding.fix)}", "     ", "        ")
 
     def choose_remedy(self, choices: tuple[ProblemChoice, ...], findings: Sequence[Finding]) -> ProblemChoice:
         del findings  # they are on the screen
         ways = ", ".join(f"{_CHOICE_LABELS[way]} ({way[0]})" for way in choices)
-        self._write_wrapped(f"What now: {ways}.", "  ", "  ")
-        question = SetupQuestion(
-            key="",
-            text="  Your choice",
-            default=choices[0],
-            parse=partial(_parse_problem_choice, choices),
-        )
-        answer = self.ask(question)
+        self.tell(f"  What now: {ways}.")
+        parse = partial(_parse_problem_choice, choices)
+        answer = self.ask(SetupQuestion(key="", text="  Your choice", default=choices[0], parse=parse))
         return next(way for way in choices if way == answer)
 
-    def _write_finding(self, finding: Finding) -> None:
-        self._write_wrapped(escape_unprintable(finding.what), f"  {_LEVEL_SIGNS[finding.level]:>2} ", "     ")
-        if finding.fix:
-            self._write_wrapped(f"-> {escape_unprintable(finding.fix)}", "     ", "        ")
 
-    def _remember_secret(self, secret: SecretReference) -> SecretReference:
-        if secret.value:
-            self.seen_secrets.append(secret.value)
-        return secret
-
-    def _read_line(self, text: str, default: str | None, brackets: str = "") -> str:
-        self.question_count += 1
-        hint = brackets.split()[0 if default == "yes" else 1] if brackets else default or ""
-        self._write(f"{text} [{hint}]: " if hint else f"{text}: ")
-        words = sys.stdin.readline()
-        if not words:
-            raise _input_ended()
-        if not sys.stdin.isatty():
-            self._write("\n")
-        return words.rstrip("\n")
-
-    def _read_hidden(self, prompt: str) -> str:
-        self.question_count += 1
-        if sys.stdin.isatty():
-            try:
-                return getpass.getpass(prompt, sys.stdout)
-            except EOFError:
-                raise _input_ended() from None
-        self._write(prompt)
-        words = sys.stdin.readline()
-        self._write("\n")
-        if not words:
-            raise _input_ended()
-        return words
-
-    def _write_wrapped(self, text: str, first: str, rest: str) -> None:
-        lines = textwrap.wrap(
-            text,
-            self._width - 1,
-            initial_indent=first,
-            subsequent_indent=rest,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        self._write("".join(f"{line}\n" for line in lines))
-
-    @staticmethod
-    def _write(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-
-def _input_ended() -> SetupAborted:
-    if sys.stdin.isatty():
-        sys.stdout.write("\n")  # Ctrl-D ends no line
-    reason = "the input has ended before all was answered, and nothing was written; --non-interactive takes flags"
-    return SetupAborted(reason, code=2)
+def _write_wrapped(text: str, first: str, rest: str | None = None) -> None:
+    width = min(shutil.get_terminal_size((_MAX_COLUMNS, 24)).columns, _MAX_COLUMNS) - 1
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=first if rest is None else rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    sys.stdout.write("".join(f"{line}\n" for line in lines or [""]))
+    sys.stdout.flush()
 
 
 def _parse_problem_choice(ways: tuple[ProblemChoice, ...], words: str) -> str:
@@ -262,11 +322,6 @@ def _parse_problem_choice(ways: tuple[ProblemChoice, ...], words: str) -> str:
     if len(found) != 1:
         raise ValueError(f"one of {', '.join(ways)}")
     return found[0]
-
-
-def _hanging_indent(line: str) -> int:
-    """Return the indent of the continuation lines."""
-    return len(line) - len(line.lstrip())
 
 
 class UnattendedRespondent:
@@ -331,6 +386,9 @@ class UnattendedRespondent:
             raise SetupAborted(f"{text} (--force says yes)", code=FAILED)
         return True
 
+    def probe(self, probing: Coroutine[None, None, T]) -> T:
+        return asyncio.run(probing)
+
     def tell(self, *lines: str) -> None:
         """Ignore the text."""
 
@@ -376,7 +434,12 @@ def run_setup(options: SetupOptions) -> int:
         else UnattendedRespondent(Path(), options.flags, force=options.force)
     )
     try:
-        return _run_setup(options, respondent)
+        while True:
+            try:
+                return _run_setup(options, respondent)
+            except StepBack:
+                assert isinstance(respondent, TerminalRespondent), "only a person steps back"
+                respondent.step_back()
     except SetupAborted as stopped:
         return _report_abort(options, respondent, str(stopped), stopped.code)
     except KeyboardInterrupt:
@@ -410,7 +473,11 @@ def _describe_error(error: Exception) -> str:
 
 
 def _run_setup(options: SetupOptions, respondent: TerminalRespondent | UnattendedRespondent) -> int:
-    respondent.tell("Reverie setup. Enter takes what stands in brackets; Ctrl-C leaves all as it is.", "")
+    respondent.tell(
+        "Reverie setup. Enter takes what stands in brackets; `back` leads to the",
+        "question before; Ctrl-C leaves all as it is.",
+        "",
+    )
     directory = options.directory
     if directory is None:
         question = SetupQuestion(key="config", text="Directory of the configuration", default=DEFAULT_DIRECTORY)

@@ -249,3 +249,37 @@ async def test_the_embedded_model_and_a_persona_need_no_key(tmp_path: Path) -> N
     assert files["workspace/SOUL.md"]
     assert re.search(r'token: "\$\{file:secrets/ops.token\}"', files["reverie.yaml"])
     assert len(files["secrets/ops.token"].strip()) >= 43
+
+
+@story
+async def test_back_leads_to_the_question_before_without_looking_again(tmp_path: Path) -> None:
+    directory = tmp_path / "bot"
+    async with BotApi() as api, at_terminal("--config", str(directory), "--telegram-url", api.url) as person:
+        await person.says("Platforms")
+        await person.says("Token", api.token)
+        await person.says("Is @reverie_bot the one", "back")
+        await person.says("Token", "back")
+        await person.says("Platforms", "back")  # there is none before it
+        await person.says("Platforms")
+        await person.says("Token", api.token)
+        await person.says("Is @reverie_bot the one")
+        await person.says("Your id", "later")
+        asked = len(api.calls)
+        await person.says("Groups", "lounge")
+        await person.says("is not a group's id.*Groups", "-100200")
+        await person.says("Who answers", "back")
+        await person.says("Groups", "-100300")
+        await person.says("Who answers", "embedded")
+        assert len(api.calls) == asked
+        await person.says("Its name", "Mira")
+        await person.says("Its character", "Calm.")
+        await person.says("Write it", "back")
+        await person.says("Its character", "back")
+        await person.says("Its name", "Nora")
+        await person.says("Its character", "Calm.")
+        await person.says("Write it")
+        assert await person.over() == 0
+    files = written(directory)
+    assert 'rooms: ["-100300"]' in files["reverie.yaml"]
+    assert "id: nora" in files["reverie.yaml"]
+    assert person.screen.count("A bot is made by talking to @BotFather") == 3
