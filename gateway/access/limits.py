@@ -20,56 +20,25 @@ All but `UsageLimiter` is pure: times are arguments.
 
 import asyncio
 import hashlib
-import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter
 
-from agent.cache.prices import ASSUMED_PRICE
 from gateway.access.approval_texts import inline_code
 from gateway.config.models import RateConfig
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ConversationId, Message, Post, PostKey, Sender, SenderId, Usage
+from gateway.core.events import Address, ConversationId, Message, Post, PostKey, Sender, SenderId
 from gateway.core.facts import AMBIENT, URGENT, Judgement, LimitReached, PostQueued, TurnRecord, dedup_key
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key, role_of, stable_source
 from gateway.core.lru import MAX_REMEMBERED, LruDict
 from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store import AppendResult, LogEntry, NewEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
-from gateway.store.projections import NANO_PER_USD, spending_shares
-
-KEPT_DAYS: Final = 3
-"""Days kept at once: a clock that is set wrong for a moment loses no sums."""
-
-
-class DailyCosts:
-    """Cost per day and subject, in billionths of a dollar as in `gateway.store.projections`."""
-
-    def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
-        self._max_size = max_size
-        self._days = LruDict[str, dict[str, int]](KEPT_DAYS)
-
-    def set_day(self, day: str, sums: Mapping[str, int]) -> None:
-        """Set the sums of that day (YYYY-MM-DD, UTC) until now."""
-        self._days.put(day, dict(sums))
-
-    def add(self, day: str, subject: str, nano_usd: int) -> None:
-        """Add a cost. Above the bound, the subjects with the smallest sums are forgotten."""
-        sums = self._days.get(day, {})
-        sums[subject] = sums.get(subject, 0) + nano_usd
-        if len(sums) > 2 * self._max_size:
-            sums = dict(heapq.nlargest(self._max_size, sums.items(), key=lambda one: one[1]))
-        self._days.put(day, sums)
-
-    def total(self, day: str, subjects: Iterable[str]) -> int:
-        """Return the sum of these subjects on that day."""
-        sums = self._days.get(day)
-        return 0 if sums is None else sum(sums.get(one, 0) for one in subjects)
-
+from gateway.store.spending import NANO_PER_USD, DailyCosts, budget_cost, budget_costs, to_nano_usd
 
 QUIET_S: Final = 600.0
 
@@ -244,9 +213,7 @@ class UsageLimiter:
             costs.set_day(day, {})
         for share in await reader.spending_sums("share", since=day):
             agent, place, sender, provider = share.key.split("\n", 3)
-            unpriced = share.unpriced > 0 and share.unpriced == share.requests and bool(provider)
-            nano = _assumed_nano_usd(share.usage) if unpriced else round(share.cost_usd * NANO_PER_USD)
-            self._add_cost(day, agent, Address.parse(place), SenderId(sender), nano)
+            self._add_cost(day, agent, Address.parse(place), SenderId(sender), budget_cost(share, provider))
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Add the costs of turns, record notices, and keep the tokens of messages that are in the log now."""
@@ -293,7 +260,7 @@ class UsageLimiter:
         asks too, that person's budget counts.
         """
         budgets = self._find_payers(at, agent, askers)
-        nano = _to_nano_usd(cost_usd) + _to_nano_usd(spent_usd)
+        nano = to_nano_usd(cost_usd) + to_nano_usd(spent_usd)
         if cost_usd <= 0:
             return None
         for scope, subjects in budgets:
@@ -307,8 +274,8 @@ class UsageLimiter:
     ) -> None:
         """Return once `reserve` does not depend on the reservations of other turns, which may not be used up."""
         budgets = self._find_payers(at, agent, askers)
-        nano = _to_nano_usd(cost_usd) + _to_nano_usd(spent_usd)
-        self._set_reserved(at, budgets, _to_nano_usd(spent_usd))
+        nano = to_nano_usd(cost_usd) + to_nano_usd(spent_usd)
+        self._set_reserved(at, budgets, to_nano_usd(spent_usd))
         while cost_usd > 0 and self._waits_for_others(at, budgets, nano):
             await self._budget_freed.wait()
 
@@ -471,11 +438,8 @@ class UsageLimiter:
         if entry.conversation is None:
             return
         at, day = Address.parse(entry.conversation), entry.at.date().isoformat()
-        for one in spending_shares(turn):
-            self._add_cost(day, turn.agent, at, one.sender, one.cost_nano_usd)
-        unpriced = sum(_assumed_nano_usd(one.usage) for one in turn.accounts if one.cost_usd is None)
-        for sender in turn.senders:
-            self._add_cost(day, turn.agent, at, sender, unpriced // len(turn.senders))
+        for sender, nano in budget_costs(turn):
+            self._add_cost(day, turn.agent, at, sender, nano)
 
     def _add_cost(self, day: str, agent: str, at: Address, sender: SenderId, nano: int) -> None:
         """Add a cost to the sums of agent, room and sender.
@@ -491,15 +455,6 @@ class UsageLimiter:
 
     def _today(self) -> str:
         return self._clock.now().date().isoformat()
-
-
-def _to_nano_usd(usd: float) -> int:
-    return round(min(usd, 1e6) * NANO_PER_USD)
-
-
-def _assumed_nano_usd(usage: Usage) -> int:
-    """Return the assumed cost of requests without a known price, in billionths of a dollar."""
-    return round((ASSUMED_PRICE.cost_usd(usage) or 0.0) * NANO_PER_USD)
 
 
 def _room_key(at: Address) -> str:

@@ -27,7 +27,7 @@ from gateway.core.events import ConversationId, DeliveryReport, Usage
 from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed
 from gateway.ops import api_models as models
 from gateway.ops.api_views import ApiBackend, add_titles, build_notification_event, redact_tree, token_fields
-from gateway.store import LogEntry, StoreError
+from gateway.store import LogEntry, StoreError, total_cost_usd
 from gateway.store.format import describe_contents
 from gateway.store.overview import NotificationRow, TurnRow
 from gateway.stream.trace import find_outcome
@@ -51,7 +51,7 @@ def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterat
                 )
             )
         case TurnRecord() as turn:
-            cost = sum(one.cost_usd or 0.0 for one in turn.accounts)
+            cost = total_cost_usd(turn.accounts)
             yield build_turn_end_event(turn, entry.at, entry.conversation or "", cost)
         case PostQueued(post=post) as queued:
             yield models.PostEvent(

@@ -11,7 +11,7 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
 from gateway.runtime.turn_input import NO_UNREAD, AgentContext
-from gateway.store import NewEntry
+from gateway.store import NewEntry, total_cost_usd
 
 
 class _DreamHost(TurnHost):
@@ -60,7 +60,7 @@ async def run_dream(context: AgentContext, place: Address, handle: TurnHandle) -
         has_failed=result.outcome == "failed",
         has_yielded=True,
         autonomous=True,
-        cost_usd=sum(account.cost_usd or 0.0 for account in result.accounts),
+        cost_usd=total_cost_usd(result.accounts),
     )
 
 
@@ -84,7 +84,7 @@ async def _record_interrupted(
             model=done.model,
         )
         await _record(context, turn, place, spent)
-    cost_usd = sum(account.cost_usd or 0.0 for account in done.accounts)
+    cost_usd = total_cost_usd(done.accounts)
     return TurnResult(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
 
 

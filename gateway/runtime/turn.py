@@ -50,7 +50,7 @@ from gateway.core.tool_spec import ToolCall, ToolSpec
 from gateway.core.trust import UNKNOWN_LABEL, TrustLabel
 from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
 from gateway.runtime.turn_input import MAX_UNREAD_LINES, AgentContext, TurnInput, are_blocked, count_omitted
-from gateway.store import NewEntry, StoreError
+from gateway.store import NewEntry, StoreError, total_cost_usd
 from gateway.stream.preview import TurnPreview, TurnPreviews
 
 logger = logging.getLogger("reverie.turns")
@@ -691,5 +691,5 @@ def _to_result(outcome: TurnOutcome, *, autonomous: bool) -> TurnResult:
         was_interrupted=outcome.outcome == "interrupted",
         autonomous=autonomous,
         is_over_budget=outcome.is_over_budget,
-        cost_usd=sum(account.cost_usd or 0.0 for account in outcome.accounts),
+        cost_usd=total_cost_usd(outcome.accounts),
     )

@@ -22,6 +22,7 @@ belongs to tests/gateway/store/test_query_plans.py, which requires an index for 
 
 from gateway.store.reader import EntryLocation, LogRow, StoreReader, ViewEntries, WordUses, search_terms
 from gateway.store.rebuild import rebuild
+from gateway.store.spending import SpendingKey, SpendingSum, total_cost_usd
 from gateway.store.store import Store, StoreOutage
 from gateway.store.types import (
     AppendFailed,
@@ -36,8 +37,6 @@ from gateway.store.types import (
     PartState,
     PendingCounts,
     PendingReminder,
-    SpendingKey,
-    SpendingSum,
     StoreClosed,
     StoreError,
     StoreInUse,
@@ -84,4 +83,5 @@ __all__ = [
     "judged_events",
     "rebuild",
     "search_terms",
+    "total_cost_usd",
 ]

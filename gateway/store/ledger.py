@@ -8,7 +8,8 @@ from gateway.core.events import BlockUsage, ConversationId, RequestUsage, Usage
 from gateway.core.facts import Seq, TurnRecord
 from gateway.core.format import format_time
 from gateway.store.reader import StoreReader
-from gateway.store.types import LogEntry, SpendingKey, SpendingSum
+from gateway.store.spending import SpendingKey, SpendingSum
+from gateway.store.types import LogEntry
 
 MAX_TURNS_READ = 2_000
 """Turns searched for requests at most, unless more requests are wanted."""

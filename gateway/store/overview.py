@@ -14,10 +14,10 @@ from typing import Any, Literal, Self
 
 from gateway.core.events import ConversationId, Usage
 from gateway.core.facts import FACT, Fact, Judgement, Seq
-from gateway.store.projections import usage_of
 from gateway.store.queries import LAST
 from gateway.store.reader import StoreReader, connect_reader
 from gateway.store.schema import check_current_schema
+from gateway.store.spending import DAILY_SPENDING, OverviewSpendingKey, SpendingBucket, hourly_spending_sql
 
 MAX_CONVERSATIONS = 10_000
 """Conversations searched for the newest."""
@@ -62,7 +62,6 @@ _DEALT = (
     f"THEN coalesce(({_HANDLED}), ({_TURN})) END"
 )
 _NOWHERE = Seq(0)
-OverviewSpendingKey = Literal["channel", "conversation", "agent", "model"]
 
 
 def _notifications_sql(where: str, order: str, *, index: str) -> str:
@@ -155,36 +154,7 @@ SELECT low FROM half WHERE low >= high LIMIT 1
 """  # noqa: S608 - the same
 """Binary search of the log: the times of entries grow with their positions, as long as the clock does."""
 
-_KEYS = {
-    "channel": "substr(conversation, 1, instr(conversation, '/') - 1)",
-    "conversation": "conversation",
-    "agent": "{}agent{}",
-    "model": "{}model{}",
-}
-
-
-def _spending_sql(key: str) -> str:
-    return f"""
-SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.", "')")},
-    sum(json_extract(body, '$.requests')), sum(json_extract(body, '$.usage.input_tokens')),
-    sum(json_extract(body, '$.usage.cache_read_tokens')), sum(json_extract(body, '$.usage.cache_write_tokens')),
-    sum(coalesce(json_extract(body, '$.usage.cache_write_1h_tokens'), 0)),
-    sum(json_extract(body, '$.usage.output_tokens')),
-    sum((SELECT coalesce(sum(json_extract(value, '$.cost_usd')), 0.0) FROM json_each(body, '$.accounts')))
-FROM (
-    SELECT at, conversation, body FROM log INDEXED BY log_kind
-    WHERE kind = 'turn_ended' AND seq >= ({FIRST_ENTRY_SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
-) WHERE at >= ?1 AND json_extract(body, '$.requests') > 0 GROUP BY 1, 2 ORDER BY 1, 2
-"""  # noqa: S608 - the same
-
-
-HOURLY_SPENDING = {key: _spending_sql(key) for key in _KEYS}
-DAILY_SPENDING = {
-    key: f"SELECT day, {named.format('', '')}, sum(requests), sum(input), sum(read), "  # noqa: S608 - the same
-    "sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) / 1e9 FROM spending WHERE day >= ? "
-    "GROUP BY 1, 2 ORDER BY 1, 2"
-    for key, named in _KEYS.items()
-}
+HOURLY_SPENDING = {key: hourly_spending_sql(key, FIRST_ENTRY_SINCE, MAX_TURNS) for key in DAILY_SPENDING}
 
 LIVE_EVENT_KINDS = "('judged', 'turn_ended', 'post', 'delivery')"
 COUNT_MISSED = f"""
@@ -333,25 +303,6 @@ class TurnRow:
             within=bool(within),
             autonomous=bool(autonomous),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpendingBucket:
-    """Spending of one hour or day, by a key."""
-
-    at: datetime
-    """Its start, UTC."""
-    key: str
-    requests: int
-    usage: Usage
-    cost_usd: float
-
-    @classmethod
-    def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of a row of `HOURLY_SPENDING` or `DAILY_SPENDING`."""
-        at, key, requests, *usage, cost = row
-        began = datetime.fromisoformat(at).replace(tzinfo=UTC)
-        return cls(at=began, key=key or "", requests=requests, usage=usage_of(*usage), cost_usd=cost)
 
 
 class OverviewReader(StoreReader):

@@ -15,14 +15,12 @@ billionths of a dollar, so that they add up to exactly what was billed.
 """
 
 import json
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from gateway.core.events import Alarm, ConnectionChanged, ConversationId, DeliveryReport, PlaceRenamed, SenderId, Usage
+from gateway.core.events import Alarm, ConnectionChanged, ConversationId, DeliveryReport, PlaceRenamed
 from gateway.core.facts import (
     URGENT,
     ApprovalEnded,
@@ -57,16 +55,10 @@ from gateway.core.facts import (
     UnreadDismissed,
     ViewFolded,
 )
+from gateway.store.spending import ADD_AUTONOMOUS, ADD_SPENDING, MAX_NUMBER, spending_shares, to_nano_usd
 
 MAX_FAMILY_TYPES: Final = 200
 """Types of a family that are counted separately: more rooms than most people are in."""
-MAX_NUMBER = 2**50
-"""Limit of each number. A server may report any bill; more than this is nonsense, and sums must fit SQLite's
-integers."""
-NANO_PER_USD = 1_000_000_000
-"""Billionths in a dollar: the cheapest token read from a cache costs five of them."""
-NOBODY = SenderId("")
-"""Bears the cost of turns that no message caused, and of those whose senders an earlier version did not record."""
 PROJECTED_TABLES = (
     "unread",
     "outbox",
@@ -202,94 +194,6 @@ def merge_sightings(sightings: Iterable[TypeSighting]) -> str:
     return json.dumps(list(merged.values()))
 
 
-class SpendingShare(NamedTuple):
-    """One sender's share in the requests of one turn to one model, in the order of the table's columns."""
-
-    agent: str
-    provider: str
-    """Empty: not recorded."""
-    model: str
-    sender: SenderId
-    requests: int
-    """Whole requests, divided among the senders of the turn: the number has no meaning for a single sender."""
-    unpriced: int
-    """Number of these without a known price."""
-    input: int
-    read: int
-    written: int
-    """Written to the cache, with any lifetime."""
-    written_1h: int
-    output: int
-    cost_nano_usd: int
-
-
-def usage_of(*columns: int) -> Usage:
-    """Make a `Usage` of these columns of the table: input, read, written, written_1h and output."""
-    uncached, read, written, written_1h, output = columns
-    return Usage(
-        input_tokens=uncached,
-        cache_read_tokens=read,
-        cache_write_tokens=written,
-        cache_write_1h_tokens=written_1h,
-        output_tokens=output,
-    )
-
-
-def spending_shares(turn: TurnRecord) -> list[SpendingShare]:
-    """Return a turn's costs by model and by sender. Empty if no request was made."""
-    weights = Counter(turn.senders) or Counter((NOBODY,))
-    sums: dict[tuple[str, str], list[int]] = {}
-    for provider, model, requests, usage, cost_usd in _billed_requests(turn):
-        priced = cost_usd is not None and math.isfinite(cost_usd)
-        numbers = [
-            requests,
-            0 if priced else requests,
-            usage.input_tokens,
-            usage.cache_read_tokens,
-            usage.cache_write_tokens,
-            usage.cache_write_1h_tokens,
-            usage.output_tokens,
-            int(min(max(cost_usd * NANO_PER_USD, 0.0), MAX_NUMBER) + 0.5) if cost_usd is not None and priced else 0,
-        ]
-        before = sums.setdefault((provider, model), [0] * len(numbers))
-        sums[provider, model] = [min(old + max(0, new), MAX_NUMBER) for old, new in zip(before, numbers, strict=True)]
-    return [
-        SpendingShare(turn.agent, provider, model, sender, *part)
-        for (provider, model), numbers in sums.items()
-        for sender, part in zip(weights, _split_numbers(numbers, list(weights.values())), strict=True)
-    ]
-
-
-def _billed_requests(turn: TurnRecord) -> Iterator[tuple[str, str, int, Usage, float | None]]:
-    """Yield the recorded requests, then the rest together, whose price is not known."""
-    rest = turn.usage
-    for account in turn.accounts:
-        yield account.provider, account.model, 1, account.usage, account.cost_usd
-        rest = _subtract_usage(rest, account.usage)
-    if turn.requests > len(turn.accounts):
-        yield "", turn.model, turn.requests - len(turn.accounts), rest, None
-
-
-def _subtract_usage(whole: Usage, part: Usage) -> Usage:
-    return Usage(
-        input_tokens=whole.input_tokens - part.input_tokens,
-        cache_read_tokens=whole.cache_read_tokens - part.cache_read_tokens,
-        cache_write_tokens=whole.cache_write_tokens - part.cache_write_tokens,
-        cache_write_1h_tokens=whole.cache_write_1h_tokens - part.cache_write_1h_tokens,
-        output_tokens=whole.output_tokens - part.output_tokens,
-    )
-
-
-def _split_numbers(numbers: Sequence[int], weights: Sequence[int]) -> Iterator[list[int]]:
-    """Split each number into parts in proportion to the weights that add up to it."""
-    total, cumulative, assigned = sum(weights), 0, [0] * len(numbers)
-    for weight in weights:
-        cumulative += weight
-        reached = [number * cumulative // total for number in numbers]
-        yield [now - before for now, before in zip(reached, assigned, strict=True)]
-        assigned = reached
-
-
 class Statement(NamedTuple):
     """One change to one table. Plain inserts end in `VALUES (?, ...)`, so that many can become one."""
 
@@ -345,10 +249,6 @@ _DELIVERED = "DELETE FROM outbox WHERE post = ?"
 _DELIVERED_PARTS = "DELETE FROM outbox_part WHERE post = ?"
 _CURSOR = "INSERT OR REPLACE INTO cursor (channel, value) VALUES (?, ?)"
 _DMN = "INSERT OR REPLACE INTO dmn_state (agent, state) VALUES (?, ?)"
-_AUTONOMOUS = (
-    "INSERT INTO autonomous (agent, day, turns, cost_nano_usd) SELECT ?, ?, 1, ? WHERE true ON CONFLICT DO UPDATE SET "
-    f"turns = turns + 1, cost_nano_usd = min(cost_nano_usd + excluded.cost_nano_usd, {MAX_NUMBER})"
-)
 _REMINDED = (
     "INSERT OR IGNORE INTO reminder (id, agent, conversation, due, schedule, text, sender, asked_by) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -363,12 +263,6 @@ _REVOKED = "DELETE FROM approval WHERE agent = ? AND tool = ? AND conversation =
 _HOLDS = "INSERT OR REPLACE INTO holds (kind, key, seq) VALUES (?, ?, ?)"
 _HOLDS_NO_MORE = "DELETE FROM holds WHERE kind = ? AND key = ?"
 _FORGOTTEN = "INSERT OR IGNORE INTO forgotten (seq) VALUES (?)"
-_SUMS = ("requests", "unpriced", "input", "read", "written", "written_1h", "output", "cost_nano_usd")
-_SPENT = (
-    f"INSERT INTO spending (day, conversation, agent, provider, model, sender, {', '.join(_SUMS)}) "
-    "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE true ON CONFLICT DO UPDATE SET "
-    + ", ".join(f"{name} = min({name} + excluded.{name}, {MAX_NUMBER})" for name in _SUMS)
-)
 """`WHERE true`: otherwise ON would be parsed as part of a join
 (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
 
@@ -454,10 +348,10 @@ def _turn_statements(at: str, conversation: ConversationId, turn: TurnRecord) ->
         yield Statement("unread", _LOOKED_AT, (place, upto))
     shares = spending_shares(turn)
     for share in shares:
-        yield Statement("spending", _SPENT, (at[:10], conversation, *share))
+        yield Statement("spending", ADD_SPENDING, (at[:10], conversation, *share))
     if turn.autonomous and turn.within is None:
         cost = min(sum(share.cost_nano_usd for share in shares), MAX_NUMBER)
-        yield Statement("autonomous", _AUTONOMOUS, (turn.agent, at[:10], cost))
+        yield Statement("autonomous", ADD_AUTONOMOUS, (turn.agent, at[:10], cost))
 
 
 def _rewind_statements(seq: Seq, conversation: ConversationId, back: ConversationRewound) -> Iterator[Statement]:
@@ -470,7 +364,7 @@ def _rewind_statements(seq: Seq, conversation: ConversationId, back: Conversatio
 
 
 def _compaction_values(summary: CompactionSummary) -> tuple[SqlValue, ...]:
-    cost = None if summary.cost_usd is None else int(min(max(summary.cost_usd * NANO_PER_USD, 0.0), MAX_NUMBER) + 0.5)
+    cost = None if summary.cost_usd is None else to_nano_usd(summary.cost_usd)
     usage, sizes = summary.usage, (summary.turns, summary.tokens_before, summary.tokens_after, summary.tries)
     read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     return (

@@ -186,28 +186,6 @@ FROM outbox CROSS JOIN log ON log.seq = outbox.seq LEFT JOIN outbox_part AS part
 ORDER BY outbox.seq, part.part
 """
 
-_SPENDING_KEYS = {
-    "all": "''",
-    "conversation": "conversation",
-    "room": "CASE instr(substr(conversation, instr(conversation, '/') + 1), '/') WHEN 0 THEN conversation ELSE "
-    "substr(conversation, 1, "
-    "instr(conversation, '/') + instr(substr(conversation, instr(conversation, '/') + 1), '/') - 1) END",
-    "sender": "substr(conversation, 1, instr(conversation, '/') - 1) || ':' || sender",
-    "day": "day",
-    "agent": "agent",
-    "share": "agent || char(10) || conversation || char(10) || sender || char(10) || provider",
-    "model": "model",
-}
-SPENDING_SUMS = {
-    by: f"SELECT {key}, sum(requests), sum(unpriced), sum(input), sum(read), sum(written), sum(written_1h), "  # noqa: S608 - constants only
-    "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= ?1 AND (?2 IS NULL OR conversation = ?2 "
-    "OR (?3 AND conversation > ?2 || '/' AND conversation < ?2 || '0')) GROUP BY 1 ORDER BY 1"
-    for by, key in _SPENDING_KEYS.items()
-}
-"""Statements by key of the sums. Parameters: the first day, a conversation or NULL for all, and whether its threads
-count too: their names begin with its name and a slash, and 0 is the character after the slash. A slash in a name is
-escaped (`Address.conversation`), so the second one ends the room."""
-
 NOTIFICATION_TYPES = "SELECT type, count, first_at, last_at FROM notification_type ORDER BY type"
 PENDING_COUNTS = """
 WITH told AS (
@@ -222,7 +200,6 @@ FROM told CROSS JOIN log ON log.seq = told.oldest ORDER BY highest DESC, oldest
 CONNECTION_STATES = "SELECT channel, up, reason, at FROM link ORDER BY channel"
 SAVED_CURSOR = "SELECT value FROM cursor WHERE channel = ?"
 DMN_STATE = "SELECT state FROM dmn_state WHERE agent = ?"
-AUTONOMOUS_USAGE = "SELECT turns, cost_nano_usd FROM autonomous WHERE agent = ? AND day = ?"
 PENDING_REMINDERS = """
 SELECT id, agent, conversation, due, schedule, text, sender, asked_by FROM reminder
 WHERE (?1 IS NULL OR conversation = ?1) ORDER BY due, id

@@ -14,9 +14,9 @@ import aiosqlite
 from gateway.core.events import ChannelName, ConversationId, MembershipChanged, Message, MessageId, Post, Sender
 from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, Judgement, PostQueued, Seq
 from gateway.store import queries
-from gateway.store.projections import NANO_PER_USD
 from gateway.store.queries import LAST
 from gateway.store.schema import sqlite_uri
+from gateway.store.spending import AUTONOMOUS_USAGE, NANO_PER_USD, SPENDING_SUMS, SpendingKey, SpendingSum
 from gateway.store.types import (
     BadSearchQuery,
     ConnectionState,
@@ -26,8 +26,6 @@ from gateway.store.types import (
     OutboxPost,
     PendingCounts,
     PendingReminder,
-    SpendingKey,
-    SpendingSum,
     StoreError,
     StoreUnreadable,
     UnreadEntries,
@@ -414,7 +412,7 @@ class StoreReader:
 
     async def autonomous_usage(self, agent: str, day: str) -> tuple[int, float]:
         """Return the number of autonomous turns of a day (YYYY-MM-DD, UTC), and their cost in US dollars."""
-        rows = await self._rows(queries.AUTONOMOUS_USAGE, agent, day)
+        rows = await self._rows(AUTONOMOUS_USAGE, agent, day)
         return (rows[0][0], rows[0][1] / NANO_PER_USD) if rows else (0, 0.0)
 
     async def pending_reminders(self, conversation: ConversationId | None = None) -> list[PendingReminder]:
@@ -466,8 +464,7 @@ class StoreReader:
         Reads sums, not the log. `conversation`: only there; `threads`: also in the threads of that room.
         """
         return [
-            SpendingSum.from_row(row)
-            for row in await self._rows(queries.SPENDING_SUMS[by], since, conversation, int(threads))
+            SpendingSum.from_row(row) for row in await self._rows(SPENDING_SUMS[by], since, conversation, int(threads))
         ]
 
     async def notification_types(self) -> list[NotificationTypeCount]:

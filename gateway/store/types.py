@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Self
 
-from gateway.core.events import ChannelName, ConversationId, Post, SenderId, Usage
+from gateway.core.events import ChannelName, ConversationId, Post, SenderId
 from gateway.core.facts import FACT, Fact, Judgement, Seq
-from gateway.store.projections import NANO_PER_USD, usage_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -146,31 +145,6 @@ class ConnectionState(NamedTuple):
     up: bool
     reason: str
     at: datetime
-
-
-SpendingKey = Literal["all", "conversation", "room", "sender", "day", "agent", "share", "model"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpendingSum:
-    """Summed cost of model requests."""
-
-    key: str
-    """Value of the key: a conversation, a room, `channel:sender`, a day (YYYY-MM-DD, UTC), ...; empty for `all`."""
-    requests: int
-    """No meaning for a sender: the requests of a turn cannot be shared out."""
-    unpriced: int
-    """Number of requests without a known price, which are missing from the cost."""
-    usage: Usage
-    cost_usd: float
-
-    @classmethod
-    def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make a sum of its key and the columns of the table in their order."""
-        key, requests, unpriced, *usage, nano_usd = row
-        return cls(
-            key=key, requests=requests, unpriced=unpriced, usage=usage_of(*usage), cost_usd=nano_usd / NANO_PER_USD
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

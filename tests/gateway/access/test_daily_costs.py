@@ -1,6 +1,7 @@
 """Sums of a day, and how often limits are announced."""
 
-from gateway.access.limits import KEPT_DAYS, QUIET_S, DailyCosts, NoticeThrottle
+from gateway.access.limits import QUIET_S, NoticeThrottle
+from gateway.store.spending import KEPT_DAYS, DailyCosts
 
 
 def test_sums_are_by_day_and_bounded() -> None:

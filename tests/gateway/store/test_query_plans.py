@@ -11,6 +11,7 @@ from gateway.core.facts import ConversationRewound, ViewFolded
 from gateway.store import NewEntry, overview, queries
 from gateway.store.queries import browse
 from gateway.store.schema import create_store_file, migrate_schema
+from gateway.store.spending import DAILY_SPENDING, SPENDING_SUMS
 from tests.kits.store import NOW, judged, opened, place, run, said, turn
 
 
@@ -89,9 +90,9 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
         (queries.UNDELIVERED_POSTS, 0, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.UNDELIVERED_POSTS, 0, "SEARCH part USING PRIMARY KEY (post=?) LEFT-JOIN"),
         (queries.NEWEST_POSTS, 2, "SEARCH log USING INDEX log_post (conversation=?)"),
-        (queries.SPENDING_SUMS["all"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
-        (queries.SPENDING_SUMS["room"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
-        (queries.SPENDING_SUMS["sender"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
+        (SPENDING_SUMS["all"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
+        (SPENDING_SUMS["room"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
+        (SPENDING_SUMS["sender"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
         (queries.NOTIFICATION_TYPES, 0, "SCAN notification_type"),
         (queries.PENDING_COUNTS, 0, "SCAN unread USING INDEX unread_conversation"),
         (queries.PENDING_COUNTS, 0, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
@@ -170,7 +171,7 @@ JUDGED_THERE = "SEARCH judged USING INDEX log_conversation (conversation=? AND r
         (overview.COUNT_MISSED, 2, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
         (overview.FIRST_ENTRY_SINCE, 1, ["SEARCH log USING INTEGER PRIMARY KEY (rowid>?)"]),
         (overview.HOURLY_SPENDING["channel"], 1, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"]),
-        (overview.DAILY_SPENDING["model"], 1, ["SEARCH spending USING PRIMARY KEY (day>?)"]),
+        (DAILY_SPENDING["model"], 1, ["SEARCH spending USING PRIMARY KEY (day>?)"]),
         (overview.DMN_MODES, 1, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"]),
     ],
 )

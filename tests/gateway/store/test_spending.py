@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gateway.core.events import ConversationId, RequestUsage, Usage
 from gateway.core.facts import TurnRecord
 from gateway.store import NewEntry, SpendingKey, SpendingSum, Store, rebuild
-from gateway.store.projections import MAX_NUMBER, spending_shares
 from gateway.store.schema import migrations
+from gateway.store.spending import MAX_NUMBER, spending_shares
 from tests.kits import store, strategies
 from tests.kits.store import NOW, account, opened, place, run, spent, turn
 

@@ -1,0 +1,286 @@
+"""Money and tokens that turns cost: shared out among their senders, summed, and asked for by day.
+
+One table follows the log: `spending` has a row for each day, conversation, agent, model and sender. `SPENDING_SUMS`
+answers what an agent, a person or a room has spent since a day. `DailyCosts` keeps the sums of the last days in memory
+for the budgets (`gateway.access.limits`), which are asked before each request.
+"""
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, NamedTuple, Self
+
+from agent.cache.prices import ASSUMED_PRICE
+from gateway.core.events import RequestUsage, SenderId, Usage
+from gateway.core.facts import TurnRecord
+from gateway.core.lru import MAX_REMEMBERED, LruDict
+
+MAX_NUMBER = 2**50
+"""Limit of each number. A server may report any bill; more than this is nonsense, and sums must fit SQLite's
+integers."""
+NANO_PER_USD = 1_000_000_000
+"""Billionths in a dollar: the cheapest token read from a cache costs five of them."""
+NOBODY = SenderId("")
+"""Bears the cost of turns that no message caused, and of those whose senders an earlier version did not record."""
+
+
+def to_nano_usd(usd: float) -> int:
+    """Return billionths of a dollar, at least 0 and at most `MAX_NUMBER`."""
+    return int(min(max(usd * NANO_PER_USD, 0.0), MAX_NUMBER) + 0.5)
+
+
+def total_cost_usd(accounts: Iterable[RequestUsage]) -> float:
+    """Return the cost of the requests whose price is known."""
+    return sum(account.cost_usd or 0.0 for account in accounts)
+
+
+class SpendingShare(NamedTuple):
+    """One sender's share in the requests of one turn to one model, in the order of the table's columns."""
+
+    agent: str
+    provider: str
+    """Empty: not recorded."""
+    model: str
+    sender: SenderId
+    requests: int
+    """Whole requests, divided among the senders of the turn: the number has no meaning for a single sender."""
+    unpriced: int
+    """Number of these without a known price."""
+    input: int
+    read: int
+    written: int
+    """Written to the cache, with any lifetime."""
+    written_1h: int
+    output: int
+    cost_nano_usd: int
+
+
+def usage_of(*columns: int) -> Usage:
+    """Make a `Usage` of these columns of the table: input, read, written, written_1h and output."""
+    uncached, read, written, written_1h, output = columns
+    return Usage(
+        input_tokens=uncached,
+        cache_read_tokens=read,
+        cache_write_tokens=written,
+        cache_write_1h_tokens=written_1h,
+        output_tokens=output,
+    )
+
+
+def spending_shares(turn: TurnRecord) -> list[SpendingShare]:
+    """Return a turn's costs by model and by sender. Empty if no request was made."""
+    weights = Counter(turn.senders) or Counter((NOBODY,))
+    sums: dict[tuple[str, str], list[int]] = {}
+    for provider, model, requests, usage, cost_usd in _billed_requests(turn):
+        priced = cost_usd is not None and math.isfinite(cost_usd)
+        numbers = [
+            requests,
+            0 if priced else requests,
+            usage.input_tokens,
+            usage.cache_read_tokens,
+            usage.cache_write_tokens,
+            usage.cache_write_1h_tokens,
+            usage.output_tokens,
+            to_nano_usd(cost_usd) if cost_usd is not None and priced else 0,
+        ]
+        before = sums.setdefault((provider, model), [0] * len(numbers))
+        sums[provider, model] = [min(old + max(0, new), MAX_NUMBER) for old, new in zip(before, numbers, strict=True)]
+    return [
+        SpendingShare(turn.agent, provider, model, sender, *part)
+        for (provider, model), numbers in sums.items()
+        for sender, part in zip(weights, _split_numbers(numbers, list(weights.values())), strict=True)
+    ]
+
+
+def _billed_requests(turn: TurnRecord) -> Iterator[tuple[str, str, int, Usage, float | None]]:
+    """Yield the recorded requests, then the rest together, whose price is not known."""
+    rest = turn.usage
+    for account in turn.accounts:
+        yield account.provider, account.model, 1, account.usage, account.cost_usd
+        rest = _subtract_usage(rest, account.usage)
+    if turn.requests > len(turn.accounts):
+        yield "", turn.model, turn.requests - len(turn.accounts), rest, None
+
+
+def _subtract_usage(whole: Usage, part: Usage) -> Usage:
+    return Usage(
+        input_tokens=whole.input_tokens - part.input_tokens,
+        cache_read_tokens=whole.cache_read_tokens - part.cache_read_tokens,
+        cache_write_tokens=whole.cache_write_tokens - part.cache_write_tokens,
+        cache_write_1h_tokens=whole.cache_write_1h_tokens - part.cache_write_1h_tokens,
+        output_tokens=whole.output_tokens - part.output_tokens,
+    )
+
+
+def _split_numbers(numbers: Sequence[int], weights: Sequence[int]) -> Iterator[list[int]]:
+    """Split each number into parts in proportion to the weights that add up to it."""
+    total, cumulative, assigned = sum(weights), 0, [0] * len(numbers)
+    for weight in weights:
+        cumulative += weight
+        reached = [number * cumulative // total for number in numbers]
+        yield [now - before for now, before in zip(reached, assigned, strict=True)]
+        assigned = reached
+
+
+ADD_AUTONOMOUS = (
+    "INSERT INTO autonomous (agent, day, turns, cost_nano_usd) SELECT ?, ?, 1, ? WHERE true ON CONFLICT DO UPDATE SET "
+    f"turns = turns + 1, cost_nano_usd = min(cost_nano_usd + excluded.cost_nano_usd, {MAX_NUMBER})"
+)
+_SUMMED_COLUMNS = ("requests", "unpriced", "input", "read", "written", "written_1h", "output", "cost_nano_usd")
+ADD_SPENDING = (
+    f"INSERT INTO spending (day, conversation, agent, provider, model, sender, {', '.join(_SUMMED_COLUMNS)}) "
+    "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE true ON CONFLICT DO UPDATE SET "
+    + ", ".join(f"{name} = min({name} + excluded.{name}, {MAX_NUMBER})" for name in _SUMMED_COLUMNS)
+)
+AUTONOMOUS_USAGE = "SELECT turns, cost_nano_usd FROM autonomous WHERE agent = ? AND day = ?"
+_SPENDING_KEYS = {
+    "all": "''",
+    "conversation": "conversation",
+    "room": "CASE instr(substr(conversation, instr(conversation, '/') + 1), '/') WHEN 0 THEN conversation ELSE "
+    "substr(conversation, 1, "
+    "instr(conversation, '/') + instr(substr(conversation, instr(conversation, '/') + 1), '/') - 1) END",
+    "sender": "substr(conversation, 1, instr(conversation, '/') - 1) || ':' || sender",
+    "day": "day",
+    "agent": "agent",
+    "share": "agent || char(10) || conversation || char(10) || sender || char(10) || provider",
+    "model": "model",
+}
+SPENDING_SUMS = {
+    by: f"SELECT {key}, sum(requests), sum(unpriced), sum(input), sum(read), sum(written), sum(written_1h), "  # noqa: S608 - constants only
+    "sum(output), sum(cost_nano_usd) FROM spending WHERE day >= ?1 AND (?2 IS NULL OR conversation = ?2 "
+    "OR (?3 AND conversation > ?2 || '/' AND conversation < ?2 || '0')) GROUP BY 1 ORDER BY 1"
+    for by, key in _SPENDING_KEYS.items()
+}
+"""Statements by key of the sums. Parameters: the first day, a conversation or NULL for all, and whether its threads
+count too: their names begin with its name and a slash, and 0 is the character after the slash. A slash in a name is
+escaped (`Address.conversation`), so the second one ends the room."""
+
+SpendingKey = Literal["all", "conversation", "room", "sender", "day", "agent", "share", "model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendingSum:
+    """Summed cost of model requests."""
+
+    key: str
+    """Value of the key: a conversation, a room, `channel:sender`, a day (YYYY-MM-DD, UTC), ...; empty for `all`."""
+    requests: int
+    """No meaning for a sender: the requests of a turn cannot be shared out."""
+    unpriced: int
+    """Number of requests without a known price, which are missing from the cost."""
+    usage: Usage
+    cost_usd: float
+
+    @classmethod
+    def from_row(cls, row: Iterable[Any]) -> Self:
+        """Make a sum of its key and the columns of the table in their order."""
+        key, requests, unpriced, *usage, nano_usd = row
+        return cls(
+            key=key, requests=requests, unpriced=unpriced, usage=usage_of(*usage), cost_usd=nano_usd / NANO_PER_USD
+        )
+
+
+OverviewSpendingKey = Literal["channel", "conversation", "agent", "model"]
+_KEYS = {
+    "channel": "substr(conversation, 1, instr(conversation, '/') - 1)",
+    "conversation": "conversation",
+    "agent": "{}agent{}",
+    "model": "{}model{}",
+}
+
+
+def hourly_spending_sql(key: str, first_entry: str, most: int) -> str:
+    """Sums of the turns behind an entry, by hour: the table has days only. `first_entry`: a statement, from ?1 on."""
+    return f"""
+SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.", "')")},
+    sum(json_extract(body, '$.requests')), sum(json_extract(body, '$.usage.input_tokens')),
+    sum(json_extract(body, '$.usage.cache_read_tokens')), sum(json_extract(body, '$.usage.cache_write_tokens')),
+    sum(coalesce(json_extract(body, '$.usage.cache_write_1h_tokens'), 0)),
+    sum(json_extract(body, '$.usage.output_tokens')),
+    sum((SELECT coalesce(sum(json_extract(value, '$.cost_usd')), 0.0) FROM json_each(body, '$.accounts')))
+FROM (
+    SELECT at, conversation, body FROM log INDEXED BY log_kind
+    WHERE kind = 'turn_ended' AND seq >= ({first_entry}) ORDER BY seq DESC LIMIT {most}
+) WHERE at >= ?1 AND json_extract(body, '$.requests') > 0 GROUP BY 1, 2 ORDER BY 1, 2
+"""  # noqa: S608 - the same
+
+
+DAILY_SPENDING = {
+    key: f"SELECT day, {named.format('', '')}, sum(requests), sum(input), sum(read), "  # noqa: S608 - the same
+    "sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) / 1e9 FROM spending WHERE day >= ? "
+    "GROUP BY 1, 2 ORDER BY 1, 2"
+    for key, named in _KEYS.items()
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendingBucket:
+    """Spending of one hour or day, by a key."""
+
+    at: datetime
+    """Its start, UTC."""
+    key: str
+    requests: int
+    usage: Usage
+    cost_usd: float
+
+    @classmethod
+    def from_row(cls, row: Iterable[Any]) -> Self:
+        """Make it of a row of `HOURLY_SPENDING` or `DAILY_SPENDING`."""
+        at, key, requests, *usage, cost = row
+        began = datetime.fromisoformat(at).replace(tzinfo=UTC)
+        return cls(at=began, key=key or "", requests=requests, usage=usage_of(*usage), cost_usd=cost)
+
+
+KEPT_DAYS: Final = 3
+"""Days kept at once: a clock that is set wrong for a moment loses no sums."""
+
+
+class DailyCosts:
+    """Cost per day and subject, in billionths of a dollar."""
+
+    def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
+        self._max_size = max_size
+        self._days = LruDict[str, dict[str, int]](KEPT_DAYS)
+
+    def set_day(self, day: str, sums: Mapping[str, int]) -> None:
+        """Set the sums of that day (YYYY-MM-DD, UTC) until now."""
+        self._days.put(day, dict(sums))
+
+    def add(self, day: str, subject: str, nano_usd: int) -> None:
+        """Add a cost. Above the bound, the subjects with the smallest sums are forgotten."""
+        sums = self._days.get(day, {})
+        sums[subject] = sums.get(subject, 0) + nano_usd
+        if len(sums) > 2 * self._max_size:
+            sums = dict(heapq.nlargest(self._max_size, sums.items(), key=lambda one: one[1]))
+        self._days.put(day, sums)
+
+    def total(self, day: str, subjects: Iterable[str]) -> int:
+        """Return the sum of these subjects on that day."""
+        sums = self._days.get(day)
+        return 0 if sums is None else sum(sums.get(one, 0) for one in subjects)
+
+
+def budget_costs(turn: TurnRecord) -> Iterator[tuple[SenderId, int]]:
+    """Yield what budgets count of a turn: senders and billionths of a dollar.
+
+    Requests without a known price count at `ASSUMED_PRICE`.
+    """
+    for one in spending_shares(turn):
+        yield one.sender, one.cost_nano_usd
+    unpriced = sum(_assumed_nano_usd(one.usage) for one in turn.accounts if one.cost_usd is None)
+    for sender in turn.senders:
+        yield sender, unpriced // len(turn.senders)
+
+
+def budget_cost(share: SpendingSum, provider: str) -> int:
+    """Return what budgets count of a sum by `share`. Without a provider nothing is known of its requests."""
+    is_unpriced = share.unpriced > 0 and share.unpriced == share.requests and bool(provider)
+    return _assumed_nano_usd(share.usage) if is_unpriced else round(share.cost_usd * NANO_PER_USD)
+
+
+def _assumed_nano_usd(usage: Usage) -> int:
+    return round((ASSUMED_PRICE.cost_usd(usage) or 0.0) * NANO_PER_USD)
