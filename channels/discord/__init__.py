@@ -10,8 +10,9 @@
 
 `wire`, `directory`, `ids`, `DiscordProgress` and `IdentifyLimiter` are pure: time is passed in.
 
-discord.py is used for HTTP, rate limits and WebSocket framing only; payloads bypass its cache of objects, which costs
-memory and fails on malformed data. Importing it takes 0.2 s and 18 MB, so `channel` imports it when it first runs.
+discord.py carries the connections and requests: `rest.DiscordClient` is a `discord.Client` with its smallest caches.
+Payloads are read by us, one at a time, before the library reads them (decision 53). Importing it takes 0.2 s and 18 MB,
+so `channel` imports it when it first runs.
 Events are not queued by Discord while we are away: `DiscordProgress` says what may be missing, and the cursor moves on
 only after that is read.
 """

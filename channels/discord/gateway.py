@@ -1,29 +1,29 @@
 """Gateway connections of one account: shards, sockets, heartbeats, and the budget of new sessions.
 
-Each shard is a task with its own back-off. discord.py's `AutoShardedClient` reconnects shards one after the other from
-one queue, and at once after an invalid session or a close: repeated ones would become a loop. Its socket lets any
-malformed payload end the connection, and its heartbeat thread accepts any payload as a sign of life;
-https://discord.com/developers/docs/events/gateway#sending-heartbeats requires an acknowledgement between two beats.
+Sockets and sessions are discord.py's; the loop around them is ours. The library's own reconnects at once after an
+invalid session or a close, which repeated ones make a storm; one payload that it cannot read ends it; it goes on
+reading while `emit` blocks; and its address of the gateway belongs to the whole process. See decision 53.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 import yarl
-from discord.errors import ConnectionClosed
+from discord import ConnectionClosed, DiscordException, LoginFailure
 from discord.gateway import DiscordWebSocket, ReconnectWebSocket
-from discord.utils import _ActiveDecompressionContext
 
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import Denied, RateLimited, Rejected, SendError
 from channels.discord.config import DiscordConfig
-from channels.discord.rest import EVENTS, DiscordClient
+from channels.discord.rest import DiscordClient
 from channels.text import get_int, get_number, get_object, get_str
 from gateway.core.clock import Clock
 
@@ -77,14 +77,6 @@ class IdentifyLimiter:
         self._identified_s[shard % self._buckets] = now_s
 
 
-_API_VERSION = 10
-_DEFAULT_HEARTBEAT_MS = 41250.0
-_MIN_HEARTBEAT_MS = 10.0
-_NEVER_S = 1e7
-"""discord.py measures silence in real seconds; `GatewayHeartbeat` does that here."""
-_KNOWN_EVENTS = frozenset(EVENTS)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumableSession:
     """Session that a new connection can resume."""
@@ -96,117 +88,63 @@ class ResumableSession:
     """Consecutive attempts that were not granted."""
 
 
-class GatewayHeartbeat:
-    """Heartbeat task; closes the connection if a beat was not acknowledged before the next one."""
-
-    def __init__(self, socket: "GatewaySocket", interval_s: float, chance: float) -> None:
-        self._socket, self._interval_s = socket, interval_s
-        self._is_acknowledged = True
-        self._task = asyncio.create_task(self._beat(interval_s * chance))
-
-    def ack(self) -> None:
-        self._is_acknowledged = True
-
-    def stop(self) -> None:
-        """Cancel the task. discord.py calls it by this name when it closes."""
-        if asyncio.current_task() is not self._task:
-            self._task.cancel()
-
-    async def _beat(self, first_s: float) -> None:
-        socket = self._socket
-        await socket.clock.sleep(first_s)
-        while True:
-            # While reading is paused, acknowledgements stay unread as well.
-            if not self._is_acknowledged and not socket.is_paused:
-                logger.warning("shard %s: a heartbeat was not acknowledged", socket.shard_id)
-                await socket.close(4000)
-                return
-            self._is_acknowledged = False
-            try:
-                await socket.socket.send_str(json.dumps({"op": socket.HEARTBEAT, "d": socket.sequence}))
-            except (OSError, RuntimeError, aiohttp.ClientError):
-                await socket.close(4000)
-                return
-            await socket.clock.sleep(self._interval_s)
+_GOODBYE_S = 0.3
+_OPENING: ContextVar[tuple[DiscordClient, list["GatewaySocket"]]] = ContextVar("opening")
 
 
 class GatewaySocket(DiscordWebSocket):
-    """One gateway connection; `poll_event` reads one frame."""
+    """Connection that is known from its first moment: `from_client` leaves it open if the greeting fails."""
 
-    clock: Clock
-    jitter: float
-    """From 0 to 1: time of the first heartbeat within the first interval."""
-    is_paused: bool = False
-    """Reading is paused."""
-    client: DiscordClient
-    heart: GatewayHeartbeat | None = None
-    is_ready: bool = False
-    """READY or RESUMED has arrived."""
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(socket, loop=loop)
+        self.client, opened = _OPENING.get()
+        self.is_greeted = False
+        self.is_resuming = False
+        """The server has greeted us, and we have asked for the session."""
+        opened.append(self)
+
+    async def resume(self) -> None:
+        self.is_resuming = True
+        await super().resume()
+
+    async def close(self, code: int = 4000) -> None:
+        """Close without waiting long for the other side. 1000 ends the session, 4000 leaves it resumable."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE_S):
+                await super().close(code)
 
     def resumable_session(self) -> ResumableSession | None:
         """Return the session to resume after this connection."""
-        if not self.session_id or self.sequence is None:
+        if not self.session_id or not isinstance(self.sequence, int):
             return None
         return ResumableSession(id=self.session_id, seq=self.sequence, gateway=str(self.gateway))
 
-    @property
-    def close_code(self) -> int | None:
-        """Close code; None: closed without a code, or still open."""
-        return self._close_code or self.socket.close_code
+    def log_receive(self, text: object, /) -> None:
+        """Hand on an event before the library reads it: what it cannot read must not be lost.
 
-    async def close(self, code: int = 4000) -> None:
-        if self.heart is not None:
-            self.heart.stop()
-        await super().close(code)
-
-    async def received_message(self, msg: object, /) -> None:
-        payload = self._read(msg)
-        if payload is None:
-            return
-        seq = get_int(payload, "s")
-        if seq is not None and seq > 0:
-            self.sequence = seq
-        op, data = get_int(payload, "op"), payload.get("d")
+        The library calls it with each payload. Raises ValueError for what would harm the connection.
+        """
+        payload = json.loads(str(text))
+        if not isinstance(payload, dict):
+            raise TypeError("no payload")
+        op, seq = get_int(payload, "op"), payload.get("s")
         if op == self.DISPATCH:
-            self._dispatched(get_str(payload, "t"), data)
-        elif op == self.HEARTBEAT_ACK and self.heart is not None:
-            self.heart.ack()
-        elif op == self.HEARTBEAT:
-            await self.send_heartbeat({"op": self.HEARTBEAT, "d": self.sequence})
-        elif op == self.HELLO and self.heart is None:
-            interval_ms = max(get_number(data, "heartbeat_interval") or _DEFAULT_HEARTBEAT_MS, _MIN_HEARTBEAT_MS)
-            self.heart = GatewayHeartbeat(self, interval_ms / 1000, self.jitter)
-        elif op == self.RECONNECT:  # the caller closes, without waiting for an answer
-            raise ReconnectWebSocket(self.shard_id)
-        elif op == self.INVALIDATE_SESSION:
-            if data is not True:
-                self.session_id = self.sequence = None
-            raise ReconnectWebSocket(self.shard_id, resume=data is True)
+            self.client.handle_event(get_str(payload, "t"), payload.get("d"))
+        if (op == self.HELLO and self.is_greeted) or not (seq is None or (type(seq) is int and seq > 0)):
+            raise ValueError("a second greeting, or no number")
+        self.is_greeted = self.is_greeted or op == self.HELLO
 
-    def _read(self, msg: object) -> Mapping[str, Any] | None:
-        """Return one complete payload; None if there is none (yet)."""
+    async def poll_event(self) -> None:
+        """Read one frame. What cannot be read costs only itself."""
         try:
-            raw = self._decompressor.decompress(msg) if isinstance(msg, bytes) else str(msg)
+            await super().poll_event()
         except zlib.error:  # the rest of the stream is unreadable
             logger.warning("shard %s: the compressed stream is broken", self.shard_id)
             raise ReconnectWebSocket(self.shard_id) from None
-        try:
-            payload = None if raw is None else json.loads(raw)
-        except (ValueError, RecursionError):
-            payload = ()
-        if payload is None or isinstance(payload, Mapping):
-            return payload
-        logger.warning("shard %s: a payload that cannot be read is dropped", self.shard_id)
-        return None
-
-    def _dispatched(self, event: str, data: object) -> None:
-        if event == "READY":
-            self.session_id = get_str(data, "session_id") or None
-            self.gateway = _safe_resume_url(get_str(data, "resume_gateway_url"), self.gateway)
-        if event in {"READY", "RESUMED"}:
-            self.is_ready = True
-        if event in _KNOWN_EVENTS:
-            self.client.handle_raw_event(self.shard_id or 0, event, data)
+        except (ReconnectWebSocket, ConnectionClosed, OSError, aiohttp.ClientError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the library reads untrusted data, and may fail in any way
+            logger.warning("shard %s: a payload cannot be read: %s", self.shard_id, type(error).__name__)
 
 
 def _safe_resume_url(resume_url: str, ours: yarl.URL) -> yarl.URL:
@@ -220,55 +158,31 @@ def _safe_resume_url(resume_url: str, ours: yarl.URL) -> yarl.URL:
     return url
 
 
-async def open_socket(
-    client: DiscordClient,
-    gateway: str,
-    *,
-    shard: tuple[int, int] | None,
-    session: ResumableSession | None,
-    clock: Clock,
-    chance: float,
-) -> GatewaySocket:
-    """Open a connection, and identify or resume. READY or RESUMED arrives by `poll_event`.
+async def open_socket(client: DiscordClient, gateway: str, session: ResumableSession | None) -> GatewaySocket:
+    """Open a connection, identify or resume, and wait for READY or RESUMED.
 
-    `shard`: its number and the count. Raises errors of discord.py and aiohttp; then, and when cancelled, nothing stays
-    open.
+    Raises errors of discord.py and aiohttp. The caller closes what `_OPENING` has.
     """
-    url = yarl.URL(session.gateway if session else gateway)
-    query = {"v": str(_API_VERSION), "encoding": "json", "compress": _ActiveDecompressionContext.COMPRESSION_TYPE}
-    raw = await client.http.ws_connect(str(url.with_query(query)))
-    # Set up as by `DiscordWebSocket.from_client`, which leaves the socket open if HELLO does not arrive.
-    socket = GatewaySocket(raw, loop=asyncio.get_running_loop())
-    socket.client, socket.clock, socket.jitter = client, clock, chance
-    socket.token, socket.gateway = client.http.token, url
-    state = client._connection  # noqa: SLF001 - IDENTIFY reads the intents from it
-    socket._connection, socket.call_hooks = state, state.call_hooks  # noqa: SLF001 - as from_client
-    socket.shard_id, socket.shard_count = shard or (None, None)
-    socket._initial_identify = True  # noqa: SLF001 - `IdentifyLimiter` limits IDENTIFY
-    socket._max_heartbeat_timeout = _NEVER_S  # noqa: SLF001 - the same
-    try:
-        if session is not None:
-            socket.session_id, socket.sequence = session.id, session.seq
-        while socket.heart is None:
-            await socket.poll_event()
-        await (socket.identify() if session is None else socket.resume())
-    except BaseException:
-        await close_socket(socket, 4000)
-        raise
+    client.greeted_event.clear()
+    socket = await GatewaySocket.from_client(
+        client,
+        initial=True,  # the library would sleep; `IdentifyLimiter` knows how long
+        gateway=_safe_resume_url(session.gateway, yarl.URL(gateway)) if session else yarl.URL(gateway),
+        shard_id=client.shard_id,
+        session=session.id if session else None,
+        sequence=session.seq if session else None,
+        resume=session is not None,
+    )
+    while not client.greeted_event.is_set():
+        await socket.poll_event()
+        await asyncio.sleep(0)  # `on_connect` runs
     return socket
 
 
-async def close_socket(socket: GatewaySocket, code: int) -> None:
-    """Close without waiting long for the other side. 1000 ends the session, 4000 leaves it resumable."""
-    closing = asyncio.create_task(socket.close(code))
-    await asyncio.wait({closing}, timeout=0.3)
-    closing.cancel()
-    await asyncio.gather(closing, return_exceptions=True)
-
-
 _PORTAL = "https://discord.com/developers/applications"
+_BAD_TOKEN = 4004
 _FATAL_CLOSE_CODES = {
-    4004: f"Discord refuses the token: copy it again from {_PORTAL} (your application, Bot, Reset Token)",
+    _BAD_TOKEN: f"Discord refuses the token: copy it again from {_PORTAL} (your application, Bot, Reset Token)",
     4010: "Discord refuses this shard: look at `shards`",
     4011: "the bot is in too many guilds for one connection: set `shards: auto`",
     4012: "Discord no longer speaks this version of the gateway: a newer version of this program is needed",
@@ -313,8 +227,8 @@ class DiscordShards:
         finally:
             await cancel_and_wait(*tasks)
 
-    def mark_up(self, shard: int) -> None:
-        """Record READY or RESUMED; call it before the following events are processed."""
+    def _mark_up(self, shard: int) -> None:
+        """Record READY or RESUMED."""
         self._up_s[shard] = self._clock.monotonic()
         if len(self._up_s) == (self._count or 1):
             self._session.report_link(True, "connected to Discord")
@@ -375,12 +289,21 @@ class DiscordShards:
             self._session.state.identify_limiter.take(shard, self._clock.monotonic())
 
     async def _keep_connected(self, shard: int) -> None:
+        sharded = self._config.shards is not None
+        client = self._session.create_client(shard, self._count) if sharded else self._client
+        try:
+            await self._reconnect(client, shard)
+        finally:
+            if sharded:
+                await client.close()
+
+    async def _reconnect(self, client: DiscordClient, shard: int) -> None:
         session: ResumableSession | None = None
         backoff, attempts = Backoff(), 0
         while True:
             if session is None:
                 await self._wait_to_identify(shard, ask=attempts > 0 or self._config.shards != "auto")
-            session, reason = await self._connect_once(shard, session)
+            session, reason = await self._connect_once(client, shard, session)
             attempts += 1
             up_s = self._clock.monotonic() - self._up_s.pop(shard) if shard in self._up_s else 0.0
             self._session.report_link(False, reason)
@@ -388,67 +311,57 @@ class DiscordShards:
             logger.warning("shard %d: %s; next attempt in %.1f s", shard, reason, delay_s)
             await self._clock.sleep(delay_s)
 
-    async def _connect_once(self, shard: int, session: ResumableSession | None) -> tuple[ResumableSession | None, str]:
+    async def _connect_once(
+        self, client: DiscordClient, shard: int, session: ResumableSession | None
+    ) -> tuple[ResumableSession | None, str]:
         """Run one connection; return the session to resume, and why it ended."""
         socket: GatewaySocket | None = None
         opened: list[GatewaySocket] = []
+        _OPENING.set((client, opened))
         code = 1000  # cancelled: end the session
         try:
-            socket = await with_timeout(
-                self._clock, self._config.connect_timeout, self._open_session(shard, session, opened)
-            )
+            if client.user is None:
+                await client.log_in(self._config.token.get_secret_value())
+            greeting = open_socket(client, self._config.gateway_url, session)
+            socket = await with_timeout(self._clock, self._config.connect_timeout, greeting)
+            if session is None:
+                self._session.state.identify_limiter.mark_sent(shard, self._clock.monotonic())
+            self._mark_up(shard)
             while True:
-                await self._wait_for_room(socket)
+                if self._session.inbox.is_full:
+                    await self._session.inbox.wait_for_room()
                 await socket.poll_event()
-        except ReconnectWebSocket as reconnect:
+        except (ReconnectWebSocket, DiscordException, OSError, aiohttp.ClientError) as error:
             code = 4000
-            resumable = self._resumable_session(socket, session, opened) if reconnect.resume else None
-            return resumable, _end_reason(socket or next(iter(opened), None), resume=reconnect.resume)
-        except ConnectionClosed as closed:
-            code = 4000
-            if closed.code in _FATAL_CLOSE_CODES:
-                raise Denied(_FATAL_CLOSE_CODES[closed.code]) from None
-            return self._resumable_session(
-                socket, session, opened
-            ), f"Discord has closed the connection ({closed.code})"
-        except (OSError, aiohttp.ClientError) as error:
-            code = 4000
-            if socket is not None:
-                return socket.resumable_session(), f"the connection is lost: {type(error).__name__}"
-            session = self._resumable_session(None, session, opened)
-            if session is not None:  # the address for resuming may be dead
-                session = replace(session, gateway=self._config.gateway_url)
-            return session, f"cannot connect to Discord: {type(error).__name__}"
+            return self._explain_end(error, socket, session, opened)
         finally:
             for opened_socket in opened:  # not `socket`: a cancellation may come before it is assigned
-                await close_socket(opened_socket, code)
+                await opened_socket.close(code)
 
-    async def _open_session(
-        self, shard: int, session: ResumableSession | None, opened: list[GatewaySocket]
-    ) -> GatewaySocket:
-        """Return a connection with READY or RESUMED received; in any case the caller closes the sockets in `opened`."""
-        sharded = self._config.shards is not None
-        socket = await open_socket(
-            self._client,
-            self._config.gateway_url,
-            shard=(shard, self._count or 1) if sharded else None,
-            session=session,
-            clock=self._clock,
-            chance=self._session.random(),
-        )
-        opened.append(socket)
-        if session is None:
-            self._session.state.identify_limiter.mark_sent(shard, self._clock.monotonic())
-        while not socket.is_ready:
-            await socket.poll_event()
-        return socket
-
-    async def _wait_for_room(self, socket: GatewaySocket) -> None:
-        """Pause reading while the inbox is full."""
-        if self._session.inbox.is_full:
-            socket.is_paused = True
-            await self._session.inbox.wait_for_room()
-            socket.is_paused = False
+    def _explain_end(
+        self,
+        error: Exception,
+        socket: GatewaySocket | None,
+        session: ResumableSession | None,
+        opened: Sequence[GatewaySocket],
+    ) -> tuple[ResumableSession | None, str]:
+        """Return the session to resume, and why the connection ended. Raises `Denied`."""
+        close_code = error.code if isinstance(error, ConnectionClosed) else None
+        if isinstance(error, LoginFailure) or close_code in _FATAL_CLOSE_CODES:
+            raise Denied(_FATAL_CLOSE_CODES[close_code or _BAD_TOKEN]) from None
+        resumable = self._resumable_session(socket, session, opened)
+        if isinstance(error, ReconnectWebSocket):
+            if not error.resume:
+                return None, "Discord has ended the session"
+            code = next((one.socket.close_code for one in opened), None)
+            return resumable, f"the connection has ended ({code})" if code else "the connection has ended"
+        if close_code is not None:
+            return resumable, f"Discord has closed the connection ({close_code})"
+        if socket is not None:
+            return resumable, f"the connection is lost: {type(error).__name__}"
+        if resumable is not None:  # the address for resuming may be dead
+            resumable = replace(resumable, gateway=self._config.gateway_url)
+        return resumable, f"cannot connect to Discord: {type(error).__name__}"
 
     def _resumable_session(
         self, socket: GatewaySocket | None, session: ResumableSession | None, opened: Sequence[GatewaySocket]
@@ -461,9 +374,9 @@ class DiscordShards:
             return socket.resumable_session()
         if session is None:
             return None
-        if not opened:  # no connection: the address for resuming may be dead
+        if not any(opened_socket.is_resuming for opened_socket in opened):  # the address for resuming may be dead
             return replace(session, gateway=self._config.gateway_url)
-        if any(opened_socket.close_code in _NOT_RESUMABLE for opened_socket in opened):
+        if any(opened_socket.socket.close_code in _NOT_RESUMABLE for opened_socket in opened):
             return None
         seq = max(opened_socket.sequence or 0 for opened_socket in opened)
         if seq > session.seq:  # interrupted during the replay
@@ -473,10 +386,3 @@ class DiscordShards:
             if session.refused_count + 1 < _MAX_RESUMES
             else None
         )
-
-
-def _end_reason(socket: GatewaySocket | None, *, resume: bool) -> str:
-    code = socket.close_code if socket else None
-    if not resume:
-        return "Discord has ended the session"
-    return f"the connection has ended ({code})" if code else "the connection has ended"

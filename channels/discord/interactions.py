@@ -197,6 +197,7 @@ def _parse_completion(data: Json, directory: DiscordDirectory) -> CommandComplet
 EPHEMERAL: Final = 1 << 6
 """https://discord.com/developers/docs/resources/message#message-object-message-flags"""
 _COMMAND, _DEFERRED = 2, 5
+_GOODBYE_S = 0.3
 _TOKEN_LIFETIME_S: Final = 14.5 * 60
 _MAX_PUBLIC_POSTS = 1000
 
@@ -279,8 +280,10 @@ class InteractionResponder:
         return True
 
     async def close(self) -> None:
-        """Cancel all pending acknowledgements."""
-        await cancel_and_wait(*(pending.deferred for pending in self._pending.values()))
+        """Finish or cancel all pending acknowledgements."""
+        if tasks := [pending.deferred for pending in self._pending.values()]:
+            await asyncio.wait(tasks, timeout=_GOODBYE_S)
+            await cancel_and_wait(*tasks)
 
     async def send(self, part: Part, content: dict[str, object], before_send: BeforeSend) -> Receipt | None:
         """Answer the command that `part` answers; None: there is none, or it is too late, so send it as a message.

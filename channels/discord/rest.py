@@ -11,26 +11,31 @@ import json as json_
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from types import TracebackType
 from typing import Any, Final
 
 import aiohttp
 import discord
 import yarl
-from discord.http import HTTPClient, Ratelimit, Route
+from discord.http import Route
 
+from channels.aio import cancel_and_wait
 from channels.base import BeforeSend, Denied, OutgoingFile, RateLimited, Rejected, SendError, Uncertain, Unreachable
 from channels.discord.config import DiscordConfig
 from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake
 from channels.text import Json, get_number, get_object, get_objects, get_str, safe_content_type, safe_file_name
+from gateway.core.lru import LruDict
 
 # Otherwise the library warns at every start that voice is not available.
 discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
 
+logger = logging.getLogger("reverie.discord")
 MAX_BUCKET_WAIT_S: Final = 30.0
-"""Longest wait of discord.py for a rate-limit bucket (its minimum setting); a longer one is raised as `RateLimited`."""
+"""Longest wait of a request for its rate limit; a longer one is raised as `RateLimited`. The library's own
+`max_ratelimit_timeout` also refuses requests that the limit would still allow."""
+HEARTBEAT_TIMEOUT_S = 60.0
+"""Silence after which a connection counts as lost; Discord asks for a heartbeat each 41 s, and acknowledges it."""
+_MAX_LIMITS = 256
 _UPLOAD_EXTRA_S: Final = 120.0
 """Extra time for a request with a file."""
 EVENTS: Final = (
@@ -73,102 +78,89 @@ def build_intents() -> discord.Intents:
 
 
 class DiscordClient(discord.Client):
-    """Library client with the account's HTTP side only; it passes raw events to a handler."""
+    """Client of one account at its own server: a shard of it, or all of it.
 
-    def __init__(self, config: DiscordConfig, handler: RawEventHandler) -> None:
+    The library keeps the server's address in a class attribute, so each request gets it here. A request returns as soon
+    as Discord has answered; the library lets the one that used up its bucket wait for the next window.
+    """
+
+    def __init__(
+        self, config: DiscordConfig, handler: RawEventHandler, *, shard: int | None = None, shards: int | None = None
+    ) -> None:
         super().__init__(
             intents=build_intents(),
             max_messages=None,
             chunk_guilds_at_startup=False,
             member_cache_flags=discord.MemberCacheFlags.none(),
             allowed_mentions=discord.AllowedMentions.none(),
+            heartbeat_timeout=HEARTBEAT_TIMEOUT_S,
+            guild_ready_timeout=0.0,  # nobody waits for `on_ready`, and its task would outlive us
+            shard_id=shard,
+            shard_count=shards,
         )
-        self.handle_raw_event = handler
-        self.http = self._connection.http = DiscordHttpClient(config)
-        # Payloads go to the handler unparsed: a cache of objects would cost memory, and fail on unknown fields.
-        self._connection.parsers = {event: partial(handler, 0, event) for event in EVENTS}
-
-    async def log_in(self, token: str) -> str:
-        """Log in; return our user id, or an empty text if Discord does not send it."""
-        await self._async_setup_hook()
-        data: Any = await self.http.static_login(token)
-        return str(data.get("id", "")) if isinstance(data, dict) else ""
-
-
-class DiscordHttpClient(HTTPClient):
-    """Library HTTP client with a configurable address, and rate limits that return as soon as Discord has answered."""
-
-    def __init__(self, config: DiscordConfig) -> None:
-        super().__init__(asyncio.get_running_loop(), max_ratelimit_timeout=MAX_BUCKET_WAIT_S)
+        self._handler = handler
+        self.greeted_event = asyncio.Event()
+        """Set by READY and RESUMED."""
         self._base = config.api_url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=config.request_timeout)
-        self._upload = aiohttp.ClientTimeout(total=config.request_timeout + _UPLOAD_EXTRA_S)
+        self._upload_timeout = aiohttp.ClientTimeout(total=config.request_timeout + _UPLOAD_EXTRA_S)
+        self._requests: set[asyncio.Task[Any]] = set()
+        self._exhausted_until_s = LruDict[str, float](_MAX_LIMITS)
+        """Request -> end of its rate limit, where it may not be made again before."""
+        self._request_of_library = self.http.request
+        self.http.request = self.request  # type: ignore[method-assign] # the one door of all its requests
         _install_token_filter()
 
-    async def request(self, route: Route, **kwargs: Any) -> Any:  # noqa: ANN401 - the library's signature
+    async def log_in(self, token: str) -> str:
+        """Log in; return our user id."""
+        await self.login(token)
+        return str(self.user.id) if self.user else ""
+
+    async def close(self) -> None:
+        await cancel_and_wait(*self._requests)
+        await super().close()
+
+    async def request(self, route: Route, *, guard: "_SendGuard | None" = None, **options: Any) -> Any:  # noqa: ANN401 - the library's signature
+        """Make a request of the library's."""
         if route.url.startswith(Route.BASE):
             route.url = self._base + route.url.removeprefix(Route.BASE)
+        limit, now_s = f"{route.method} {route.url}", self.loop.time()
+        if (wait_s := (self._exhausted_until_s.get(limit) or now_s) - now_s) > MAX_BUCKET_WAIT_S:
+            raise discord.RateLimited(wait_s)
+        guard = guard or _SendGuard(None, may_repeat=True)
+        timeout = self._upload_timeout if "form" in options else self._timeout
+        request = self._request_of_library(route, middlewares=(guard,), timeout=timeout, **options)
+        task = asyncio.create_task(request)
+        self._requests.add(task)
+        task.add_done_callback(self._forget_request)
         try:
-            timeout = self._upload if "form" in kwargs else self._timeout
-            return await super().request(route, timeout=timeout, **kwargs)
-        except asyncio.CancelledError:
-            # After a cancellation in a global wait, the library would block all requests for ever.
-            self._global_over.set()
-            raise
+            await asyncio.wait({task, guard.answer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            guard.is_abandoned = True
+            if guard.is_in_flight:
+                # Only then: after a cancellation in a global wait, the library would block all requests for ever.
+                task.cancel()
+        if not guard.answer.done():
+            return task.result()
+        if guard.exhausted_s:
+            self._exhausted_until_s.put(limit, self.loop.time() + guard.exhausted_s)
+        return guard.answer.result()
 
-    def get_ratelimit(self, key: str) -> Ratelimit:
-        if key not in self._buckets:
-            self._buckets[key] = FairRatelimit(self.max_ratelimit_timeout)
-            self._try_clear_expired_ratelimits()
-        return self._buckets[key]
+    def _forget_request(self, task: asyncio.Task[Any]) -> None:
+        self._requests.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not log it
 
+    def handle_event(self, event: str, data: object) -> None:
+        """Hand on an event of the gateway, if we read it."""
+        if event in EVENTS:
+            self._handler(self.shard_id or 0, event, data)
 
-class FairRatelimit(Ratelimit):
-    """Rate limit in which the following requests wait.
+    async def on_connect(self) -> None:
+        self.greeted_event.set()
 
-    The library's own makes the request that used up the bucket wait for the next window before it returns: the message
-    is visible, but its receipt comes seconds later, or never if we are stopped meanwhile.
-    """
-
-    __slots__ = ("_returned", "_turn")
-
-    def __init__(self, max_wait_s: float | None) -> None:
-        super().__init__(max_wait_s)
-        self._turn = asyncio.Lock()
-        self._returned = asyncio.Event()
-
-    async def acquire(self) -> None:
-        self._last_request = self._loop.time()
-        async with self._turn:  # asyncio locks are first in, first out
-            while True:
-                now_s = self._loop.time()
-                if self.expires is not None and now_s >= self.expires:
-                    self.reset()  # type: ignore[no-untyped-call] # the library has no types there
-                if self.remaining > 0:
-                    break
-                if self.expires is None and self.outgoing:  # the limit is unknown before the first answer
-                    self._returned.clear()
-                    await self._returned.wait()
-                elif self.expires is None:
-                    self.remaining = 1
-                elif self._max_ratelimit_timeout and self.expires - now_s > self._max_ratelimit_timeout:
-                    raise discord.RateLimited(self.expires - now_s)
-                else:
-                    await asyncio.sleep(self.expires - now_s)
-        self.remaining -= 1
-        self.outgoing += 1
-
-    async def __aexit__(
-        self,
-        type: type[BaseException] | None,  # noqa: A002 - the library's name
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.outgoing -= 1
-        self._returned.set()
-
-    def is_inactive(self) -> bool:
-        return not self._turn.locked() and super().is_inactive()
+    async def on_resumed(self) -> None:
+        self.greeted_event.set()
 
 
 class _WebhookTokenFilter(logging.Filter):
@@ -205,6 +197,11 @@ class _SendGuard:
 
     def __init__(self, before_send: BeforeSend | None, *, may_repeat: bool) -> None:
         self._before_send, self._may_repeat = before_send, may_repeat
+        self.answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        """Content of the successful answer, parsed if it is JSON, whatever type it is said to have."""
+        self.is_abandoned = False
+        """Nobody waits any more: no request may begin."""
+        self.is_in_flight = False
         self.is_sent = False
         """A request was sent."""
         self.is_maybe_done = False
@@ -215,13 +212,22 @@ class _SendGuard:
         """Status of the last answer."""
         self.wait_s: float | None = None
         """Seconds to wait according to the last answer; None: it was no 429."""
+        self.exhausted_s = 0.0
+        """Seconds for which the rate limit allows no further request, according to the last answer."""
 
     async def __call__(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
         # aiohttp may pick a dead connection and repeat a GET on another one, which is harmless.
-        if self.is_sent and not self._may_repeat and (self.status or request.method != "GET"):
+        if self.is_abandoned or (self.is_sent and not self._may_repeat and (self.status or request.method != "GET")):
             raise _ResendForbidden
+        self.is_in_flight = True
+        try:
+            return await self._send(request, handler)
+        finally:
+            self.is_in_flight = False
+
+    async def _send(self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         if not self.is_sent and self._before_send is not None:
             try:
                 await self._before_send()
@@ -231,6 +237,7 @@ class _SendGuard:
         self.is_sent = True
         try:
             response = await handler(request)
+            body = await response.read()
         except aiohttp.ClientConnectorError:
             raise
         except BaseException:
@@ -238,9 +245,13 @@ class _SendGuard:
             raise
         self.status, self.is_maybe_done = response.status, self.is_maybe_done or response.status >= SERVER_ERROR
         # discord.py reads the body of some 429 answers only, and of those without `Via` nothing.
-        self.wait_s = (
-            _parse_retry_after_s(response, await response.read()) if response.status == TOO_MANY_REQUESTS else None
-        )
+        self.wait_s = _parse_retry_after_s(response, body) if response.status == TOO_MANY_REQUESTS else None
+        if self.wait_s is not None and self.wait_s > MAX_BUCKET_WAIT_S:
+            raise discord.RateLimited(self.wait_s)
+        if response.headers.get("X-RateLimit-Remaining") == "0":
+            self.exhausted_s = _parse_seconds(response.headers.get("X-RateLimit-Reset-After", "")) or 0.0
+        if response.ok and not self.answer.done():
+            self.answer.set_result(_parse_answer(body))
         return response
 
 
@@ -248,7 +259,7 @@ class DiscordRestClient:
     """Requests of one account. Each waits for its rate-limit bucket; buckets do not wait for each other."""
 
     def __init__(self) -> None:
-        self.client: discord.Client | None = None
+        self.client: DiscordClient | None = None
         """None: not logged in."""
 
     async def call(
@@ -272,7 +283,7 @@ class DiscordRestClient:
         if self.client is None:
             raise Unreachable("not logged in to Discord")
         guard = _SendGuard(before_send, may_repeat=again)
-        more: dict[str, Any] = {"middlewares": (guard,)}
+        more: dict[str, Any] = {"guard": guard}
         upload = discord.File(io.BytesIO(file.data), safe_file_name(file.name)) if file is not None else None
         if file is not None and upload is not None:
             more |= {"files": [upload], "form": _build_form(json, upload, file)}
@@ -281,7 +292,7 @@ class DiscordRestClient:
         if params is not None:
             more["params"] = params
         try:
-            return _parse_answer(await self.client.http.request(Route(method, path, **ids), **more))
+            return await self.client.request(Route(method, path, **ids), **more)
         except _FAILURES as error:
             if guard.is_hook_error:
                 raise
@@ -358,19 +369,23 @@ def _parse_retry_after_s(response: aiohttp.ClientResponse, body: bytes) -> float
     except (ValueError, RecursionError):
         wait_s = None
     if wait_s is None:
-        try:
-            wait_s = get_number({"s": float(response.headers.get("Retry-After", ""))}, "s")
-        except ValueError:  # a date, or nothing
-            wait_s = None
+        wait_s = _parse_seconds(response.headers.get("Retry-After", ""))
     return min(max(_RETRY_DEFAULT_S if wait_s is None else wait_s, _RETRY_MIN_S), _RETRY_MAX_S)
 
 
-def _parse_answer(answer: object) -> object:
+def _parse_seconds(text: str) -> float | None:
+    try:
+        return get_number({"s": float(text)}, "s")
+    except ValueError:  # a date, or nothing
+        return None
+
+
+def _parse_answer(body: bytes) -> object:
     """Return the answer's JSON: discord.py leaves it as text unless its type comes without a `charset`."""
     try:
-        return json_.loads(answer) if isinstance(answer, str) and answer else answer
+        return json_.loads(body)
     except (ValueError, RecursionError):
-        return answer
+        return body.decode(errors="replace")
 
 
 async def fetch_channel(api: DiscordRestClient, channel: str) -> Json:

@@ -136,11 +136,11 @@ class DiscordSession:
             await cancel_and_wait(*([registering] if registering else []))
             await self.interactions.close()
             await self.autocomplete.close()
-            await client.http.close()
+            await client.close()
 
-    def create_client(self) -> DiscordClient:
-        """Return the client to log in with."""
-        return DiscordClient(self._config, self.handle_raw_event)
+    def create_client(self, shard: int | None = None, shards: int | None = None) -> DiscordClient:
+        """Return a client to log in with."""
+        return DiscordClient(self._config, self.handle_raw_event, shard=shard, shards=shards)
 
     async def run_gateway(self, client: DiscordClient) -> None:
         """Stay connected to the gateway. Ends only by cancellation or `Denied`."""
@@ -149,12 +149,7 @@ class DiscordSession:
 
     def handle_raw_event(self, shard: int, event: str, data: object) -> None:
         """Queue an event of the gateway. Never waits, never raises."""
-        if event in {"READY", "RESUMED"}:
-            if self._shards is None:
-                self.report_link(True, "connected to Discord")
-            else:
-                self._shards.mark_up(shard)
-        elif event == "INTERACTION_CREATE":
+        if event == "INTERACTION_CREATE":
             self.interactions.handle_interaction(data)
             self.autocomplete.handle_interaction(data)
         self.inbox.put(RawGatewayEvent(shard, event, data))

@@ -91,7 +91,7 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordP
     except (ValueError, KeyError, TypeError, AttributeError):
         found.bad("discord.answer", "the answer is not Discord's", "look at api_url")
     finally:
-        await client.http.close()
+        await client.close()
     return state
 
 
@@ -219,5 +219,5 @@ async def find_discord_name(config: "DiscordConfig", number: str) -> str:
     except (discord.DiscordException, aiohttp.ClientError, SendError, OSError, ValueError, KeyError, TypeError):
         return ""
     finally:
-        await client.http.close()
+        await client.close()
     return clean_person_name(get_str(user, "global_name") or get_str(user, "username"))

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from channels.base import Unreachable
+from channels.discord import rest
 from tests.channels.discord.faults_kit import Hurried, hello, part, running
 from tests.kits.channels import story
 from tests.servers.discord_api import DiscordApi
@@ -123,8 +124,9 @@ def test_invalid_sessions_are_survived(resumable: bool) -> None:
 
 
 @story
-async def test_a_link_without_acknowledgements_is_given_up_and_resumed() -> None:
-    async with DiscordApi(Options(heartbeat_s=4, heartbeat_grace_s=60)) as api, running(api) as it:
+async def test_a_link_without_acknowledgements_is_given_up_and_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "HEARTBEAT_TIMEOUT_S", 1.0)
+    async with DiscordApi(Options(heartbeat_s=0.2, heartbeat_grace_s=60)) as api, running(api) as it:
         await it.up()
         await api.until(lambda: api.connections[0].beats > 1)
         api.faults.hold_acks = True

@@ -13,7 +13,7 @@ import simcord
 from channels.base import CommandArg, CommandCompletion, CommandSpec, Rejected
 from channels.discord.channel import DiscordChannel
 from channels.discord.config import DiscordConfig
-from channels.discord.rest import DiscordClient
+from channels.discord.rest import EVENTS, DiscordClient
 from channels.discord.session import DiscordAccountState, DiscordSession
 from gateway.commands.table import COMMAND_SPECS
 from gateway.core.clock import SystemClock
@@ -49,6 +49,7 @@ class _Life(DiscordSession):
         self.api.client = self.simulated
         try:
             await self.interactions.register_commands()
+            self.report_link(True, "simulated")
             await asyncio.Event().wait()
         finally:
             self.api.client = None
@@ -92,20 +93,23 @@ async def simulated(
 
 
 def _also_for_simcord(client: DiscordClient) -> None:
-    """Its actors are given objects out of the library's cache, which we do not fill."""
+    """It has no socket and no HTTP, so it hands events to the library's readers, and answers its requests."""
     state: Any = client._connection
 
-    def both(event: str, ours: Any) -> Any:
-        theirs = getattr(state, f"parse_{event.lower()}", None)
-
+    def both(event: str, theirs: Any) -> Any:
         def parse(data: Any) -> None:
-            ours(data)
-            if theirs is not None and event != "INTERACTION_CREATE":
+            client.handle_event(event, data)
+            if event != "INTERACTION_CREATE":
                 theirs(data)
 
         return parse
 
-    state.parsers = {event: both(event, ours) for event, ours in state.parsers.items()}
+    async def request(route: Any, *, middlewares: object, **more: Any) -> Any:
+        del middlewares
+        return await client.http.request(route, **more)
+
+    state.parsers |= {event: both(event, theirs) for event, theirs in state.parsers.items() if event in EVENTS}
+    vars(client)["_request_of_library"] = request
 
 
 @story
