@@ -27,11 +27,11 @@ from channels.split import utf16_length
 from channels.telegram.api import TelegramApi
 from channels.telegram.ids import parse_message_number
 from channels.telegram.outgoing import NO_LINK_PREVIEW, TelegramOutgoing, parse_topic_id, to_entities
-from channels.telegram.people import parse_user
+from channels.telegram.people import full_name, parse_user
+from channels.telegram.rate_limit import HandOver
 from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, render
-from channels.text import Json, get_int, get_object, get_objects, single_line
-from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName, MessageId, Sender
+from channels.text import single_line
+from gateway.core.events import Address, ChannelName, MessageId, Sender, SenderId
 from gateway.core.lru import LruDict
 
 logger = logging.getLogger("reverie.telegram")
@@ -52,8 +52,8 @@ ResultT = TypeVar("ResultT")
 class TelegramActions:
     """Actions of one account."""
 
-    def __init__(self, api: TelegramApi, clock: Clock, outgoing: TelegramOutgoing, own_id: int) -> None:
-        self._api, self._clock, self._outgoing, self._own_id = api, clock, outgoing, own_id
+    def __init__(self, api: TelegramApi, outgoing: TelegramOutgoing, own_id: int) -> None:
+        self._api, self._outgoing, self._own_id = api, outgoing, own_id
         self._reactions = LruDict[tuple[int, int], str](_MAX_REACTIONS)
         """Our recent reactions by message: a bot has one on each, and a new one replaces it."""
 
@@ -68,7 +68,8 @@ class TelegramActions:
             number = _message_number_in(at, chat, message)
             if not add and self._reactions.get((chat, number), emoji) != emoji:
                 return
-            await self._api.bot.set_message_reaction(chat, number, [kind(emoji)] if add else [])
+            reactions = [kind(emoji)] if add else []
+            await self._api.bot.set_message_reaction(chat, number, reactions, rate_limit_args="action")
             self._reactions.put((chat, number), emoji if add else "")
 
         try:
@@ -86,27 +87,39 @@ class TelegramActions:
         if not text.strip() or more:
             raise Rejected("the text is too long for one message" if more else "a message needs text")
 
-        async def write() -> None:
-            try:
-                await self._retry_if_moved(at, change)
-            except BadRequest as error:
-                if not _is_unchanged(error):
-                    raise
+        edit = HandOver()  # Telegram counts edits with the messages of a chat
 
         async def change(chat: int) -> None:
             number, bot, marks = _message_number_in(at, chat, message), self._api.bot, to_entities(new.spans)
             try:
                 await bot.edit_message_text(
-                    new.text, chat, number, entities=marks, link_preview_options=NO_LINK_PREVIEW
+                    new.text,
+                    chat,
+                    number,
+                    entities=marks,
+                    link_preview_options=NO_LINK_PREVIEW,
+                    rate_limit_args=edit,
                 )
             except BadRequest as error:
+                if _is_unchanged(error):
+                    return
                 if "no text in the message" not in str(error):
                     raise
                 if utf16_length(new.text) > MAX_CAPTION_UNITS:
                     raise Rejected(f"the text under a file has at most {MAX_CAPTION_UNITS} characters") from None
-                await bot.edit_message_caption(chat, number, caption=new.text, caption_entities=marks)
+                await self._change_caption(chat, number, new, edit)
 
-        await self._outgoing.run_paced(at, write)  # Telegram counts edits with the messages of a chat
+        async with self._outgoing.lock(at):
+            await self._run(at, change)
+
+    async def _change_caption(self, chat: int, number: int, new: TelegramText, edit: HandOver) -> None:
+        try:
+            await self._api.bot.edit_message_caption(
+                chat, number, caption=new.text, caption_entities=to_entities(new.spans), rate_limit_args=edit
+            )
+        except BadRequest as error:
+            if not _is_unchanged(error):
+                raise
 
     async def delete(self, at: Address, message: MessageId) -> None:
         async def delete_own(chat: int) -> None:
@@ -114,11 +127,11 @@ class TelegramActions:
             # An administrator may delete other people's messages, but edit only its own: so an edit without a change
             # proves that the message is ours.
             try:
-                await bot.edit_message_reply_markup(chat, number)
+                await bot.edit_message_reply_markup(chat, number, rate_limit_args="action")
             except BadRequest as error:
                 if not _is_unchanged(error):
                     raise
-            await bot.delete_message(chat, number)
+            await bot.delete_message(chat, number, rate_limit_args="action")
 
         try:
             await self._run(at, delete_own)
@@ -137,7 +150,7 @@ class TelegramActions:
         async def leave_chat(chat: int) -> None:
             if chat > 0:
                 raise Rejected("a private chat cannot be left; block whoever is in it instead")
-            await self._api.bot.leave_chat(chat)
+            await self._api.bot.leave_chat(chat, rate_limit_args="action")
 
         try:
             await self._run(at, leave_chat)
@@ -160,9 +173,9 @@ class TelegramActions:
             bot = self._api.bot
             try:
                 if topic_id is None:
-                    await bot.set_chat_description(chat, new)
+                    await bot.set_chat_description(chat, new, rate_limit_args="action")
                 else:
-                    await bot.edit_forum_topic(chat, topic_id, name=new)
+                    await bot.edit_forum_topic(chat, topic_id, name=new, rate_limit_args="action")
             except BadRequest as error:
                 if not _is_unchanged(error):
                     raise
@@ -171,15 +184,15 @@ class TelegramActions:
 
     async def list_members(self, at: Address, limit: int) -> RoomMembers:
         async def fetch(chat: int) -> RoomMembers:
+            bot = self._api.bot
             if chat > 0:
-                with_us = parse_user(get_object(await self._call_method("getChat", chat), "result"))
-                return RoomMembers(members=(with_us,) if with_us else (), total=2)
-            members = [
-                get_object(item, "user")
-                for item in get_objects(await self._call_method("getChatAdministrators", chat), "result")
-            ]
-            found = [sender for item in members if (sender := parse_user(item)) and sender.id != str(self._own_id)]
-            total = get_int(await self._call_method("getChatMemberCount", chat), "result")
+                with_us = await bot.get_chat(chat, rate_limit_args="action")
+                return RoomMembers(
+                    members=(Sender(id=SenderId(str(chat)), name=full_name(with_us), verified=True),), total=2
+                )
+            managers = await bot.get_chat_administrators(chat, rate_limit_args="action")
+            found = [parse_user(member.user) for member in managers if member.user.id != self._own_id]
+            total = int(await bot.get_chat_member_count(chat, rate_limit_args="action"))
             return RoomMembers(members=tuple(found[: max(0, limit)]), total=total, note=_ADMINISTRATORS_NOTE)
 
         try:
@@ -189,24 +202,12 @@ class TelegramActions:
         except SendError as error:
             raise Unreachable(error.reason) from None  # nothing was to be changed, so nothing is uncertain
 
-    async def _call_method(self, method: str, chat: int) -> Json:
-        """Return the answer under the key `result`."""
-        # Not by the library's methods, which require every field.
-        bot = self._api.bot
-        return {"result": await self._api.await_call(bot.request.post(f"{bot.base_url}/{method}?chat_id={chat}"))}
-
     async def _run(self, at: Address, act: Callable[[int], Awaitable[ResultT]]) -> ResultT:
         """Return the result of `act`, called with the chat's id. Raises `SendError`."""
-        chat, now_s = self._outgoing.chat_id(at), self._clock.monotonic()
-        if wait_s := self._outgoing.pacer.quiet_s(chat, now_s):
-            raise RateLimited("Telegram asks for quiet in this chat", retry_after_s=wait_s)
         try:
             return await self._retry_if_moved(at, act)
         except Exception as error:  # noqa: BLE001 - translated to a SendError
-            verdict = self._api.to_send_error(error)
-            if isinstance(verdict, RateLimited):
-                self._outgoing.pacer.hold_optional(chat, self._clock.monotonic() + verdict.retry_after_s)
-            raise verdict from None
+            raise self._api.to_send_error(error) from None
 
     async def _retry_if_moved(self, at: Address, act: Callable[[int], Awaitable[ResultT]]) -> ResultT:
         """Call `act`, and once more with the new id if the group has moved."""

@@ -1,4 +1,4 @@
-"""Bot API client over python-telegram-bot, with corrections of its HTTP, our errors, and the polling back-off.
+"""Bot API client over python-telegram-bot, with corrections of its HTTP, and our errors.
 
 The token is part of every address. It must not reach a log, an exception that leaves the adapter, or a connection's
 reason.
@@ -13,44 +13,42 @@ import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import replace
-from datetime import datetime
+from datetime import timedelta
 from ipaddress import ip_address
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
-from telegram import Bot
-from telegram.error import BadRequest, ChatMigrated, Conflict, Forbidden, InvalidToken, NetworkError, TelegramError
+from telegram import Update
+from telegram.error import (
+    BadRequest,
+    ChatMigrated,
+    Conflict,
+    Forbidden,
+    InvalidToken,
+    NetworkError,
+    RetryAfter,
+    TelegramError,
+)
+from telegram.ext import ExtBot
 from telegram.request import HTTPXRequest
 
-from channels.aio import Backoff
-from channels.base import Denied, Emit, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.base import Denied, RateLimited, Rejected, SendError, Uncertain, Unreachable
 from channels.telegram.config import TelegramConfig
-from channels.telegram.people import TelegramUpdateContext
+from channels.telegram.people import seconds
+from channels.telegram.rate_limit import RateLimitArgs, TelegramRateLimiter
+from channels.telegram.wire import readable_updates
 from channels.text import Json, get_int, get_object, get_str
-from gateway.core.clock import Clock, new_id
-from gateway.core.events import ChannelName, ConnectionChanged, EventId
 
-logger = logging.getLogger("reverie.telegram")
 _DEFAULT_FLOOD_S, _MAX_FLOOD_S = 5.0, 86_400.0
 """Seconds to wait when Telegram gives no time, and the longest wait that is honoured: a message a day late is
 pointless."""
 _OK, _FIRST_FAILURE, _CLIENT_ERROR, _SERVER_ERROR = 200, 300, 400, 500
-_NO_UPDATES = b'{"ok":true,"result":[]}'
 
 NOT_SENT_CAUSES = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 """Causes of a `NetworkError` that prove that the request was never sent."""
 CLOSED_MESSAGES = ("This HTTPXRequest is not initialized!", "Cannot send a request, as the client has been closed.")
 """Messages of a RuntimeError that prove the same: of the library's and of httpx's checks before a request."""
-
-
-class FloodWait(TelegramError):
-    """Answer 429. Replaces the library's RetryAfter, whose seconds cannot be read without a warning."""
-
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"Telegram asks us to wait {retry_after_s:g} s")
-        self.retry_after_s = retry_after_s
 
 
 class TelegramServerError(NetworkError):
@@ -67,52 +65,48 @@ class WrongServerError(NetworkError):
 
 
 class TelegramRequest(HTTPXRequest):
-    """Connection pool of the library, with strict checks of answers."""
+    """Connection pool of the library, with errors for the answers that it takes for something else."""
 
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
-        """Do the library's request, but raise `TelegramError` for every failure."""
+        """Do the library's request. Raises `to_telegram_error` for every answer that is no success."""
         code, payload = await super().do_request(*args, **kwargs)
-        try:
-            answer = self.parse_json_payload(payload)
-        except TelegramError:
-            if code < _FIRST_FAILURE:
-                raise
-            answer = {}
-        if code >= _FIRST_FAILURE or answer.get("ok") is False:
-            raise to_telegram_error(code, answer)
-        if "result" not in answer:
-            raise TelegramError("Invalid server response")
-        return _OK, _minimal_message(answer) or payload
+        if code >= _FIRST_FAILURE:
+            raise to_telegram_error(code, _parse_object(payload) or {})
+        return code, payload
 
     @staticmethod
     def parse_json_payload(payload: bytes) -> dict[str, Any]:
-        """Parse like the library, without logging the payload."""
-        try:
-            value = json.loads(payload.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
+        """Parse a successful answer like the library, without logging it. Raises TelegramError if it is none."""
+        answer = _parse_object(payload)
+        if answer is not None and answer.get("ok") is False:
+            raise to_telegram_error(_OK, answer)
+        if answer is None or "result" not in answer:
             raise TelegramError("Invalid server response")
-        return value
+        return answer
 
 
 class TelegramUpdatesRequest(TelegramRequest):
-    """Connection that keeps updates as raw JSON.
+    """Connection for updates. The library parses all or none: one malformed update would stop the rest."""
 
-    The library parses all or none: one malformed update would stop the rest.
-    """
-
-    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - the library's own
-        super().__init__(**settings)
-        self.updates: list[object] = []
-
-    async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
-        code, payload = await super().do_request(*args, **kwargs)
-        result = self.parse_json_payload(payload)["result"]
-        if not isinstance(result, list):
+    @staticmethod
+    def parse_json_payload(payload: bytes) -> dict[str, Any]:
+        """Return the answer with the updates that the library can parse. Raises TelegramError if there is none."""
+        answer = TelegramRequest.parse_json_payload(payload)
+        found = answer["result"]
+        if not isinstance(found, list):
             raise TelegramError("Invalid server response")
-        self.updates = result
-        return code, _NO_UPDATES
+        readable = readable_updates(found)
+        if found and not readable:
+            raise TelegramError("updates without an id")
+        return answer | {"result": readable}
+
+
+def _parse_object(payload: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(payload.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def to_telegram_error(code: int, answer: Json) -> TelegramError:
@@ -132,7 +126,7 @@ def to_telegram_error(code: int, answer: Json) -> TelegramError:
         case 409:
             return Conflict(description)
         case 429:
-            return FloodWait(_retry_after_s(parameters))
+            return RetryAfter(timedelta(seconds=_retry_after_s(parameters)))
         case _:
             return (
                 BadRequest(description)
@@ -148,18 +142,6 @@ def _retry_after_s(parameters: Json) -> float:
     return _DEFAULT_FLOOD_S
 
 
-def _minimal_message(answer: Json) -> bytes:
-    """Reduce an answer that is a message to its id, all that we need; empty for other answers.
-
-    The library would parse the whole message, and one odd field of another server would make a sent message uncertain.
-    """
-    number = get_int(get_object(answer, "result"), "message_id")
-    if number is None:
-        return b""
-    message = {"message_id": number, "date": 1, "chat": {"id": 1, "type": "private"}}
-    return json.dumps({"ok": True, "result": message}).encode()
-
-
 _CONNECT_S, _POOL_S = 10.0, 5.0
 _POOL_SIZE = 16
 _BUTTONS_TIMEOUT_S = 2.0
@@ -172,7 +154,7 @@ ResultT = TypeVar("ResultT")
 class TelegramApi:
     """Connections of one bot. Call `close` at the end."""
 
-    def __init__(self, config: TelegramConfig) -> None:
+    def __init__(self, config: TelegramConfig, rate_limiter: TelegramRateLimiter | None = None) -> None:
         base = config.base_url.rstrip("/")
         self._token = config.token.get_secret_value()
         hook = config.webhook
@@ -194,12 +176,13 @@ class TelegramApi:
         self.file_base_url = f"{base}/file/bot{self._token}/"
         """Prefix of all file addresses."""
         with self.redact_logs():  # the library logs its addresses as it is made
-            self.bot = Bot(
+            self.bot = ExtBot[RateLimitArgs](
                 self._token,
                 base_url=f"{base}/bot",
                 base_file_url=f"{base}/file/bot",
                 request=TelegramRequest(connection_pool_size=_POOL_SIZE, **settings),
                 get_updates_request=self._updates_request,
+                rate_limiter=rate_limiter,
             )
 
     async def close(self) -> None:
@@ -216,30 +199,14 @@ class TelegramApi:
         except Exception as error:  # noqa: BLE001 - an unexpected answer must fail this call only
             raise TelegramError(f"the answer cannot be read: {type(error).__name__}") from None
 
-    async def get_me(self) -> object:
-        """Return the answer to getMe. Raises TelegramError: InvalidToken if Telegram does not accept the token."""
-        # Not by the library's `get_me`: it requires fields that we do not need and some servers leave out.
-        return await self.await_call(self.bot.request.post(f"{self.bot.base_url}/getMe"))
-
-    async def identify(self, context: TelegramUpdateContext) -> TelegramUpdateContext:
-        """Return the context with our own id and name. Raises TelegramError."""
-        answer = await self.get_me()
-        me = answer if isinstance(answer, dict) else {}
-        if (number := get_int(me, "id")) is None:
-            raise TelegramError("the answer to getMe cannot be read: no id")
-        reads_all = me.get("can_read_all_group_messages") is not False
-        return replace(context, own_id=number, username=get_str(me, "username"), can_read_all=reads_all)
-
-    async def get_updates(self, offset: int | None, allowed: tuple[str, ...], *, wait: bool) -> list[object]:
-        """Return the next updates as raw JSON; with `wait`, once there are any or the poll time is over.
+    async def get_updates(self, offset: int | None, allowed: tuple[str, ...], *, wait: bool) -> tuple[Update, ...]:
+        """Return the next updates; with `wait`, once there are any or the poll time is over.
 
         Raises TelegramError, or TimeoutError if the server keeps the connection open without a complete answer.
         """
         poll_s = self._poll_s if wait else 0
         async with asyncio.timeout(poll_s + 1.5 * self._timeout_s + _CONNECT_S):
-            await self.await_call(self.bot.get_updates(offset=offset, timeout=poll_s, allowed_updates=allowed))
-        updates, self._updates_request.updates = self._updates_request.updates, []
-        return updates
+            return await self.await_call(self.bot.get_updates(offset=offset, timeout=poll_s, allowed_updates=allowed))
 
     async def answer_buttons(self, presses: Sequence[str]) -> None:
         """Answer button presses, so that clients stop waiting: no button is ours.
@@ -277,8 +244,8 @@ class TelegramApi:
         match error:
             case SendError():
                 return error
-            case FloodWait():
-                return RateLimited(reason, retry_after_s=error.retry_after_s)
+            case RetryAfter():
+                return RateLimited(reason, retry_after_s=seconds(error.retry_after))
             case InvalidToken():
                 return Denied(UNAUTHORIZED_TEXT)
             case Forbidden() | BadRequest() | ChatMigrated():
@@ -313,7 +280,7 @@ class TelegramApi:
 
 
 UNAUTHORIZED_TEXT = "the token was refused: get one from @BotFather"
-_LIBRARY_LOGGERS = ("httpx", "telegram.Bot")
+_LIBRARY_LOGGERS = ("httpx", "telegram.Bot", "telegram.ext.ExtBot")
 """The first logs every address; the second, at debug level, every parameter."""
 
 
@@ -339,98 +306,3 @@ def _is_loopback(url: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-_MAX_DELAY_S = 10.0
-_LONG_FLOOD_S = 60.0
-_CONFIRM_DELAYS_S = (0.0, 10.0, 20.0, 40.0, 80.0)
-"""Delays before repeated checks of a refused token: a proxy, or a server that restarts, also answers 401 or 404."""
-
-
-def build_link_change(
-    channel: ChannelName, now: datetime, *, up: bool, reason: str, says: bool = False
-) -> ConnectionChanged:
-    """Build the event of a connection that came up or went down."""
-    return ConnectionChanged(id=EventId(new_id(now)), channel=channel, up=up, reason=reason, sent=now, says=says)
-
-
-class PollBackoff:
-    """Connection state and back-off of the polling or the webhook.
-
-    Reports each change once, waits longer after each failure, and stops if the token is surely refused.
-    """
-
-    def __init__(
-        self, channel: ChannelName, api: TelegramApi, clock: Clock, random: Callable[[], float], emit: Emit
-    ) -> None:
-        self._channel, self._api, self._clock, self._random, self._emit = channel, api, clock, random, emit
-        self._backoff = Backoff(_MAX_DELAY_S)
-        self._up: tuple[bool, bool] | None = None
-        """Last reported state: up, and able to send although down. None: none was reported."""
-        self._welcome = ""
-
-    def set_welcome(self, welcome: str) -> None:
-        """Set the reason to report for an established connection."""
-        self._welcome = welcome
-
-    @property
-    def is_failing(self) -> bool:
-        """True if the last request failed: the next one should not use a long poll, for it may not be answered."""
-        return self._backoff.is_failing
-
-    async def record_success(self) -> None:
-        """Reset the back-off and report the connection as up."""
-        self._backoff.reset()
-        await self._report_link(True, self._welcome)
-
-    async def _report_link(self, up: bool, reason: str, *, says: bool = False) -> None:
-        """Emit a state, see `ConnectionChanged`; a repeated state is ignored."""
-        if self._up != (up, says):
-            self._up = (up, says)
-            await self._emit([build_link_change(self._channel, self._clock.now(), up=up, reason=reason, says=says)])
-
-    async def deny(self, reason: str) -> NoReturn:
-        """Report the connection as down and raise Denied: only the operator can help."""
-        await self._report_link(False, reason)
-        raise Denied(reason) from None
-
-    async def handle_error(self, error: Exception, reason: str = "") -> None:
-        """Wait as `error` demands; `reason` replaces its text. Raises Denied for a token that is surely refused.
-
-        Sending goes on meanwhile, unless Telegram cannot be reached at all.
-        """
-        if isinstance(error, InvalidToken):
-            await self._confirm_refusal(error)
-        if isinstance(error, FloodWait):
-            if error.retry_after_s > _LONG_FLOOD_S:
-                await self._report_link(False, str(error), says=self._has_welcome)
-            logger.warning("polling waits %.0f s, as Telegram asks", error.retry_after_s)
-            await self._clock.sleep(error.retry_after_s)
-            return
-        text = reason or self._api.redact(error) or "no answer in time"
-        is_unreachable = isinstance(error, NetworkError) and isinstance(error.__cause__, NOT_SENT_CAUSES)
-        await self._report_link(False, text, says=self._has_welcome and not is_unreachable)
-        delay_s = self._backoff.next_delay_s(0.0, self._random())
-        logger.warning("no updates from Telegram: %s; asking again in %.1f s", text, delay_s)
-        await self._clock.sleep(delay_s)
-
-    @property
-    def _has_welcome(self) -> bool:
-        return bool(self._welcome)
-
-    async def _confirm_refusal(self, error: InvalidToken) -> None:
-        """Return once Telegram accepts the token. Raises Denied once it has refused it often enough."""
-        refusals, reason = 1, self._api.redact(error)
-        while refusals <= len(_CONFIRM_DELAYS_S):
-            await self._clock.sleep(_CONFIRM_DELAYS_S[refusals - 1])
-            try:
-                await self._api.get_me()
-            except InvalidToken:
-                refusals += 1
-                logger.warning("Telegram may refuse our token (%s); asking again to be sure", reason)
-                await self._report_link(False, f"Telegram may refuse our token ({reason})", says=self._has_welcome)
-            except (TelegramError, TimeoutError):  # proves nothing about the token
-                await self._clock.sleep(self._backoff.next_delay_s(0.0, self._random()))
-            else:
-                return
-        await self.deny(UNAUTHORIZED_TEXT)

@@ -9,9 +9,10 @@ import logging
 import random as _random
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Literal
 
-from telegram.constants import ChatAction
+from telegram.constants import ChatAction, ChatMemberStatus
 from telegram.error import BadRequest, Forbidden, TelegramError
 
 from channels.aio import cancel_and_wait
@@ -31,22 +32,21 @@ from channels.base import (
     no_before_send,
 )
 from channels.telegram.actions import CommandMenus, TelegramActions
-from channels.telegram.api import PollBackoff, TelegramApi, build_link_change
+from channels.telegram.api import TelegramApi
 from channels.telegram.config import TelegramConfig
 from channels.telegram.ids import TelegramCursor, format_message_id, parse_message_number
 from channels.telegram.outgoing import (
     MAX_FILE_BYTES,
     NO_LINK_PREVIEW,
     TelegramOutgoing,
-    TelegramPacer,
     parse_topic_id,
     to_entities,
 )
 from channels.telegram.people import ANY_CHAT, TelegramRanks, TelegramUpdateContext
+from channels.telegram.rate_limit import PREVIEW_RETRY_S, TelegramRateLimiter
 from channels.telegram.render import MAX_CAPTION_UNITS, parse_body, render
-from channels.telegram.updates import TelegramPoller
+from channels.telegram.updates import PollBackoff, TelegramPoller, build_link_change
 from channels.telegram.wire import UpdateReader
-from channels.text import get_str
 from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,
@@ -91,7 +91,7 @@ class TelegramChannel:
         """Build it; `ranks`: chats whose administrators matter; `*`: all."""
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._menus = CommandMenus(name, commands)
-        self._pacer = TelegramPacer(config.flood)
+        self._rate_limiter = TelegramRateLimiter(config.flood, clock)
         self._reader = UpdateReader(
             TelegramUpdateContext(
                 channel=name,
@@ -189,7 +189,7 @@ class TelegramChannel:
         self._reader.numbers.reset(self._clock.now())
 
         try:
-            api = TelegramApi(self._config)
+            api = TelegramApi(self._config, self._rate_limiter)
         except (RuntimeError, ValueError, OSError) as error:  # invalid proxies or certificates of the environment
             reason = f"the HTTP client cannot be set up: {error}"
             await emit([build_link_change(self._name, self._clock.now(), up=False, reason=reason)])
@@ -215,16 +215,19 @@ class TelegramChannel:
         """Request our own id until it succeeds, then allow sending. Raises Denied."""
         while True:
             try:
-                context = await api.identify(self._reader.context)
+                me = await api.await_call(api.bot.get_me())
             except TelegramError as error:
                 await backoff.handle_error(error)
                 continue
-            self._reader.context = context
-            outgoing = TelegramOutgoing(api, self._clock, self._pacer, self._reader)
-            extras = TelegramExtras(api, self._clock, outgoing, self._config.preview)
-            self._connected_parts = (outgoing, extras, TelegramActions(api, self._clock, outgoing, context.own_id))
-            backoff.set_welcome(f"connected to {self._config.base_url} as @{context.username}")
-            if not context.can_read_all:
+            reads_all = me.can_read_all_group_messages is not False
+            self._reader.context = replace(
+                self._reader.context, own_id=me.id, username=me.username or "", can_read_all=reads_all
+            )
+            outgoing = TelegramOutgoing(api, self._clock, self._reader)
+            extras = TelegramExtras(api, outgoing, self._config.preview)
+            self._connected_parts = (outgoing, extras, TelegramActions(api, outgoing, me.id))
+            backoff.set_welcome(f"connected to {self._config.base_url} as @{me.username or ''}")
+            if not reads_all:
                 logger.info(
                     "%s: privacy mode is on, so groups show only commands, mentions and replies; "
                     "@BotFather /setprivacy turns it off",
@@ -240,18 +243,17 @@ class TelegramChannel:
         """
         while True:
             for room in (room for room in self._config.rooms if room != ANY_CHAT):
-                chat = self._reader.chat_id(room)
-                url = f"{api.bot.base_url}/getChatMember?chat_id={chat}&user_id={self._reader.context.own_id}"
-                try:  # not by the library's method, which requires every field
-                    member = await api.await_call(api.bot.request.post(url))
+                try:
+                    member = await api.await_call(
+                        api.bot.get_chat_member(self._reader.chat_id(room), self._reader.context.own_id)
+                    )
                 except (BadRequest, Forbidden) as error:
                     self._refusals[RoomId(room)] = f"{api.redact(error)}: add the bot to this chat"
                 except TelegramError:
                     continue  # its state is unknown now
                 else:
-                    status = get_str(member, "status") if isinstance(member, dict) else ""
-                    gone = status in ("left", "kicked")
-                    self._refusals[RoomId(room)] = f"the bot is {status}: add it to this chat" if gone else ""
+                    gone = member.status in (ChatMemberStatus.LEFT, ChatMemberStatus.BANNED)
+                    self._refusals[RoomId(room)] = f"the bot is {member.status}: add it to this chat" if gone else ""
             await self._clock.sleep(ROOM_CHECK_INTERVAL_S)
 
     async def _receive(self, api: TelegramApi, emit: Emit, backoff: PollBackoff) -> None:
@@ -273,7 +275,6 @@ class TelegramChannel:
 
 _OK, _SERVER = 200, 500
 _DOWNLOAD_TIMEOUT_S = 300.0
-_PREVIEW_RETRY_S = 3.0
 _DRAFT_TIMEOUT_S = 1.5
 """A slower draft is abandoned, for it leaves nothing behind, and the final answer may be waiting for it."""
 _MAX_CONCURRENT = 8
@@ -284,23 +285,24 @@ _MAX_DRAFTS = 1000
 class TelegramExtras:
     """Typing, previews and downloads of one account; they obey the rate limits and never delay a message."""
 
-    def __init__(
-        self, api: TelegramApi, clock: Clock, outgoing: TelegramOutgoing, preview: Literal["off", "private", "all"]
-    ) -> None:
-        self._api, self._clock, self._outgoing, self._preview = api, clock, outgoing, preview
+    def __init__(self, api: TelegramApi, outgoing: TelegramOutgoing, preview: Literal["off", "private", "all"]) -> None:
+        self._api, self._outgoing, self._preview = api, outgoing, preview
         self._drafts: dict[Address, int] = {}
         """Place -> id of its current draft. Each answer has another one."""
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def typing(self, at: Address) -> None:
         """Show the typing indicator. Best effort."""
-        try:
-            chat = self._outgoing.chat_id(at)
-            if self._outgoing.pacer.is_free(chat, self._clock.monotonic()) and not self._slots.locked():
-                async with self._slots:
-                    await self._api.bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=parse_topic_id(at))
-        except Exception as error:  # noqa: BLE001 - best effort, whatever breaks
-            self._to_send_error(error, at)
+        if self._slots.locked():
+            return
+        with contextlib.suppress(Exception):  # best effort, whatever breaks
+            async with self._slots:
+                await self._api.bot.send_chat_action(
+                    self._outgoing.chat_id(at),
+                    ChatAction.TYPING,
+                    message_thread_id=parse_topic_id(at),
+                    rate_limit_args="action",
+                )
 
     def end_preview(self, at: Address) -> None:
         """Use another draft for the next preview: a message was sent there, which ended the answer."""
@@ -316,8 +318,8 @@ class TelegramExtras:
             raise Rejected("previews are not wanted here")
         if not text.strip():
             return preview_id
-        if self._slots.locked() or not self._outgoing.pacer.take_optional(chat, self._clock.monotonic()):
-            raise RateLimited("no room for a preview", retry_after_s=_PREVIEW_RETRY_S)
+        if self._slots.locked():
+            raise RateLimited("no room for a preview", retry_after_s=PREVIEW_RETRY_S)
         try:
             async with self._slots:
                 return await (
@@ -326,7 +328,7 @@ class TelegramExtras:
         except Exception as error:  # noqa: BLE001 - translated to a SendError
             if isinstance(error, BadRequest) and "not modified" in str(error):
                 return preview_id
-            verdict = self._to_send_error(error, at)
+            verdict = self._api.to_send_error(error)
             if isinstance(verdict, Denied):  # 404: an older server without drafts
                 raise Rejected("this Bot API server shows no drafts") from None
             raise verdict from None
@@ -335,7 +337,12 @@ class TelegramExtras:
         last, draft = render(text)[-1], self._drafts.setdefault(at, 1)
         async with asyncio.timeout(_DRAFT_TIMEOUT_S):
             await self._api.bot.send_message_draft(
-                chat, draft, last.text, entities=to_entities(last.spans), message_thread_id=parse_topic_id(at)
+                chat,
+                draft,
+                last.text,
+                entities=to_entities(last.spans),
+                message_thread_id=parse_topic_id(at),
+                rate_limit_args="preview",
             )
 
     async def _send_or_edit(self, at: Address, chat: int, text: str, preview_id: MessageId | None) -> MessageId:
@@ -343,7 +350,14 @@ class TelegramExtras:
         marks = to_entities(last.spans)
         if preview_id is not None:
             number = _preview_number(at, chat, preview_id)
-            await bot.edit_message_text(last.text, chat, number, entities=marks, link_preview_options=NO_LINK_PREVIEW)
+            await bot.edit_message_text(
+                last.text,
+                chat,
+                number,
+                entities=marks,
+                link_preview_options=NO_LINK_PREVIEW,
+                rate_limit_args="preview",
+            )
             return preview_id
         self._outgoing.numbers.mark_unknown(chat)  # until the id of this message is known
         sent = await bot.send_message(
@@ -353,6 +367,7 @@ class TelegramExtras:
             disable_notification=True,
             message_thread_id=parse_topic_id(at),
             link_preview_options=NO_LINK_PREVIEW,
+            rate_limit_args="preview",
         )
         self._outgoing.numbers.record_sent(chat, sent.message_id)
         return format_message_id(sent.message_id, str(chat), at.room)
@@ -363,15 +378,7 @@ class TelegramExtras:
             await self._api.bot.delete_message(chat, _preview_number(at, chat, preview_id))
         except Exception as error:  # noqa: BLE001 - translated to a SendError
             if not (isinstance(error, BadRequest) and "not found" in str(error)):
-                raise self._to_send_error(error, at) from None
-
-    def _to_send_error(self, error: Exception, at: Address) -> SendError:
-        """Translate the error. A rate limit of an optional call does not delay messages."""
-        verdict = self._api.to_send_error(error)
-        if isinstance(verdict, RateLimited):
-            until_s = self._clock.monotonic() + verdict.retry_after_s
-            self._outgoing.pacer.hold_optional(self._outgoing.chat_id(at), until_s)
-        return verdict
+                raise self._api.to_send_error(error) from None
 
     async def download(self, attachment: Attachment, limit_bytes: int) -> bytes:
         """Download a file. Nothing was sent, so every other failure than a refusal or a rate limit is `Unreachable`."""

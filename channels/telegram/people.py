@@ -5,25 +5,17 @@ its sender: that is stable, but the person is unknown, so it is never verified. 
 its owner's name is the bot's.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
+import telegram
+from telegram.constants import ChatID
+
 from channels.telegram.ids import TelegramCursor, format_message_id
-from channels.text import (
-    Json,
-    clean_name,
-    get_datetime,
-    get_int,
-    get_number,
-    get_object,
-    get_objects,
-    get_raw_str,
-    get_str,
-    single_line,
-)
+from channels.text import clean_name, clean_text, get_object, get_raw_str, single_line
 from gateway.core.events import Address, Attachment, ChannelName, MessageId, RoomId, Sender, SenderId, ThreadId
 from gateway.core.lru import LruDict
 
@@ -36,101 +28,106 @@ _FILE_KINDS: dict[str, tuple[_Form, str | None]] = {
     "voice": ("audio", "audio/ogg"),
     "document": ("file", None),
 }
-"""Key -> form, and the content type if Telegram fixes it without sending it."""
+"""Attribute -> form, and the content type if Telegram fixes it without sending it."""
 _RECORDED_KINDS = ("voice", "video_note")
 _FORMS_BY_TYPE: dict[str, _Form] = {"image": "image", "audio": "audio", "video": "video"}
-_MAX_POLL_OPTIONS, _TEXT_CHARS = 12, 300
+_MAX_ITEMS, _TEXT_CHARS = 12, 300
+_MAX_NUMBER = 2**53
 
 
-def parse_attachments(message: Json) -> tuple[Attachment, ...]:
+def parse_attachments(message: telegram.Message) -> tuple[Attachment, ...]:
     """Return files in the order of `_FILE_KINDS`; a photo only in its largest size."""
     found = []
-    sizes = [size for size in get_objects(message, "photo") if get_raw_str(size, "file_id")]
-    if sizes:
-        largest = max(sizes, key=lambda size: (get_int(size, "width") or 0) * (get_int(size, "height") or 0))
+    if message.photo:
+        largest = max(message.photo, key=lambda size: size.width * size.height)
         found.append(_build_attachment(largest, "image", "image/jpeg"))
-    for key, (form, default_type) in _FILE_KINDS.items():
-        file = get_object(message, key)
+    for kind, (usual_form, default_type) in _FILE_KINDS.items():
+        file = getattr(message, kind)
         # An animation is also sent as a document, for old clients.
-        if get_raw_str(file, "file_id") and not (key == "document" and "animation" in message):
-            content_type = get_str(file, "mime_type") or default_type
-            kind = _FORMS_BY_TYPE.get((content_type or "").partition("/")[0], form) if key == "document" else form
-            found.append(_build_attachment(file, kind, content_type, recorded=key in _RECORDED_KINDS))
-    sticker = get_object(message, "sticker")
-    if get_raw_str(sticker, "file_id"):
-        sticker_type = "video/webm" if sticker.get("is_video") is True else "image/webp"
-        found.append(
-            _build_attachment(sticker, "sticker", None if sticker.get("is_animated") is True else sticker_type)
-        )
+        if file is not None and not (kind == "document" and message.animation):
+            content_type = clean_text(getattr(file, "mime_type", None) or "") or default_type
+            general_type = (content_type or "").partition("/")[0]
+            form = _FORMS_BY_TYPE.get(general_type, usual_form) if kind == "document" else usual_form
+            found.append(_build_attachment(file, form, content_type, recorded=kind in _RECORDED_KINDS))
+    if sticker := message.sticker:
+        sticker_type = "video/webm" if sticker.is_video else "image/webp"
+        found.append(_build_attachment(sticker, "sticker", None if sticker.is_animated else sticker_type))
     return tuple(found)
 
 
-def _build_attachment(file: Json, form: _Form, content_type: str | None, *, recorded: bool = False) -> Attachment:
-    size = get_number(file, "file_size")
+_File = (
+    telegram.PhotoSize
+    | telegram.Animation
+    | telegram.Video
+    | telegram.VideoNote
+    | telegram.Audio
+    | telegram.Voice
+    | telegram.Document
+    | telegram.Sticker
+)
+
+
+def _build_attachment(file: _File, form: _Form, content_type: str | None, *, recorded: bool = False) -> Attachment:
+    size, duration = file.file_size, getattr(file, "duration", None)
     return Attachment(
-        id=get_str(file, "file_id"),
+        id=clean_text(file.file_id),
         form=form,
-        name=clean_name(get_raw_str(file, "file_name")) or None,
+        name=clean_name(getattr(file, "file_name", None) or "") or None,
         content_type=content_type,
-        size_bytes=int(size) if size is not None else None,
-        duration_s=get_number(file, "duration"),
+        size_bytes=size if isinstance(size, int) and 0 <= size < _MAX_NUMBER else None,
+        duration_s=None if duration is None else seconds(duration),
         recorded=recorded,
     )
 
 
-def describe_content(message: Json) -> str:
+def seconds(period: float | timedelta) -> float:
+    """Return a length of time of the library, which is changing from numbers to `timedelta`, in seconds."""
+    return period.total_seconds() if isinstance(period, timedelta) else float(period)
+
+
+def describe_content(message: telegram.Message | telegram.ExternalReplyInfo) -> str:
     """Return a line for content that is neither text nor a file; empty if there is none."""
-    if venue := get_object(message, "venue"):
-        where = _format_position(get_object(venue, "location"))
-        return (
-            f"[venue: {clean_name(get_raw_str(venue, 'title'))}, {clean_name(get_raw_str(venue, 'address'))} ({where})]"
-        )
-    if location := get_object(message, "location"):
+    if venue := message.venue:
+        return f"[venue: {clean_name(venue.title)}, {clean_name(venue.address)} ({_format_position(venue.location)})]"
+    if location := message.location:
         return f"[location: {_format_position(location)}]"
-    if contact := get_object(message, "contact"):
-        return f"[contact: {full_name(contact)}, {clean_name(get_raw_str(contact, 'phone_number'))}]"
-    if poll := get_object(message, "poll"):
-        options = " | ".join(
-            clean_name(get_raw_str(option, "text")) for option in get_objects(poll, "options")[:_MAX_POLL_OPTIONS]
+    if contact := message.contact:
+        return f"[contact: {full_name(contact)}, {clean_name(contact.phone_number)}]"
+    if poll := message.poll:
+        options = " | ".join(clean_name(option.text) for option in poll.options[:_MAX_ITEMS])
+        return f"[poll: {single_line(poll.question, _TEXT_CHARS)}: {options}]"
+    if dice := message.dice:
+        return f"[dice: {clean_name(dice.emoji)} {dice.value}]"
+    if sticker := message.sticker:
+        return (
+            " ".join(filter(None, ["[sticker:", clean_name(sticker.emoji or ""), clean_name(sticker.set_name or "")]))
+            + "]"
         )
-        return f"[poll: {single_line(get_raw_str(poll, 'question'), _TEXT_CHARS)}: {options}]"
-    if dice := get_object(message, "dice"):
-        return f"[dice: {clean_name(get_raw_str(dice, 'emoji'))} {get_int(dice, 'value') or 0}]"
-    if sticker := get_object(message, "sticker"):
-        parts = (clean_name(get_raw_str(sticker, "emoji")), clean_name(get_raw_str(sticker, "set_name")))
-        return f"[{' '.join(filter(None, ['sticker:', *parts]))}]"
-    if game := get_object(message, "game"):
-        return f"[game: {clean_name(get_raw_str(game, 'title'))}]"
-    if checklist := get_object(message, "checklist"):
-        tasks = " | ".join(
-            clean_name(get_raw_str(task, "text")) for task in get_objects(checklist, "tasks")[:_MAX_POLL_OPTIONS]
-        )
-        return f"[checklist: {single_line(get_raw_str(checklist, 'title'), _TEXT_CHARS)}: {tasks}]"
-    return "[story]" if get_object(message, "story") else ""
+    if game := message.game:
+        return f"[game: {clean_name(game.title)}]"
+    if checklist := message.checklist:
+        tasks = " | ".join(clean_name(task.text) for task in checklist.tasks[:_MAX_ITEMS])
+        return f"[checklist: {single_line(checklist.title, _TEXT_CHARS)}: {tasks}]"
+    return "[story]" if message.story else ""
 
 
-def _format_position(location: Json) -> str:
-    def degrees(key: str) -> str:
-        value = location.get(key)
-        fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 180  # noqa: PLR2004
-        return f"{value:.6f}".rstrip("0").rstrip(".") if fine else "?"
-
-    return f"{degrees('latitude')}, {degrees('longitude')}"
+def _format_position(location: telegram.Location) -> str:
+    degrees = (f"{value:.6f}".rstrip("0").rstrip(".") for value in (location.latitude, location.longitude))
+    return ", ".join(degrees)
 
 
-def full_name(person: Json) -> str:
+def full_name(person: telegram.User | telegram.Chat | telegram.ChatFullInfo | telegram.Contact) -> str:
     """Return first and last name, else the title or the user name."""
-    whole_name = " ".join(
-        filter(None, [clean_name(get_raw_str(person, "first_name")), clean_name(get_raw_str(person, "last_name"))])
+    first, last, title, username = (
+        clean_name(getattr(person, name, None) or "") for name in ("first_name", "last_name", "title", "username")
     )
-    return whole_name or clean_name(get_raw_str(person, "title")) or clean_name(get_raw_str(person, "username"))
+    return " ".join(filter(None, [first, last])) or title or username
 
 
-RANKS: Final = ("creator", "administrator")
-"""core.telegram.org/bots/api#chatmember."""
 MEMBER_UPDATE: Final = "chat_member"
 """Update about changed members, sent where the bot is an administrator. It must be requested by name."""
 ANY_CHAT: Final = "*"
+_RANKS: Final = (telegram.ChatMember.OWNER, telegram.ChatMember.ADMINISTRATOR)
 _MAX_AGE: Final = timedelta(minutes=10)
 _RETRY_AFTER: Final = timedelta(minutes=1)
 """Delay after an unanswered request."""
@@ -143,7 +140,8 @@ _GROUP_TYPES: Final = frozenset({"group", "supergroup"})
 class _GroupRanks:
     asked_at: datetime
     is_answered: bool = False
-    ranks: dict[int, str] = field(default_factory=dict)
+    ranks: dict[str, str] = field(default_factory=dict)
+    """User id -> rank."""
 
 
 class TelegramRanks:
@@ -163,62 +161,44 @@ class TelegramRanks:
         """True if any chat is tracked."""
         return bool(self._rooms)
 
-    def chats_to_ask(self, updates: Iterable[Json], now: datetime) -> list[str]:
+    def chats_to_ask(self, updates: Iterable[telegram.Update], now: datetime) -> list[str]:
         """Return the chats to request before these updates are read."""
-        if not self._rooms:
-            return []
-        chats = dict.fromkeys(chat for update in updates if (chat := _group_of(update)) and self._is_relevant(chat))
-        return [chat for chat in chats if self._is_due(chat, now)][:_MAX_CONCURRENT]
-
-    def record_answer(self, chat: str, members: Sequence[Json] | None, now: datetime) -> None:
-        """Record the answer to a request of `now`; None: there was none."""
-        found = _GroupRanks(asked_at=now, is_answered=members is not None)
-        for member in members or ():
-            user, status = get_int(get_object(member, "user"), "id"), get_raw_str(member, "status")
-            if user is not None and status in RANKS:
-                found.ranks[user] = status
-        self._groups.put(chat, found)
-
-    def apply_update(self, update: Json) -> None:
-        """Apply one update: a member became an administrator, or is none any more."""
-        change = get_object(update, MEMBER_UPDATE)
-        member, when = get_object(change, "new_chat_member"), get_datetime(change, "date")
-        group = self._groups.get(str(get_int(get_object(change, "chat"), "id")))
-        user, status = get_int(get_object(member, "user"), "id"), get_raw_str(member, "status")
-        if group is None or user is None:
-            return
-        if status not in RANKS:
-            group.ranks.pop(user, None)
-        elif when is not None and when >= group.asked_at:  # an older change is already part of the answer
-            group.ranks[user] = status
-
-    def ranks_of(self, chat: str, user: str, now: datetime) -> tuple[str, ...]:
-        """Return the user's rank there: one or none."""
-        group = self._groups.get(chat)
-        if group is None or not group.is_answered or now - group.asked_at >= _MAX_AGE or not user.isdecimal():
-            return ()
-        rank = group.ranks.get(int(user))
-        return (rank,) if rank else ()
-
-    def _is_relevant(self, chat: str) -> bool:
-        return ANY_CHAT in self._rooms or chat in self._rooms
+        groups = (chat for update in updates if (chat := update.effective_chat) and chat.type in _GROUP_TYPES)
+        numbers = dict.fromkeys(str(group.id) for group in groups)
+        tracked = (chat for chat in numbers if ANY_CHAT in self._rooms or chat in self._rooms)
+        return [chat for chat in tracked if self._is_due(chat, now)][:_MAX_CONCURRENT]
 
     def _is_due(self, chat: str, now: datetime) -> bool:
         group = self._groups.get(chat)
         return group is None or now - group.asked_at >= (_MAX_AGE if group.is_answered else _RETRY_AFTER)
 
+    def record_answer(self, chat: str, members: Sequence[telegram.ChatMember] | None, now: datetime) -> None:
+        """Record the answer to a request of `now`; None: there was none."""
+        ranks = {str(member.user.id): str(member.status) for member in members or () if member.status in _RANKS}
+        self._groups.put(chat, _GroupRanks(asked_at=now, is_answered=members is not None, ranks=ranks))
 
-def _group_of(update: Json) -> str:
-    """Return the group of an update; empty: none."""
-    for event in update.values():
-        for holder in (event, get_object(event, "message")):
-            chat = get_object(holder, "chat")
-            if get_raw_str(chat, "type") in _GROUP_TYPES and (number := get_int(chat, "id")) is not None:
-                return str(number)
-    return ""
+    def apply_update(self, update: telegram.Update) -> None:
+        """Apply one update: a member became an administrator, or is none any more."""
+        change = update.chat_member
+        group = self._groups.get(str(change.chat.id)) if change else None
+        if change is None or group is None:
+            return
+        member = change.new_chat_member
+        if member.status not in _RANKS:
+            group.ranks.pop(str(member.user.id), None)
+        elif change.date >= group.asked_at:  # an older change is already part of the answer
+            group.ranks[str(member.user.id)] = str(member.status)
+
+    def ranks_of(self, chat: str, user: str, now: datetime) -> tuple[str, ...]:
+        """Return the user's rank there: one or none."""
+        group = self._groups.get(chat)
+        if group is None or not group.is_answered or now - group.asked_at >= _MAX_AGE:
+            return ()
+        rank = group.ranks.get(user)
+        return (rank,) if rank else ()
 
 
-_PLACEHOLDER_USERS = frozenset({1087968824, 136817688, 777000})
+_PLACEHOLDER_USERS = frozenset({ChatID.ANONYMOUS_ADMIN, ChatID.FAKE_CHANNEL, ChatID.SERVICE_CHAT})
 """Users that represent a chat: GroupAnonymousBot, Channel_Bot, Telegram (core.telegram.org/bots/api#message)."""
 
 
@@ -240,64 +220,74 @@ class TelegramUpdateContext:
     cursor: TelegramCursor = field(default_factory=TelegramCursor)
 
 
-def parse_place(message: Json, context: TelegramUpdateContext) -> Address | None:
-    """Return the place of a message. A chain of replies has a `message_thread_id` too, but is no thread of ours."""
-    chat = get_int(get_object(message, "chat"), "id")
-    if chat is None:
-        return None
-    thread = get_int(message, "message_thread_id") if message.get("is_topic_message") is True else None
+_Event = (
+    telegram.Message | telegram.MaybeInaccessibleMessage | telegram.MessageReactionUpdated | telegram.ChatMemberUpdated
+)
+
+
+def parse_place(event: _Event, context: TelegramUpdateContext) -> Address:
+    """Return the place of an event. A chain of replies has a `message_thread_id` too, but is no thread of ours."""
+    thread = event.message_thread_id if isinstance(event, telegram.Message) and event.is_topic_message else None
     return Address(
         channel=context.channel,
-        room=RoomId(context.cursor.known_room(str(chat), context.rooms)),
+        room=RoomId(context.cursor.known_room(str(event.chat.id), context.rooms)),
         thread=ThreadId(str(thread)) if thread is not None else None,
     )
 
 
-def parse_message_id(message: Json, context: TelegramUpdateContext, referenced: Json | None = None) -> MessageId | None:
-    """Return the id of the message, or of `referenced`, the one it refers to. None: missing."""
-    own_chat, target = get_int(get_object(message, "chat"), "id"), message if referenced is None else referenced
-    number = get_int(target, "message_id")
-    if own_chat is None or number is None:
-        return None
+def parse_message_id(
+    event: telegram.Message | telegram.MessageReactionUpdated,
+    context: TelegramUpdateContext,
+    referenced: telegram.Message | None = None,
+) -> MessageId:
+    """Return the id of the event's message, or of `referenced`, the one it refers to."""
+    target = referenced or event
     # A reply may refer to a message from before the group moved.
-    chat = get_int(get_object(target, "chat"), "id") or own_chat
-    return format_message_id(number, str(chat), context.cursor.known_room(str(own_chat), context.rooms))
+    room = context.cursor.known_room(str(event.chat.id), context.rooms)
+    return format_message_id(target.message_id, str(target.chat.id), room)
 
 
-def parse_sender(event: Json, *, user: str = "from", chat: str = "sender_chat") -> Sender | None:
-    """Return the sender of an event; None: missing."""
-    person, behind_chat = get_object(event, "sender_business_bot") or get_object(event, user), get_object(event, chat)
-    user_id, chat_id = get_int(person, "id"), get_int(behind_chat, "id")
-    if chat_id is not None and (user_id is None or user_id in _PLACEHOLDER_USERS):
-        return Sender(id=SenderId(str(chat_id)), name=full_name(behind_chat) or str(chat_id))
-    return parse_user(person)
+def parse_sender(message: telegram.Message) -> Sender | None:
+    """Return the sender of a message; None: it has none."""
+    return sender_of(message.sender_business_bot or message.from_user, message.sender_chat)
 
 
-def parse_user(person: Json) -> Sender | None:
-    """Return a user; None: missing."""
-    user_id = get_int(person, "id")
-    if user_id is None:
-        return None
+def sender_of(user: telegram.User | None, chat: telegram.Chat | None = None) -> Sender | None:
+    """Return the sender, given the user and the chat that an event names; None: neither."""
+    if chat is not None and (user is None or user.id in _PLACEHOLDER_USERS):
+        return Sender(id=SenderId(str(chat.id)), name=full_name(chat) or str(chat.id))
+    return parse_user(user) if user else None
+
+
+def parse_user(user: telegram.User) -> Sender:
+    """Return a user."""
     return Sender(
-        id=SenderId(str(user_id)),
-        name=full_name(person) or str(user_id),
-        is_bot=person.get("is_bot") is True,
-        verified=user_id not in _PLACEHOLDER_USERS,
+        id=SenderId(str(user.id)),
+        name=full_name(user) or str(user.id),
+        is_bot=user.is_bot is True,
+        verified=user.id not in _PLACEHOLDER_USERS,
     )
 
 
-def forward_origin_name(message: Json) -> str:
+_LEGACY_FORWARDS = ("forward_from", "forward_from_chat", "forward_date")
+"""Fields of messages before Bot API 7.0, which the library no longer knows."""
+
+
+def forward_origin_name(message: telegram.Message) -> str:
     """Return the name of a forwarded message's author, for display; empty if it was not forwarded."""
-    origin = get_object(message, "forward_origin")
-    legacy: Mapping[str, object] = {
-        key: message[key] for key in ("forward_from", "forward_from_chat") if key in message
-    }
-    if not origin and not legacy and "forward_date" not in message:
+    if message.forward_origin:
+        return origin_name(message.forward_origin)
+    old = message.api_kwargs
+    if not any(key in old for key in _LEGACY_FORWARDS):
         return ""
+    person, chat = get_object(old, "forward_from"), get_object(old, "forward_from_chat")
+    names = (get_raw_str(person, "first_name"), get_raw_str(chat, "title"), get_raw_str(old, "forward_sender_name"))
+    return next(filter(None, map(clean_name, names)), "somebody")
+
+
+def origin_name(origin: telegram.MessageOrigin) -> str:
+    """Return the name of a message's first author, for display."""
     for key in ("sender_user", "sender_chat", "chat"):
-        if named := full_name(get_object(origin, key)):
-            return named
-    named = clean_name(get_raw_str(origin, "sender_user_name") or get_raw_str(message, "forward_sender_name"))
-    for key in ("forward_from", "forward_from_chat"):
-        named = named or full_name(get_object(legacy, key))
-    return named or "somebody"
+        if (author := getattr(origin, key, None)) and (name := full_name(author)):
+            return name
+    return clean_name(getattr(origin, "sender_user_name", "")) or "somebody"

@@ -10,9 +10,11 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from telegram import MessageEntity
+
 from channels.markdown import TextRun, parse_markdown
 from channels.split import utf16_length
-from channels.text import Json, clean_text, get_int, get_raw_str
+from channels.text import clean_text
 from gateway.core.text_safety import break_mentions, mentions_many
 
 _INLINE_MARKS = {"bold": "**", "italic": "*", "strikethrough": "~~", "spoiler": "||"}
@@ -34,7 +36,7 @@ class _EntitySpan:
     """Link target, or language of the code."""
 
 
-def to_markdown(text: str, entities: Iterable[Json]) -> str:
+def to_markdown(text: str, entities: Iterable[MessageEntity]) -> str:
     """Return `text` with its formatting as Markdown; typed characters are never escaped."""
     units = Utf16Text(text)
     return _write_spans(units.cut, 0, units.size, list(_nest_spans(units, entities)))
@@ -50,11 +52,11 @@ class Utf16Text:
     def cut(self, start: int, end: int) -> str:
         return clean_text(self._bytes[2 * start : 2 * end].decode("utf-16-le", "surrogatepass"))
 
-    def find_span(self, start: int | None, length: int | None) -> tuple[int, int] | None:
+    def find_span(self, entity: MessageEntity) -> tuple[int, int] | None:
         """Return start and end, if they are inside the text and split no surrogate pair."""
-        if start is None or length is None or start < 0 or length <= 0 or start + length > self.size:
-            return None
-        return (start, start + length) if not (self._splits_pair(start) or self._splits_pair(start + length)) else None
+        start, end = entity.offset, entity.offset + entity.length
+        is_inside = 0 <= start < end <= self.size and not (self._splits_pair(start) or self._splits_pair(end))
+        return (start, end) if is_inside else None
 
     def _splits_pair(self, at: int) -> bool:
         """Return whether `at` is between a high and a low surrogate."""
@@ -66,14 +68,13 @@ class Utf16Text:
         )
 
 
-def _nest_spans(units: Utf16Text, entities: Iterable[Json]) -> Iterator[_EntitySpan]:
+def _nest_spans(units: Utf16Text, entities: Iterable[MessageEntity]) -> Iterator[_EntitySpan]:
     spans: list[_EntitySpan] = []
     for entity in entities:
-        place = units.find_span(get_int(entity, "offset"), get_int(entity, "length"))
-        kind = get_raw_str(entity, "type")
-        if place and kind in _RENDERED_TYPES and len(spans) < _MAX_PARSED_ENTITIES:
-            argument = get_raw_str(entity, "url") if kind == "text_link" else get_raw_str(entity, "language")
-            spans.append(_EntitySpan(*place, kind, "".join(clean_text(argument).split())))
+        place = units.find_span(entity)
+        if place and entity.type in _RENDERED_TYPES and len(spans) < _MAX_PARSED_ENTITIES:
+            argument = (entity.url if entity.type == "text_link" else entity.language) or ""
+            spans.append(_EntitySpan(*place, entity.type, "".join(clean_text(argument).split())))
     opened: list[_EntitySpan] = []
     for span in sorted(spans, key=lambda span: (span.start, -span.end, span.type not in _BLOCK_TYPES)):
         while opened and opened[-1].end <= span.start:

@@ -8,18 +8,19 @@ import asyncio
 import hmac
 import json
 import logging
+from collections.abc import Sequence
 
 from aiohttp import web
-from telegram import WebhookInfo
+from telegram import Update, WebhookInfo
 from telegram.error import TelegramError
 
 from channels.base import Emit
-from channels.telegram.api import PollBackoff, TelegramApi
+from channels.telegram.api import TelegramApi
 from channels.telegram.config import TelegramWebhook
 from channels.telegram.ids import TelegramCursor
-from channels.telegram.updates import fetch_ranks
-from channels.telegram.wire import UpdateReader, valid_updates
-from channels.text import Json, single_line
+from channels.telegram.updates import PollBackoff, fetch_ranks
+from channels.telegram.wire import UpdateReader, readable_updates
+from channels.text import single_line
 from gateway.core.clock import Clock
 
 logger = logging.getLogger("reverie.telegram")
@@ -131,9 +132,9 @@ class TelegramWebhookServer:
         if not hmac.compare_digest(secret, self._config.secret.get_secret_value().encode()):
             return web.Response(status=403)
         try:
-            updates = valid_updates([json.loads(await request.read())])
+            updates = Update.de_list(readable_updates([json.loads(await request.read())]))
         except (ValueError, RecursionError):
-            updates = []  # accepted: a repetition would be as invalid
+            updates = ()  # accepted: a repetition would be as invalid
         try:
             await self._process(updates)
         except Exception as error:  # noqa: BLE001 - raised by `run`
@@ -142,7 +143,7 @@ class TelegramWebhookServer:
             return web.Response(status=503)
         return web.Response()
 
-    async def _process(self, updates: list[Json]) -> None:
+    async def _process(self, updates: Sequence[Update]) -> None:
         async with self._lock:
             await fetch_ranks(self._api, self._reader.ranks, updates, self._clock.now())
             batch = self._reader.read_batch(updates, self._clock.now())

@@ -1,16 +1,17 @@
 """Updates of the Bot API as notifications (core.telegram.org/bots/api#update). Pure.
 
-Reads the JSON itself: new fields and kinds of updates appear often, and an update that cannot be read must affect no
-other. `UpdateReader` reads batches: it joins albums, remembers moved groups, and advances the cursor. `parse_update`
-and the functions around it read one update.
+`readable_updates` prepares raw updates for the library's models; `parse_update` and the functions around it read one
+update. `UpdateReader` reads batches: it joins albums, remembers moved groups, and advances the cursor.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Literal
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import telegram
 
 from channels.base import Audience
 from channels.telegram.ids import MessageNumbers, TelegramCursor
@@ -21,27 +22,20 @@ from channels.telegram.people import (
     describe_content,
     forward_origin_name,
     full_name,
+    origin_name,
     parse_attachments,
     parse_message_id,
     parse_place,
     parse_sender,
     parse_user,
+    sender_of,
 )
 from channels.telegram.render import Utf16Text, quote_lines, to_markdown
-from channels.text import (
-    Json,
-    clean_name,
-    clean_text,
-    get_datetime,
-    get_int,
-    get_object,
-    get_objects,
-    get_raw_str,
-    get_str,
-    single_line,
-)
+from channels.text import clean_name, clean_text, single_line
 from gateway.core.events import (
+    NOTIFICATION,
     Address,
+    ChannelName,
     Command,
     EventId,
     MembershipChanged,
@@ -55,30 +49,89 @@ from gateway.core.events import (
 from gateway.core.lru import LruDict
 
 logger = logging.getLogger("reverie.telegram")
+_MAX_UPDATE_ID = 2**52
+_ESSENTIAL = (
+    "message_id date chat from sender_chat sender_business_bot user actor_chat id chat_instance message "
+    "is_topic_message message_thread_id forward_origin forward_from forward_from_chat forward_date via_bot "
+    "is_automatic_forward quote external_reply old_reaction new_reaction old_chat_member new_chat_member "
+    "migrate_to_chat_id migrate_from_chat_id"
+)
+_ESSENTIAL_FIELDS = frozenset(_ESSENTIAL.split())
+"""Fields that say where an event happened, who acted, and what its sender did not write. Without one of them the event
+would be another one, so it is dropped as a whole."""
+
+
+def readable_updates(found: Iterable[object]) -> list[dict[str, Any]]:
+    """Return raw updates that `telegram.Update.de_json` accepts: each id once, in their order.
+
+    The library refuses a whole batch for one odd field. Here an odd field costs only itself, an event without its
+    essential fields costs only itself, and what has no id is no update.
+    """
+    updates = {update["update_id"]: update for update in found if isinstance(update, dict) and _has_update_id(update)}
+    return [
+        updates[number] if _is_readable(updates[number]) else _readable_parts(updates[number])
+        for number in sorted(updates)
+    ]
+
+
+def _has_update_id(update: dict[str, Any]) -> bool:
+    number = update.get("update_id")
+    return type(number) is int and 0 < number < _MAX_UPDATE_ID
+
+
+def _is_readable(update: dict[str, Any]) -> bool:
+    """Return whether the update can be parsed, read, and written down: the models themselves check no types."""
+    try:
+        parsed = telegram.Update.de_json(update)
+        for event in parse_update(parsed, _ANY_BOT, _ANY_TIME):
+            NOTIFICATION.validate_json(NOTIFICATION.dump_json(event, warnings="error"))
+        ChatTitles().apply_update(parsed, _ANY_BOT)
+    except Exception:  # noqa: BLE001 - whatever is odd
+        return False
+    message = _new_message(parsed) or parsed.edited_message or parsed.edited_channel_post or parsed.message_reaction
+    chat, user = parsed.effective_chat, parsed.effective_user
+    ids = (message.message_id if message else 0, chat.id if chat else 0, user.id if user else 0)
+    is_dated = message is None or isinstance(message.date, datetime)
+    return is_dated and all(type(number) is int for number in ids) and isinstance(chat.type if chat else "", str)
+
+
+def _readable_parts(update: dict[str, Any]) -> dict[str, Any]:
+    number: int = update["update_id"]
+    parts: dict[str, Any] = {"update_id": number}
+    for kind, event in update.items():
+        if not isinstance(event, dict):
+            continue
+        kept = {key: value for key, value in event.items() if key in _ESSENTIAL_FIELDS}
+        for key in event.keys() - kept.keys():
+            if _is_readable({"update_id": number, kind: kept | {key: event[key]}}):
+                kept[key] = event[key]
+        if _is_readable({"update_id": number, kind: kept}):
+            parts[kind] = kept
+    logger.warning("update %d is read only in part: it is not as the Bot API describes it", number)
+    return parts
+
+
+_ANY_BOT = TelegramUpdateContext(channel=ChannelName("telegram"), own_id=2**60, username="bot", can_read_all=False)
+_ANY_TIME = datetime.fromtimestamp(0, UTC)
 _PRESENT_STATUSES = frozenset({"member", "administrator", "creator", "restricted"})
 _MAX_TITLE_CHARS = 128
-_MAX_NAMES = 4_096
-"""Chats and forum topics whose names are kept; names of earlier ones are in the log."""
-_UPDATE_KINDS = (
-    "message",
-    "edited_message",
-    "channel_post",
-    "edited_channel_post",
-    "message_reaction",
-    "my_chat_member",
-)
-"""Updates that contain their chat; a button press contains it in its `message`."""
+_MAX_PLACES = 10_000
+"""Chats and forum topics whose names and audiences are kept; names of earlier ones are in the log."""
 
 
-def parse_membership(message: Json, context: TelegramUpdateContext, now: datetime) -> tuple[MembershipChanged, ...]:
+def _new_message(update: telegram.Update) -> telegram.Message | None:
+    return update.message or update.channel_post
+
+
+def parse_membership(message: telegram.Message, context: TelegramUpdateContext) -> tuple[MembershipChanged, ...]:
     """Return the events of a service message; empty for other messages.
 
     Our own membership is left out: `parse_own_membership` handles it.
     """
-    at, sender, number = parse_place(message, context), parse_sender(message), parse_message_id(message, context)
-    if at is None or sender is None or number is None:
+    sender = parse_sender(message)
+    if sender is None:
         return ()
-    sent = get_datetime(message, "date") or now
+    at, number, own = parse_place(message, context), parse_message_id(message, context), str(context.own_id)
 
     def event(
         change: Literal["join", "part", "kick", "title"],
@@ -89,41 +142,52 @@ def parse_membership(message: Json, context: TelegramUpdateContext, now: datetim
     ) -> MembershipChanged:
         event_id = EventId(f"{number}.{index}")
         return MembershipChanged(
-            id=event_id, at=at, sender=member, change=change, sent=sent, subject=subject, text=text
+            id=event_id, at=at, sender=member, change=change, sent=message.date, subject=subject, text=text
         )
 
-    joined = [
-        member
-        for user in get_objects(message, "new_chat_members")
-        if (member := parse_user(user)) and member.id != str(context.own_id)
-    ]
+    joined = [member for user in message.new_chat_members if (member := parse_user(user)).id != own]
     if joined:
         return tuple(event("join", member, index) for index, member in enumerate(joined))
-    left = parse_user(get_object(message, "left_chat_member"))
-    if left and left.id != str(context.own_id):
+    if message.left_chat_member and (left := parse_user(message.left_chat_member)).id != own:
         return (event("part", left) if left.id == sender.id else event("kick", sender, subject=left.name),)
-    topic = get_object(message, "forum_topic_created") or get_object(message, "forum_topic_edited")
-    title = single_line(get_raw_str(message, "new_chat_title") or get_raw_str(topic, "name"), _MAX_TITLE_CHARS)
-    if title and sender.id != str(context.own_id):
-        return (event("title", sender, text=title),)
-    return ()
+    topic = message.forum_topic_created or message.forum_topic_edited
+    title = single_line(message.new_chat_title or (topic.name if topic else None) or "", _MAX_TITLE_CHARS)
+    return (event("title", sender, text=title),) if title and sender.id != own else ()
 
 
 class ChatTitles:
     """Names of chats and forum topics, from the updates that contain them."""
 
     def __init__(self) -> None:
-        self._names = LruDict[Address, PlaceNames](_MAX_NAMES)
+        self._names = LruDict[Address, PlaceNames](_MAX_PLACES)
 
-    def apply_update(self, update: Json, context: TelegramUpdateContext) -> None:
+    def apply_update(self, update: telegram.Update, context: TelegramUpdateContext) -> None:
         """Learn the names of an update's place."""
-        for kind in _UPDATE_KINDS:
-            message = get_object(update, kind) or get_object(get_object(update, "callback_query"), kind)
-            at = parse_place(message, context)
-            if at is not None:
-                self._store(replace(at, thread=None), _chat_names(get_object(message, "chat")))
-                if at.thread is not None:
-                    self._store(at, _topic_names(message))
+        query = update.callback_query
+        event = (
+            _new_message(update)
+            or update.edited_message
+            or update.edited_channel_post
+            or update.message_reaction
+            or update.my_chat_member
+            or (query.message if query else None)
+        )
+        if event is None:
+            return
+        at = parse_place(event, context)
+        self._names.put(replace(at, thread=None), _chat_names(event.chat))
+        if at.thread is not None and isinstance(event, telegram.Message):
+            self._names.put(at, self._topic_names(at, event))
+
+    def _topic_names(self, at: Address, message: telegram.Message) -> PlaceNames:
+        """Return a forum topic's current name and its name at creation, as far as they are known."""
+        before = self._names.get(at, PlaceNames())
+        now = message.forum_topic_edited or message.forum_topic_created
+        start = message.reply_to_message.forum_topic_created if message.reply_to_message else None
+        return PlaceNames(
+            thread=clean_text((now.name if now else None) or "") or before.thread,
+            thread_created_as=clean_text(start.name if start else "") or before.thread_created_as,
+        )
 
     def place_names(self, at: Address, context: TelegramUpdateContext) -> PlaceNames:
         """Return the names of a place; for a thread also those of its room."""
@@ -132,128 +196,107 @@ class ChatTitles:
             names = replace(names, thread=topic.thread, thread_created_as=topic.thread_created_as)
         return replace(names, me=f"@{context.username}" if context.username else None)
 
-    def _store(self, at: Address, names: PlaceNames) -> None:
-        before = self._names.get(at)
-        if at.thread is not None and before is not None and names.thread is None:
-            first = names.thread_created_as or before.thread_created_as
-            names = replace(before, thread_created_as=first)
-        self._names.put(at, names)
 
-
-def _chat_names(chat: Json) -> PlaceNames:
-    if get_raw_str(chat, "type") == "private":
-        handle = clean_name(get_raw_str(chat, "username"))
+def _chat_names(chat: telegram.Chat) -> PlaceNames:
+    if chat.type == "private":
+        handle = clean_name(chat.username or "")
         return PlaceNames(person=full_name(chat) or None, handle=f"@{handle}" if handle else "")
     # Updates do not contain the descriptions of groups, and nothing else in a group is a topic.
-    return PlaceNames(room=get_str(chat, "title") or None, topic="")
-
-
-def _topic_names(message: Json) -> PlaceNames:
-    """Return a forum topic's current name, or its name at creation, if the message has it."""
-    now = get_object(message, "forum_topic_edited") or get_object(message, "forum_topic_created")
-    first = get_object(get_object(message, "reply_to_message"), "forum_topic_created")
-    return PlaceNames(thread=get_str(now, "name") or None, thread_created_as=get_str(first, "name") or None)
+    return PlaceNames(room=clean_text(chat.title or "") or None, topic="")
 
 
 def parse_own_membership(
-    event: Json, context: TelegramUpdateContext, now: datetime, update_id: int
+    event: telegram.ChatMemberUpdated, context: TelegramUpdateContext, update_id: int
 ) -> tuple[MembershipChanged, ...]:
     """Return the event of being added to or removed from a place; in private: blocked or unblocked by somebody."""
-    at, sender = parse_place(event, context), parse_sender(event)
-    before, after = (_is_present(get_object(event, key)) for key in ("old_chat_member", "new_chat_member"))
-    if at is None or sender is None or before is None or after is None or before is after:
+    before, after = _is_present(event.old_chat_member), _is_present(event.new_chat_member)
+    if before is after:
         return ()
-    change: Literal["join", "part", "kick", "invite"]
-    if get_raw_str(get_object(event, "chat"), "type") == "private":
-        change = "join" if after else "part"
-    else:
-        change = "invite" if after else "kick"
+    come: Literal["join", "invite"]
+    gone: Literal["part", "kick"]
+    come, gone = ("join", "part") if event.chat.type == "private" else ("invite", "kick")
+    change = come if after else gone
     return (
         MembershipChanged(
             id=EventId(f"{update_id}.me"),
-            at=at,
-            sender=sender,
+            at=parse_place(event, context),
+            sender=parse_user(event.from_user),
             change=change,
-            sent=get_datetime(event, "date") or now,
-            subject=full_name(get_object(get_object(event, "new_chat_member"), "user")) or None
-            if change == "kick"
-            else None,
-            text=clean_name(get_raw_str(get_object(event, "chat"), "title")) or None if change == "invite" else None,
+            sent=event.date,
+            subject=full_name(event.new_chat_member.user) or None if change == "kick" else None,
+            text=clean_name(event.chat.title or "") or None if change == "invite" else None,
         ),
     )
 
 
-def _is_present(member: Json) -> bool | None:
-    """Return whether a member is there; None: unknown."""
-    status = get_raw_str(member, "status")
-    if status == "restricted":
-        return member.get("is_member") is not False
-    return status in _PRESENT_STATUSES if status else None
+def _is_present(member: telegram.ChatMember) -> bool:
+    if isinstance(member, telegram.ChatMemberRestricted):
+        return member.is_member
+    return member.status in _PRESENT_STATUSES
 
 
 MessageKind = Literal["direct", "mention", "reply", "room"]
 
-TEXT_FIELDS = (("text", "entities"), ("caption", "caption_entities"))
-"""Fields with text, and the fields with its entities."""
+
+def _texts(message: telegram.Message) -> Iterator[tuple[str, Sequence[telegram.MessageEntity]]]:
+    """Yield text and caption with their entities."""
+    if message.text:
+        yield message.text, message.entities
+    if message.caption:
+        yield message.caption, message.caption_entities
 
 
-def parse_command(message: Json, context: TelegramUpdateContext) -> tuple[str, str] | None:
+def parse_command(message: telegram.Message, context: TelegramUpdateContext) -> tuple[str, str] | None:
     """Return name and arguments of a command that is addressed to us.
 
     A command that was forwarded, or sent through an inline bot, does not count: its sender did not write it.
     """
-    first = next((entity for entity in get_objects(message, "entities") if get_int(entity, "offset") == 0), {})
-    units = Utf16Text(get_raw_str(message, "text"))
-    where = units.find_span(get_int(first, "offset"), get_int(first, "length"))
-    is_foreign = (
-        bool(forward_origin_name(message))
-        or bool(get_object(message, "via_bot"))
-        or message.get("is_automatic_forward") is True
-    )
-    if get_raw_str(first, "type") != "bot_command" or not where or is_foreign:
+    is_foreign = bool(forward_origin_name(message)) or message.via_bot is not None or message.is_automatic_forward
+    first = next((entity for entity in message.entities if entity.offset == 0), None)
+    if first is None or first.type != "bot_command" or is_foreign:
+        return None
+    units = Utf16Text(message.text or "")
+    where = units.find_span(first)
+    if where is None:
         return None
     word, _, addressee = units.cut(*where).removeprefix("/").partition("@")
-    private = get_raw_str(get_object(message, "chat"), "type") == "private"
     ours = (
         addressee.casefold() == context.username.casefold()
         if addressee
-        else private or _is_known_command(word, context)
+        else message.chat.type == "private" or not context.commands or word.lower() in context.commands
     )
     return (word.lower(), units.cut(where[1], units.size).strip()) if word and ours else None
 
 
-def _is_known_command(word: str, context: TelegramUpdateContext) -> bool:
-    return not context.commands or word.lower() in context.commands
-
-
-def replied_message(message: Json) -> Json:
+def replied_message(message: telegram.Message) -> telegram.Message | None:
     """Return the message that this one replies to.
 
     A message in a topic "replies" to the topic's beginning, which does not count.
     """
-    replied = get_object(message, "reply_to_message")
-    is_topic_start = message.get("is_topic_message") is True and (
-        "forum_topic_created" in replied or get_int(replied, "message_id") == get_int(message, "message_thread_id")
+    replied = message.reply_to_message
+    is_topic_start = replied is not None and (
+        replied.forum_topic_created is not None or replied.message_id == message.message_thread_id
     )
-    return {} if is_topic_start else replied
+    return None if message.is_topic_message and is_topic_start else replied
 
 
-def message_kind(message: Json, context: TelegramUpdateContext, replied: Json) -> MessageKind:
+def message_kind(
+    message: telegram.Message, context: TelegramUpdateContext, replied: telegram.Message | None
+) -> MessageKind:
     """Return whom the message addresses. `replied`: the result of `replied_message`."""
-    if get_raw_str(get_object(message, "chat"), "type") == "private":
+    if message.chat.type == "private":
         return "direct"
-    if any(_mentions_us(message, text, entities, context) for text, entities in TEXT_FIELDS):
+    if any(_mentions_us(text, entities, context) for text, entities in _texts(message)):
         return "mention"
-    return "reply" if get_int(get_object(replied, "from"), "id") == context.own_id else "room"
+    return "reply" if replied and replied.from_user and replied.from_user.id == context.own_id else "room"
 
 
-def _mentions_us(message: Json, text: str, entities: str, context: TelegramUpdateContext) -> bool:
-    units = Utf16Text(get_raw_str(message, text))
-    for entity in get_objects(message, entities):
-        where, kind = units.find_span(get_int(entity, "offset"), get_int(entity, "length")), get_raw_str(entity, "type")
-        if kind == "text_mention" and get_int(get_object(entity, "user"), "id") == context.own_id:
+def _mentions_us(text: str, entities: Iterable[telegram.MessageEntity], context: TelegramUpdateContext) -> bool:
+    units = Utf16Text(text)
+    for entity in entities:
+        if entity.type == "text_mention" and entity.user and entity.user.id == context.own_id:
             return True
-        if where and kind in ("mention", "bot_command") and context.username:
+        if entity.type in ("mention", "bot_command") and context.username and (where := units.find_span(entity)):
             named = units.cut(*where).partition("@")[2]
             if named.casefold() == context.username.casefold():
                 return True
@@ -274,47 +317,35 @@ ALLOWED_UPDATES = (
 _QUOTE_CHARS = 300
 
 
-def parse_update(update: Json, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
-    """Return the events of an update; empty for irrelevant ones. Deterministic, except for missing times."""
-    update_id = get_int(update, "update_id") or 0
-    if found := get_object(update, "message") or get_object(update, "channel_post"):
-        return _parse_message(found, context, now)
-    if found := get_object(update, "edited_message") or get_object(update, "edited_channel_post"):
-        return _parse_edit(found, context, now, update_id)
-    if found := get_object(update, "message_reaction"):
-        return _parse_reactions(found, context, now, update_id)
-    if found := get_object(update, "callback_query"):
-        return _parse_button(found, context, now)
-    if found := get_object(update, "my_chat_member"):
-        return parse_own_membership(found, context, now, update_id)
+def parse_update(update: telegram.Update, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
+    """Return the events of an update; empty for irrelevant ones. `now` is the time of those without one."""
+    if message := _new_message(update):
+        return _parse_message(message, context)
+    if edited := update.edited_message or update.edited_channel_post:
+        return _parse_edit(edited, context, update.update_id)
+    if update.message_reaction:
+        return _parse_reactions(update.message_reaction, context, update.update_id)
+    if update.callback_query:
+        return _parse_button(update.callback_query, context, now)
+    if update.my_chat_member:
+        return parse_own_membership(update.my_chat_member, context, update.update_id)
     return ()
 
 
-def parse_migration(update: Json) -> tuple[str, str] | None:
+def parse_migration(update: telegram.Update) -> tuple[str, str] | None:
     """Return the old and the new id of a group, if this update reports that it became a supergroup."""
-    message = get_object(update, "message")
-    chat = get_int(get_object(message, "chat"), "id")
-    to, since = get_int(message, "migrate_to_chat_id"), get_int(message, "migrate_from_chat_id")
-    if chat is None or (to is None and since is None):
-        return None
-    return (str(chat), str(to)) if to is not None else (str(since), str(chat))
+    message = update.message
+    if message and message.migrate_to_chat_id:
+        return str(message.chat.id), str(message.migrate_to_chat_id)
+    if message and message.migrate_from_chat_id:
+        return str(message.migrate_from_chat_id), str(message.chat.id)
+    return None
 
 
-def album_key(update: Json) -> str:
+def album_key(update: telegram.Update) -> str:
     """Return the key of the album that the update's picture belongs to; empty if none."""
-    message = get_object(update, "message") or get_object(update, "channel_post")
-    group = get_raw_str(message, "media_group_id")
-    return f"{get_int(get_object(message, 'chat'), 'id')}/{group}" if group else ""
-
-
-def message_chat(update: Json) -> int | None:
-    """Return the chat of a new message."""
-    return get_int(get_object(get_object(update, "message") or get_object(update, "channel_post"), "chat"), "id")
-
-
-def button_press(update: Json) -> str:
-    """Return the id of a button press that needs an answer; empty if there is none."""
-    return get_raw_str(get_object(update, "callback_query"), "id")
+    message = _new_message(update)
+    return f"{message.chat.id}/{message.media_group_id}" if message and message.media_group_id else ""
 
 
 def merge_album(messages: list[Message]) -> Message:
@@ -329,15 +360,15 @@ def merge_album(messages: list[Message]) -> Message:
     )
 
 
-def _parse_message(message: Json, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
-    at, sender, number = parse_place(message, context), parse_sender(message), parse_message_id(message, context)
-    if at is None or sender is None or number is None:
+def _parse_message(message: telegram.Message, context: TelegramUpdateContext) -> tuple[Notification, ...]:
+    sender = parse_sender(message)
+    if sender is None:
         return ()
-    if memberships := parse_membership(message, context, now):
+    if memberships := parse_membership(message, context):
         return memberships
     if sender.id == str(context.own_id):
         return ()
-    sent = get_datetime(message, "date") or now
+    at, number = parse_place(message, context), parse_message_id(message, context)
     if command := parse_command(message, context):
         return (
             Command(
@@ -346,157 +377,138 @@ def _parse_message(message: Json, context: TelegramUpdateContext, now: datetime)
                 sender=sender,
                 name=command[0],
                 args=command[1],
-                sent=sent,
+                sent=message.date,
                 origin="native",
-                direct=_is_private(message),
+                direct=message.chat.type == "private",
             ),
         )
     (text, carried), files = _message_text(message, context), parse_attachments(message)
     if not text.strip() and not files:
         return ()
     replied = replied_message(message)
-    language = get_str(get_object(message, "from"), "language_code")
     return (
         Message(
             id=number,
             at=at,
             sender=sender,
             text=text,
-            sent=sent,
+            sent=message.date,
             kind=message_kind(message, context, replied),
-            reply_to=parse_message_id(message, context, replied),
+            reply_to=parse_message_id(message, context, replied) if replied else None,
             attachments=files,
-            language=language or None,
+            language=clean_text((message.from_user.language_code if message.from_user else None) or "") or None,
             carried=carried,
         ),
     )
 
 
-def _parse_edit(
-    message: Json, context: TelegramUpdateContext, now: datetime, update_id: int
-) -> tuple[Notification, ...]:
-    at, sender, number = parse_place(message, context), parse_sender(message), parse_message_id(message, context)
-    if at is None or sender is None or number is None or sender.id == str(context.own_id):
+def _parse_edit(message: telegram.Message, context: TelegramUpdateContext, update_id: int) -> tuple[Notification, ...]:
+    sender = parse_sender(message)
+    if sender is None or sender.id == str(context.own_id):
         return ()
-    if "live_period" in get_object(message, "location"):
+    if message.location and message.location.live_period is not None:
         return ()  # a live location, updated every few seconds
-    sent = get_datetime(message, "edit_date") or get_datetime(message, "date") or now
-    text, carried = _message_text(message, context)
+    number, (text, carried) = parse_message_id(message, context), _message_text(message, context)
     return (
         MessageEdited(
             id=EventId(f"{number}.{update_id}"),
-            at=at,
+            at=parse_place(message, context),
             sender=sender,
             message=number,
             text=text,
-            sent=sent,
-            direct=_is_private(message),
+            sent=message.edit_date or message.date,
+            direct=message.chat.type == "private",
             carried=carried,
         ),
     )
 
 
 def _parse_reactions(
-    event: Json, context: TelegramUpdateContext, now: datetime, update_id: int
+    event: telegram.MessageReactionUpdated, context: TelegramUpdateContext, update_id: int
 ) -> tuple[Notification, ...]:
-    at, sender, number = (
-        parse_place(event, context),
-        parse_sender(event, user="user", chat="actor_chat"),
-        parse_message_id(event, context),
-    )
-    if at is None or sender is None or number is None or sender.id == str(context.own_id):
+    sender = sender_of(event.user, event.actor_chat)
+    if sender is None or sender.id == str(context.own_id):
         return ()
-    old, new = (
-        [_reaction_name(emoji) for emoji in get_objects(event, key)] for key in ("old_reaction", "new_reaction")
-    )
-    changes = [(emoji, False) for emoji in old if emoji not in new] + [
-        (emoji, True) for emoji in new if emoji not in old
-    ]
-    sent = get_datetime(event, "date") or now
+    old, new = ([_reaction_name(one) for one in reactions] for reactions in (event.old_reaction, event.new_reaction))
+    changes = [(name, False) for name in old if name not in new] + [(name, True) for name in new if name not in old]
     return tuple(
         ReactionChanged(
             id=EventId(f"{update_id}.{index}"),
-            at=at,
+            at=parse_place(event, context),
             sender=sender,
-            message=number,
+            message=parse_message_id(event, context),
             reaction=reaction,
             added=added,
-            sent=sent,
-            direct=_is_private(event),
+            sent=event.date,
+            direct=event.chat.type == "private",
         )
         for index, (reaction, added) in enumerate(dict.fromkeys(changes))
         if reaction
     )
 
 
-def _reaction_name(reaction: Json) -> str:
-    return (
-        clean_name(get_raw_str(reaction, "emoji"))
-        or clean_name(get_raw_str(reaction, "custom_emoji_id"))
-        or clean_name(get_raw_str(reaction, "type"))
-    )
+def _reaction_name(reaction: telegram.ReactionType) -> str:
+    match reaction:
+        case telegram.ReactionTypeEmoji():
+            return clean_name(reaction.emoji)
+        case telegram.ReactionTypeCustomEmoji():
+            return clean_name(reaction.custom_emoji_id)
+        case _:
+            return clean_name(reaction.type)
 
 
-def _parse_button(query: Json, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
+def _parse_button(
+    query: telegram.CallbackQuery, context: TelegramUpdateContext, now: datetime
+) -> tuple[Notification, ...]:
     """Return a press of a button under a message; inline results have no place."""
-    at, sender = parse_place(get_object(query, "message"), context), parse_user(get_object(query, "from"))
-    if at is None or sender is None or not get_raw_str(query, "id"):
+    if query.message is None:
         return ()
-    # The prefix distinguishes it from a message's id: nothing can reply to a press.
-    pressed = EventId(f"button:{get_str(query, 'id')}")
-    args = get_str(query, "data").strip()
-    direct = _is_private(get_object(query, "message"))
     return (
-        Command(id=pressed, at=at, sender=sender, name="button", args=args, sent=now, origin="native", direct=direct),
+        Command(
+            # The prefix distinguishes it from a message's id: nothing can reply to a press.
+            id=EventId(f"button:{clean_text(query.id)}"),
+            at=parse_place(query.message, context),
+            sender=parse_user(query.from_user),
+            name="button",
+            args=clean_text(query.data or "").strip(),
+            sent=now,
+            origin="native",
+            direct=query.message.chat.type == "private",
+        ),
     )
 
 
-def _is_private(message: Json) -> bool:
-    return get_raw_str(get_object(message, "chat"), "type") == "private"
-
-
-def _message_text(message: Json, context: TelegramUpdateContext) -> tuple[str, str]:
+def _message_text(message: telegram.Message, context: TelegramUpdateContext) -> tuple[str, str]:
     """Return the whole text, and the part of it that the sender did not write."""
     lines = []
     if forwarded := forward_origin_name(message):
         lines.append(f"(forwarded from {forwarded})")
-    if via := clean_name(get_raw_str(get_object(message, "via_bot"), "username")):
+    if via := clean_name((message.via_bot.username if message.via_bot else None) or ""):
         lines.append(f"(by way of @{via})")
-    quote = _quoted_text(message, context)
-    if quote:
+    if quote := _quoted_text(message, context):
         lines.append(quote)
-    for text, entities in TEXT_FIELDS:
-        if get_raw_str(message, text):
-            lines.append(to_markdown(get_raw_str(message, text), get_objects(message, entities)))
+    lines += [to_markdown(text, entities) for text, entities in _texts(message)]
     if described := describe_content(message):
         lines.append(described)
     text = "\n".join(lines)
-    return text, text if forwarded or via else quote
+    return text, text if forwarded or message.via_bot else quote
 
 
-def _quoted_text(message: Json, context: TelegramUpdateContext) -> str:
+def _quoted_text(message: telegram.Message, context: TelegramUpdateContext) -> str:
     """Return the quoted text, where the reply alone would be unclear.
 
     That is a selected part, a message of another chat, or one that privacy mode has hidden from us.
     """
-    quoted = get_str(get_object(message, "quote"), "text")
-    replied, external = replied_message(message), get_object(message, "external_reply")
-    prefix = ""
+    quoted = clean_text(message.quote.text) if message.quote else ""
+    replied, external, prefix = replied_message(message), message.external_reply, ""
     if external:
-        prefix = f"{forward_origin_name({'forward_origin': external.get('origin')}) or 'somebody'}: "
+        prefix = f"{origin_name(external.origin)}: "
         quoted = quoted or describe_content(external) or "(another chat)"
-    elif (
-        not quoted
-        and not context.can_read_all
-        and get_int(get_object(replied, "from"), "id") not in (None, context.own_id)
-    ):
-        if get_raw_str(get_object(message, "chat"), "type") == "private":
-            return ""
-        author = parse_user(get_object(replied, "from"))
-        prefix = f"{author.name}: " if author else ""
-        quoted = clean_text(get_raw_str(replied, "text") or get_raw_str(replied, "caption")) or describe_content(
-            replied
-        )
+    elif not quoted and not context.can_read_all and replied and message.chat.type != "private":
+        author = replied.from_user
+        if author and author.id != context.own_id:
+            prefix = f"{parse_user(author).name}: "
+            quoted = clean_text(replied.text or replied.caption or "") or describe_content(replied)
     if not quoted.strip():
         return ""
     return quote_lines(prefix + (quoted if len(quoted) <= _QUOTE_CHARS else quoted[:_QUOTE_CHARS] + "…"))
@@ -504,10 +516,8 @@ def _quoted_text(message: Json, context: TelegramUpdateContext) -> str:
 
 _MAX_ALBUM_ITEMS = 10
 """Largest album (core.telegram.org/bots/api#sendmediagroup)."""
-_MAX_UPDATE_ID = 2**52
 _SHARED_TYPES = frozenset({"group", "supergroup", "channel"})
 """Types of chats with more than one person."""
-_MAX_CHATS = 10_000
 ALBUM_WAIT_S = 0.7
 """Seconds without a new picture after which an album counts as complete. Telegram usually delivers it at once."""
 
@@ -524,12 +534,6 @@ class UpdateBatch:
     count: int
     """Number of updates read, from the first. The others must be passed again a little later: they begin with an album
     that may be incomplete."""
-
-
-def valid_updates(updates: Iterable[object]) -> list[Json]:
-    """Return the updates that have an id, each once, in the order of their ids."""
-    found = {_update_id(update): update for update in updates if isinstance(update, dict)}
-    return [found[update_id] for update_id in sorted(found) if 0 < update_id < _MAX_UPDATE_ID]
 
 
 class UpdateReader:
@@ -549,7 +553,7 @@ class UpdateReader:
         """Cursor that is certainly durable; set by the code that emits."""
         self.numbers = MessageNumbers()
         self._titles = ChatTitles()
-        self._audiences = LruDict[str, tuple[int, bool]](_MAX_CHATS)
+        self._audiences = LruDict[str, tuple[int, bool]](_MAX_PLACES)
         """Current chat id -> its newest update, and whether that update shows it as public."""
         self._held_album_sizes: Counter[str] = Counter()
         """Pictures in each held album, when it was held back."""
@@ -581,79 +585,68 @@ class UpdateReader:
         chat = self._audiences.get(self.chat_id(at.room))
         return None if chat is None else "everybody" if chat[1] else "room"
 
-    def _learn_audience(self, update: Json) -> None:
-        """Record whether chats are public: only one with a username is (core.telegram.org/bots/api#chat)."""
-        for event in update.values():
-            for holder in (event, get_object(event, "message")):
-                chat = get_object(holder, "chat")
-                number = get_int(chat, "id")
-                if number is not None and get_raw_str(chat, "type") in _SHARED_TYPES:
-                    last, before = self._audiences.get(str(number), (0, False))
-                    # A webhook's updates arrive in any order: an older one may make a chat private, but not public.
-                    public = bool(get_raw_str(chat, "username")) and (before or _update_id(update) > last)
-                    self._audiences.put(str(number), (max(last, _update_id(update)), public))
+    def _learn_audience(self, update: telegram.Update) -> None:
+        """Record whether a chat is public: only one with a username is (core.telegram.org/bots/api#chat)."""
+        chat = update.effective_chat
+        if chat and chat.type in _SHARED_TYPES:
+            last, before = self._audiences.get(str(chat.id), (0, False))
+            # A webhook's updates arrive in any order: an older one may make a chat private, but not public.
+            public = bool(chat.username) and (before or update.update_id > last)
+            self._audiences.put(str(chat.id), (max(last, update.update_id), public))
 
-    def read_batch(self, updates: Sequence[Json], now: datetime) -> UpdateBatch:
-        """Read `updates` (from `valid_updates`) up to the first album that may still grow."""
+    def read_batch(self, updates: Sequence[telegram.Update], now: datetime) -> UpdateBatch:
+        """Read `updates` (from `readable_updates`) up to the first album that may still grow."""
         albums = [album_key(update) for update in updates]
         count = self._count_complete(updates, albums) if self._is_ordered else len(updates)
         self._held_album_sizes = Counter(key for key in albums[count:] if key)
         batch: list[Notification] = []
-        for index, update in enumerate(updates[:count]):
-            if change := parse_migration(update):
-                self.record_move(*change)
-            self.ranks.apply_update(update)
-            self._record_number(update)
-            self._titles.apply_update(update, self.context)
-            self._learn_audience(update)
-            if not albums[index]:
+        for index, (update, album) in enumerate(zip(updates[:count], albums, strict=False)):
+            if not album:
                 batch += self._read_update(update, now)
-            elif albums.index(albums[index]) == index:
-                pictures = [
-                    picture for picture, key in zip(updates[:count], albums, strict=False) if key == albums[index]
-                ]
+            elif albums.index(album) == index:
+                pictures = (other for other, key in zip(updates[:count], albums, strict=False) if key == album)
                 batch += self._read_album(pictures, now)
         cursor = self.context.cursor
         if count and self._is_ordered:
-            cursor = cursor.advance(_update_id(updates[count - 1]), now)
+            cursor = cursor.advance(updates[count - 1].update_id, now)
             self.context = replace(self.context, cursor=cursor)
-        buttons = tuple(press for update in updates[:count] if (press := button_press(update)))
+        buttons = tuple(update.callback_query.id for update in updates[:count] if update.callback_query)
         return UpdateBatch(notifications=tuple(batch), button_presses=buttons, cursor=cursor, count=count)
 
-    def _record_number(self, update: Json) -> None:
-        message = get_object(update, "message") or get_object(update, "channel_post")
-        chat, number, sent_s = (
-            get_int(get_object(message, "chat"), "id"),
-            get_int(message, "message_id"),
-            get_int(message, "date"),
-        )
-        if chat is not None and number is not None and sent_s is not None:
-            self.numbers.record_received(chat, number, sent_s)
+    def _learn(self, update: telegram.Update) -> None:
+        """Remember what the update tells of its place, before it is read."""
+        if change := parse_migration(update):
+            self.record_move(*change)
+        self.ranks.apply_update(update)
+        if message := _new_message(update):
+            self.numbers.record_received(message.chat.id, message.message_id, int(message.date.timestamp()))
+        self._titles.apply_update(update, self.context)
+        self._learn_audience(update)
 
-    def _count_complete(self, updates: Sequence[Json], albums: Sequence[str]) -> int:
+    def _count_complete(self, updates: Sequence[telegram.Update], albums: Sequence[str]) -> int:
         """Return the number of updates before the first album that may still grow; no album is split."""
-        sizes = Counter(key for key in albums if key)
+        chats = [message.chat.id if (message := _new_message(update)) else None for update in updates]
         count = len(updates)
-        for key, size in sizes.items():
+        for key, size in Counter(key for key in albums if key).items():
             last = max(index for index, other in enumerate(albums) if other == key)
-            chat = message_chat(updates[last])
-            followed = any(message_chat(update) == chat for update in updates[last + 1 :])
+            followed = chats[last] in chats[last + 1 :]
             if size < _MAX_ALBUM_ITEMS and self._held_album_sizes[key] < size and not followed:
                 count = min(count, albums.index(key))
         while cut := [key for key in albums[:count] if key and key in albums[count:]]:
             count = albums.index(cut[0])
         return count
 
-    def _read_album(self, pictures: Sequence[Json], now: datetime) -> Sequence[Notification]:
+    def _read_album(self, pictures: Iterable[telegram.Update], now: datetime) -> Sequence[Notification]:
         events = [event for picture in pictures for event in self._read_update(picture, now)]
         messages = [event for event in events if isinstance(event, Message)]
         return [merge_album(messages), *(event for event in events if event not in messages)] if messages else events
 
-    def _read_update(self, update: Json, now: datetime) -> tuple[Notification, ...]:
+    def _read_update(self, update: telegram.Update, now: datetime) -> tuple[Notification, ...]:
         try:
+            self._learn(update)
             return tuple(self._with_ranks(event, now) for event in parse_update(update, self.context, now))
         except Exception:
-            logger.exception("%s: update %d cannot be read and is left out", self.context.channel, _update_id(update))
+            logger.exception("%s: update %d cannot be read and is left out", self.context.channel, update.update_id)
             return ()
 
     def _with_ranks(self, event: Notification, now: datetime) -> Notification:
@@ -665,7 +658,3 @@ class UpdateReader:
             return event
         found = self.ranks.ranks_of(self.chat_id(event.at.room), event.sender.id, now)
         return replace(event, sender=replace(event.sender, ranks=found)) if found else event
-
-
-def _update_id(update: Json) -> int:
-    return get_int(update, "update_id") or 0

@@ -10,7 +10,7 @@ from tests.servers.bot_api_flood import Flood
 from tests.servers.bot_api_http import Json, Upload
 from tests.servers.bot_api_text import MAX_CAPTION, MAX_TEXT, ApiError, checked, units
 from tests.servers.bot_api_updates import Updates
-from tests.servers.bot_api_world import Chat, Shown, World
+from tests.servers.bot_api_world import Chat, Shown, World, complete
 
 _REACTIONS = (
     "👍 👎 ❤ 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤‍🔥 "
@@ -137,7 +137,7 @@ class Acts:
         if chat.private:
             raise ApiError(400, "Bad Request: there are no administrators in the private chat")
         ours = [self.world.bot] if chat.admin else []
-        return [{"status": "administrator", "user": person.body} for person in (*chat.administrators, *ours)]
+        return [complete({"status": "administrator", "user": person.body}) for person in (*chat.administrators, *ours)]
 
     async def get_chat_member(self, asked: Asked) -> Json:
         """Only of the bot itself."""
@@ -146,7 +146,8 @@ class Acts:
             raise ApiError(400, "Bad Request: member not found")
         if chat.left:
             raise ApiError(403, "Forbidden: bot is not a member of the supergroup chat")
-        return {"status": "administrator" if chat.admin else "member", "user": self.world.bot.body}
+        member: Json = complete({"status": "administrator" if chat.admin else "member", "user": self.world.bot.body})
+        return member
 
     async def get_chat_member_count(self, asked: Asked) -> int:
         return self.world.chat(asked.get("chat_id")).members

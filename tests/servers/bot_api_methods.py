@@ -15,6 +15,7 @@ _ACTIONS = (
     "find_location record_video_note upload_video_note"
 )
 ACTIONS = frozenset(_ACTIONS.split())
+_GIFTS = "unlimited_gifts limited_gifts unique_gifts premium_subscription gifts_from_channels"
 MAX_DOWNLOAD_BYTES = 20_000_000
 
 
@@ -143,7 +144,11 @@ class Methods(Acts):
         return {"file_id": asked["file_id"], "file_unique_id": path, "file_size": len(content), "file_path": path}
 
     async def get_chat(self, asked: Asked) -> Json:
-        return self.world.chat(asked.get("chat_id")).body | {"accent_color_id": 0, "max_reaction_count": 11}
+        return self.world.chat(asked.get("chat_id")).body | {
+            "accent_color_id": 0,
+            "max_reaction_count": 11,
+            "accepted_gift_types": dict.fromkeys(_GIFTS.split(), True),
+        }
 
 
 def _list_or_none(value: object) -> bool:

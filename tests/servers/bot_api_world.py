@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from tests.servers.bot_api_http import Json
 from tests.servers.bot_api_text import ApiError
@@ -13,6 +13,77 @@ BOT_ID = 7_000_000_001
 BOT_USERNAME = "reverie_bot"
 GENERAL = 1
 """The topic of a forum that every message without `message_thread_id` belongs to."""
+
+
+_RIGHTS = (
+    "can_be_edited is_anonymous can_manage_chat can_delete_messages can_manage_video_chats can_restrict_members "
+    "can_promote_members can_change_info can_invite_users can_post_stories can_edit_stories can_delete_stories "
+    "is_member can_pin_messages can_send_messages can_send_polls can_send_other_messages can_add_web_page_previews "
+    "can_manage_topics can_send_audios can_send_documents can_send_photos can_send_videos can_send_video_notes "
+    "can_send_voice_notes can_edit_tag can_react_to_messages"
+)
+_ALWAYS: dict[str, Json] = {
+    "photo": {"file_unique_id": "u", "width": 9, "height": 9},
+    "video": {"file_unique_id": "u", "width": 9, "height": 9, "duration": 3},
+    "animation": {"file_unique_id": "u", "width": 9, "height": 9, "duration": 3},
+    "video_note": {"file_unique_id": "u", "length": 9, "duration": 3},
+    "voice": {"file_unique_id": "u", "duration": 3},
+    "audio": {"file_unique_id": "u", "duration": 3},
+    "document": {"file_unique_id": "u"},
+    "sticker": {
+        "file_unique_id": "u",
+        "width": 9,
+        "height": 9,
+        "type": "regular",
+        "is_animated": False,
+        "is_video": False,
+    },
+    "from": {"is_bot": False, "first_name": "somebody"},
+    "via_bot": {"is_bot": True, "first_name": "bot"},
+    "new_chat_member": {"status": "member"},
+    "old_chat_member": {"status": "member", "user": {"id": 1, "is_bot": False, "first_name": "somebody"}},
+    "quote": {"position": 0},
+    "poll": {
+        "id": "1",
+        "total_voter_count": 0,
+        "is_closed": False,
+        "is_anonymous": True,
+        "type": "regular",
+        "allows_multiple_answers": False,
+        "allows_revoting": False,
+        "members_only": False,
+    },
+    "options": {"voter_count": 0, "persistent_id": "1"},
+    "game": {"description": "d", "photo": []},
+    "story": {"chat": {"id": -9, "type": "channel", "title": "stories"}},
+    "forward_origin": {"date": 1, "message_id": 1},
+    "origin": {"date": 1},
+    "forum_topic_created": {"icon_color": 1},
+    "callback_query": {"chat_instance": "1"},
+}
+"""Field -> what the Bot API always says in it, and `telegram.Update` insists on."""
+
+
+def complete(body: Any) -> Any:
+    """The same with what the Bot API always sends and a test does not care about."""
+    if isinstance(body, list):
+        return [complete(item) for item in body]
+    if not isinstance(body, dict):
+        return body
+    whole = {
+        name: complete([_ALWAYS.get(name, {}) | item if isinstance(item, dict) else item for item in value])
+        if isinstance(value, list)
+        else complete(_ALWAYS.get(name, {}) | value if isinstance(value, dict) else value)
+        for name, value in body.items()
+    }
+    match body.get("status"):
+        case "administrator" | "restricted":
+            return dict.fromkeys(_RIGHTS.split(), True) | {"until_date": 0} | whole
+        case "creator":
+            return {"is_anonymous": False} | whole
+        case "kicked":
+            return {"until_date": 0} | whole
+    return whole
 
 
 @dataclass(slots=True)

@@ -11,13 +11,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlencode
 
-from channels.text import Json, get_int, get_object, get_str
+from channels.text import clean_text
 from gateway.cli.doctor.base import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
 from gateway.cli.doctor.net import probe_url
 
 if TYPE_CHECKING:
+    from telegram import Update, User
+
     from channels.telegram.api import TelegramApi
     from channels.telegram.config import TelegramConfig
 
@@ -38,13 +39,12 @@ async def find_telegram_name(config: "TelegramConfig", number: str) -> str:
     try:
         with api.redact_logs():
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                url = f"{api.bot.base_url}/getChat?chat_id={int(number)}"
-                chat = await api.await_call(api.bot.request.post(url))
+                chat = await api.await_call(api.bot.get_chat(int(number)))
     except (TelegramError, TimeoutError, ValueError):
         return ""
     finally:
         await api.close()
-    return clean_person_name(get_str(chat, "first_name") if get_str(chat, "type") == "private" else "")
+    return clean_person_name((chat.first_name if chat.type == "private" else None) or "")
 
 
 PRIVACY_FIX: Final = (
@@ -102,30 +102,22 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: b
     return state
 
 
-async def _call_method(api: "TelegramApi", method: str, **parameters: str | int) -> object:
-    """Call a method and return its raw result: the library insists on fields that we do not need.
-
-    Raises TelegramError.
-    """
-    query = f"?{urlencode(parameters)}" if parameters else ""
-    return await api.await_call(api.bot.request.post(f"{api.bot.base_url}/{method}{query}"))
-
-
 async def _probe_token(
     api: "TelegramApi", found: FindingCollector, state: TelegramProbeResult, base_url: str, where: str
 ) -> bool:
     """Find out whose token it is. Return whether the probe can go on."""
-    from telegram.error import InvalidToken, NetworkError, TelegramError  # noqa: PLC0415 - as above
+    from telegram.error import InvalidToken, NetworkError, RetryAfter, TelegramError  # noqa: PLC0415 - as above
 
-    from channels.telegram.api import FloodWait  # noqa: PLC0415 - as above
+    from channels.telegram.people import seconds  # noqa: PLC0415 - as above
 
     try:
-        me = await _call_method(api, "getMe")
+        me = await api.await_call(api.bot.get_me())
     except InvalidToken:
         found.bad("telegram.token", "Telegram does not know this token", _COPY_WHOLE_FIX)
         return False
-    except FloodWait as error:
-        found.bad("telegram.answer", f"Telegram asks us to wait {error.retry_after_s:g} s", "try again after that")
+    except RetryAfter as error:
+        wait_s = seconds(error.retry_after)
+        found.bad("telegram.answer", f"Telegram asks us to wait {wait_s:g} s", "try again after that")
         return False
     except NetworkError as error:
         reached = await probe_url(base_url, where=where)
@@ -138,13 +130,9 @@ async def _probe_token(
     except TelegramError as error:
         found.bad("telegram.answer", f"the Bot API refused to say who the bot is: {api.redact(error)}", "try again")
         return False
-    number = get_int(me, "id")
-    if number is None:
-        found.bad("telegram.answer", "the answer is not the Bot API's", "look at base_url")
-        return False
-    state.id, state.username, state.name = str(number), get_str(me, "username"), get_str(me, "first_name")
+    state.id, state.username, state.name = str(me.id), clean_text(me.username or ""), clean_text(me.first_name)
     found.ok("telegram.token", f"the token is that of @{state.username} ({state.name}, id {state.id})")
-    state.reads_whole_groups = get_object({"me": me}, "me").get("can_read_all_group_messages") is not False
+    state.reads_whole_groups = me.can_read_all_group_messages is not False
     return True
 
 
@@ -160,8 +148,7 @@ async def _probe_account(
         if listen and not hooked and config.webhook is None:
             await _probe_poller(api, found)
         await _probe_rooms(api, found, config)
-        commands = await _call_method(api, "getMyCommands")
-        count = len(commands) if isinstance(commands, list) else 0
+        count = len(await api.await_call(api.bot.get_my_commands()))
         found.ok(
             "telegram.commands", f"{count} commands stand in its menu" if count else "its menu is set at the start"
         )
@@ -170,8 +157,8 @@ async def _probe_account(
 
 
 async def _probe_privacy(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
-    me = await _call_method(api, "getMe")
-    if get_object({"me": me}, "me").get("can_read_all_group_messages") is not False:
+    me = await api.await_call(api.bot.get_me())
+    if me.can_read_all_group_messages is not False:
         found.ok("telegram.privacy", "privacy mode is off: groups show it all that is said")
     elif config.rooms:
         what = "privacy mode is on: groups show it only commands, mentions and replies to it"
@@ -182,8 +169,7 @@ async def _probe_privacy(api: "TelegramApi", found: FindingCollector, config: "T
 
 async def _probe_webhook(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> bool:
     """Return whether updates go to a webhook other than the configured one."""
-    webhook = await _call_method(api, "getWebhookInfo")
-    url = get_str(webhook, "url")
+    url = (await api.await_call(api.bot.get_webhook_info())).url
     if not url or (config.webhook is not None and url == config.webhook.url):
         return False
     # Its path is often a secret, so only the host is shown.
@@ -203,7 +189,7 @@ async def _probe_poller(api: "TelegramApi", found: FindingCollector) -> None:
     from telegram.error import Conflict  # noqa: PLC0415 - the library takes half a second
 
     try:
-        await _call_method(api, "getUpdates", timeout=_POLLER_WAIT_S, limit=1)
+        await api.await_call(api.bot.get_updates(timeout=_POLLER_WAIT_S, limit=1))
     except Conflict:
         what = "another program asks for this bot's messages, too: each would get a part of them"
         found.bad("telegram.poller", what, "stop the other program, or make a bot of its own with @BotFather")
@@ -217,17 +203,14 @@ async def _probe_rooms(api: "TelegramApi", found: FindingCollector, config: "Tel
 
     for room in [room for room in config.rooms if room != "*"][:_MAX_ROOMS]:
         try:
-            chat = await _call_method(api, "getChat", chat_id=room)
+            chat = await api.await_call(api.bot.get_chat(room))
         except ChatMigrated as moved:
             found.warn("telegram.rooms", f"group {room} has another id now", f"write {moved.new_chat_id} in its place")
         except (BadRequest, Forbidden):
             fix = "add the bot to the group, and look at the id: the bot tells it there after /whoami"
             found.warn("telegram.rooms", f"the bot is in no group with the id {room}", fix)
         else:
-            found.ok("telegram.rooms", f"it is in {get_str(chat, 'title') or 'a group'} ({room})")
-
-
-_UPDATE_KINDS = ("message", "edited_message", "my_chat_member")
+            found.ok("telegram.rooms", f"it is in {clean_text(chat.title or '') or 'a group'} ({room})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +230,8 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
 
     from channels.telegram.api import TelegramApi  # noqa: PLC0415 - as above
 
-    found, updates = FindingCollector(where, [config.token.get_secret_value()]), []
+    found = FindingCollector(where, [config.token.get_secret_value()])
+    updates: Sequence[Update] = ()
     try:
         api = TelegramApi(config)
     except (RuntimeError, ValueError, OSError) as error:
@@ -256,10 +240,7 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
     try:
         with api.redact_logs():
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                answer = await api.await_call(
-                    api.bot.request.post(f"{api.bot.base_url}/getUpdates?limit=100&timeout=0")
-                )
-                updates = answer if isinstance(answer, list) else []
+                updates = await api.await_call(api.bot.get_updates(limit=100, timeout=0))
     except Conflict:
         what = "a webhook or another program takes this bot's messages"
         found.warn("telegram.poller", what, "stop the other program, and look again")
@@ -270,25 +251,22 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
     return parse_contacts(updates, found)
 
 
-def parse_contacts(updates: Sequence[object], found: FindingCollector) -> TelegramContacts:
-    """Extract people and groups from raw updates. Pure."""
+def parse_contacts(updates: "Sequence[Update]", found: FindingCollector) -> TelegramContacts:
+    """Extract people and groups from updates. Pure."""
     people: dict[str, str] = {}
     groups: dict[str, str] = {}
     for update in reversed(updates):
-        event = next((found_event for kind in _UPDATE_KINDS if (found_event := get_object(update, kind))), {})
-        chat, sender = get_object(event, "chat"), get_object(event, "from")
-        number, by = get_int(chat, "id"), get_int(sender, "id")
-        if number is None:
+        chat, sender = update.effective_chat, update.effective_user
+        if chat is None or not (update.message or update.edited_message or update.my_chat_member):
             continue
-        if get_str(chat, "type") == "private":
-            if by is not None and sender.get("is_bot") is not True:
-                people.setdefault(str(by), found.clean(_format_sender(sender))[:60])
+        if chat.type == "private":
+            if sender and not sender.is_bot:
+                people.setdefault(str(sender.id), found.clean(_format_sender(sender))[:60])
         else:
-            groups.setdefault(str(number), found.clean(get_str(chat, "title"))[:60])
+            groups.setdefault(str(chat.id), found.clean(chat.title or "")[:60])
     return TelegramContacts(findings=found.findings, people=tuple(people.items()), groups=tuple(groups.items()))
 
 
-def _format_sender(sender: Json) -> str:
-    name = " ".join(part for part in (get_str(sender, "first_name"), get_str(sender, "last_name")) if part)
-    user = get_str(sender, "username")
-    return f"{name} (@{user})" if user else name or "somebody"
+def _format_sender(sender: "User") -> str:
+    name = clean_text(sender.full_name).strip()
+    return f"{name} (@{clean_text(sender.username)})" if sender.username else name or "somebody"

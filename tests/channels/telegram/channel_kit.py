@@ -5,14 +5,17 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, ClassVar
 
+from telegram import Update
+
 from channels.base import CommandSpec, Part
 from channels.telegram.channel import TelegramChannel
 from channels.telegram.config import TelegramConfig
+from channels.telegram.wire import readable_updates
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId, ThreadId
 from tests.kits.channels import EventT, Run
 from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat, Person
+from tests.servers.bot_api_world import Chat, Person, complete
 
 NAME = ChannelName("telegram.test")
 
@@ -28,6 +31,17 @@ def config(api: BotApi | str, **changes: Any) -> TelegramConfig:
         "request_timeout": 5,
     }
     return TelegramConfig.model_validate(settings | changes)
+
+
+def parsed(*raw: Any) -> tuple[Update, ...]:
+    """Raw updates, completed, as the library's, the way they are received."""
+    return Update.de_list(readable_updates(map(complete, raw)))
+
+
+def parsed_one(raw: Any) -> Update:
+    """A raw update that has an id."""
+    (update,) = parsed(raw)
+    return update
 
 
 def at(chat: Chat | Person | str, thread: int | None = None) -> Address:

@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 import pytest
-from telegram.error import BadRequest, ChatMigrated, TelegramError
+from telegram.error import BadRequest, ChatMigrated, RetryAfter, TelegramError
 
 from channels.base import CommandSpec, RateLimited, Rejected, SendError, Uncertain, Unreachable
-from channels.telegram.api import FloodWait, TelegramServerError, WrongServerError, to_telegram_error
+from channels.telegram.api import TelegramServerError, WrongServerError, to_telegram_error
 from gateway.core.clock import ManualClock
 from gateway.core.events import Command, ConnectionChanged, Message
 from tests.channels.discord.faults_kit import Hasty
@@ -120,7 +120,7 @@ async def test_an_odd_answer_to_a_message_means_what_it_can(what: str) -> None:
     ("code", "answer", "error"),
     [
         (400, {"ok": False, "parameters": {"migrate_to_chat_id": -100}}, ChatMigrated),
-        (429, {"ok": False}, FloodWait),
+        (429, {"ok": False}, RetryAfter),
         (420, {}, BadRequest),
         (404, {}, WrongServerError),
         (503, {"parameters": {"retry_after": 1}}, TelegramServerError),

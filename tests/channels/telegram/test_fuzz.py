@@ -2,8 +2,8 @@
 
 Updates of every kind are spoilt by a seeded generator: members missing, added, doubled or of another type, numbers
 beyond all measure, halves of surrogate pairs, offsets outside of the text, junk nested deep. Most go the way that
-decoded updates go (`valid_updates`, `UpdateReader.take`); a good part really comes over a socket. Run it with `-s` to
-see figures.
+decoded updates go (`readable_updates`, `UpdateReader.read_batch`); a good part really comes over a socket. Run it with
+`-s` to see figures.
 """
 
 import asyncio
@@ -18,13 +18,14 @@ from itertools import count
 from typing import Any
 
 import pytest
+from telegram import Update
 
 from channels.telegram.people import TelegramUpdateContext
-from channels.telegram.wire import UpdateReader, valid_updates
+from channels.telegram.wire import UpdateReader, readable_updates
 from gateway.core.clock import ManualClock
 from gateway.core.events import NOTIFICATION, Message, Notification
 from gateway.core.facts import dedup_key
-from tests.channels.telegram.channel_kit import NAME, running
+from tests.channels.telegram.channel_kit import NAME, parsed, running
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_http import Json
 
@@ -186,10 +187,10 @@ def direct(spoiler: Spoiler, total: int) -> Counter[str]:
     )
     inbound, now, ids = UpdateReader(view, counting=True), datetime.now(UTC), count(1)
     heard: Counter[str] = Counter()
-    rest: list[Any] = []
+    rest: list[Update] = []
     for _ in range(0, total, AT_ONCE):
         fresh = [spoiler.update(next(ids), ids=True) for _ in range(AT_ONCE)]
-        readable = valid_updates([*rest, *fresh])
+        readable = [*rest, *Update.de_list(readable_updates(fresh))]
         while True:
             taken = inbound.read_batch(readable, now)
             storable(taken.notifications)
@@ -229,7 +230,7 @@ async def wired(spoiler: Spoiler, total: int) -> Counter[str]:
 def test_what_is_spoilt_by_hand_first() -> None:
     """The bases themselves are good: each says something, and survives JSON."""
     view = TelegramUpdateContext(channel=NAME, own_id=7_000_000_001, username="reverie_bot")
-    updates = valid_updates(json.loads(json.dumps(bases())))
+    updates = parsed(*json.loads(json.dumps(bases())))
     inbound = UpdateReader(view, counting=True)
     taken = inbound.read_batch(updates, datetime.now(UTC))
     taken_too = inbound.read_batch(updates[taken.count :], datetime.now(UTC))

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from telegram import ChatMember
 
 from channels.telegram.people import MEMBER_UPDATE, TelegramRanks, TelegramUpdateContext
 from channels.telegram.wire import UpdateReader, parse_update
@@ -11,9 +12,10 @@ from gateway.commands import parser
 from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.core.clock import ManualClock
 from gateway.core.events import ChannelName, Command, Message, Sender
-from tests.channels.telegram.channel_kit import running
+from tests.channels.telegram.channel_kit import parsed, parsed_one, running
 from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import complete
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SENT = datetime(2025, 12, 31, tzinfo=UTC)
@@ -36,7 +38,7 @@ def update(kind: str = "message", number: int = 5, /, **more: Any) -> dict[str, 
 
 
 def one(told: dict[str, Any]) -> Message | Command:
-    (event,) = parse_update(told, VIEW, NOW)
+    (event,) = parse_update(parsed_one(told), VIEW, NOW)
     assert isinstance(event, Message | Command)
     return event
 
@@ -96,12 +98,14 @@ def test_what_somebody_else_wrote_is_no_command(more: dict[str, Any], kind: str)
 
 def test_our_own_words_come_from_nobody() -> None:
     me = {"id": 42, "is_bot": True, "first_name": "Reverie"}
-    assert parse_update(update(text="/status", entities=SLASH, **{"from": me}), VIEW, NOW) == ()
+    assert parse_update(parsed_one(update(text="/status", entities=SLASH, **{"from": me})), VIEW, NOW) == ()
 
 
 def test_the_same_press_twice_is_one_event() -> None:
-    press = {"id": "9", "from": OWNER, "message": {"message_id": 1, "chat": GROUP}, "data": "approve x"}
-    again = [parse_update({"update_id": number, "callback_query": press}, VIEW, NOW)[0].id for number in (5, 6)]
+    press = {"id": "9", "from": OWNER, "message": {"message_id": 1, "date": 0, "chat": GROUP}, "data": "approve x"}
+    again = [
+        parse_update(parsed_one({"update_id": number, "callback_query": press}), VIEW, NOW)[0].id for number in (5, 6)
+    ]
     assert again[0] == again[1]
 
 
@@ -113,16 +117,18 @@ class Group:
         self.inbound = UpdateReader(VIEW, counting=False, ranks=self.ranks)
 
     def told(self, *people: dict[str, Any], status: str = "administrator", now: datetime = NOW) -> None:
-        self.ranks.record_answer("-100", [{"status": status, "user": person} for person in people], now)
+        members = [ChatMember.de_json(complete({"status": status, "user": person})) for person in people]
+        self.ranks.record_answer("-100", members, now)
 
     def changes(self, status: str, at: datetime = NOW) -> None:
         member = {"status": status, "user": OWNER}
         when = int(at.timestamp())
-        told = {"update_id": 4, MEMBER_UPDATE: {"chat": GROUP, "from": EVE, "date": when, "new_chat_member": member}}
-        self.inbound.read_batch([told], NOW)
+        change = {"chat": GROUP, "from": EVE, "date": when, "old_chat_member": {}, "new_chat_member": member}
+        told = {"update_id": 4, MEMBER_UPDATE: change}
+        self.inbound.read_batch(parsed(told), NOW)
 
     def who(self, now: datetime = NOW, /, **more: Any) -> Sender:
-        (event,) = self.inbound.read_batch([update(**({"text": "hi"} | more))], now).notifications
+        (event,) = self.inbound.read_batch(parsed(update(**({"text": "hi"} | more))), now).notifications
         assert isinstance(event, Message | Command)
         return event.sender
 
@@ -130,9 +136,9 @@ class Group:
 def test_ranks_are_what_telegram_answered_and_no_longer_than_it_holds() -> None:
     group = Group()
     assert group.who().ranks == ()
-    assert group.ranks.chats_to_ask([update(text="hi")], NOW) == ["-100"]
+    assert group.ranks.chats_to_ask(parsed(update(text="hi")), NOW) == ["-100"]
     group.told(OWNER, status="creator")
-    assert group.ranks.chats_to_ask([update(text="hi")], NOW) == []
+    assert group.ranks.chats_to_ask(parsed(update(text="hi")), NOW) == []
     assert group.who().ranks == ("creator",)
     assert group.who(**{"from": EVE}).ranks == ()
     assert group.who(text="/status", entities=SLASH).ranks == ("creator",)
@@ -141,7 +147,7 @@ def test_ranks_are_what_telegram_answered_and_no_longer_than_it_holds() -> None:
     assert group.who(**{"from": ANONYMOUS, "sender_chat": GROUP}).ranks == ()
     later = NOW + timedelta(minutes=10)
     assert group.who(later).ranks == ()
-    assert group.ranks.chats_to_ask([update(text="hi")], later) == ["-100"]
+    assert group.ranks.chats_to_ask(parsed(update(text="hi")), later) == ["-100"]
 
 
 def test_who_cannot_be_asked_about_has_no_rank() -> None:
@@ -150,11 +156,10 @@ def test_who_cannot_be_asked_about_has_no_rank() -> None:
     group.ranks.record_answer("-100", None, NOW)
     assert group.who().ranks == ()
     soon = NOW + timedelta(seconds=59)
-    assert group.ranks.chats_to_ask([update(text="hi")], soon) == []
-    assert group.ranks.chats_to_ask([update(text="hi")], soon + timedelta(seconds=1)) == ["-100"]
-    for odd in ({}, {"status": "member", "user": OWNER}, {"status": ["administrator"], "user": OWNER}, {"user": 1}):
-        group.ranks.record_answer("-100", [odd], NOW)
-        assert group.who().ranks == ()
+    assert group.ranks.chats_to_ask(parsed(update(text="hi")), soon) == []
+    assert group.ranks.chats_to_ask(parsed(update(text="hi")), soon + timedelta(seconds=1)) == ["-100"]
+    group.told(OWNER, status="member")
+    assert group.who().ranks == ()
 
 
 def test_changes_count_at_once() -> None:
@@ -172,13 +177,14 @@ def test_changes_count_at_once() -> None:
 
 
 def test_nothing_is_asked_where_nothing_follows() -> None:
-    assert TelegramRanks(frozenset()).chats_to_ask([update(text="hi")], NOW) == []
-    assert TelegramRanks(frozenset({"-300"})).chats_to_ask([update(text="hi")], NOW) == []
-    private = update(text="hi", chat={"id": 1001, "type": "private"})
-    assert TelegramRanks(frozenset({"*"})).chats_to_ask([private], NOW) == []
-    press = {"update_id": 5, "callback_query": {"id": "9", "from": OWNER, "message": {"chat": GROUP}}}
-    assert TelegramRanks(frozenset({"-100"})).chats_to_ask([press], NOW) == ["-100"]
-    many = [update(text="hi", chat=GROUP | {"id": -number}) for number in range(1, 100)]
+    assert TelegramRanks(frozenset()).chats_to_ask(parsed(update(text="hi")), NOW) == []
+    assert TelegramRanks(frozenset({"-300"})).chats_to_ask(parsed(update(text="hi")), NOW) == []
+    private = parsed(update(text="hi", chat={"id": 1001, "type": "private"}))
+    assert TelegramRanks(frozenset({"*"})).chats_to_ask(private, NOW) == []
+    message = {"message_id": 1, "date": 0, "chat": GROUP}
+    press = parsed({"update_id": 5, "callback_query": {"id": "9", "from": OWNER, "message": message}})
+    assert TelegramRanks(frozenset({"-100"})).chats_to_ask(press, NOW) == ["-100"]
+    many = parsed(*(update("message", number, text="hi", chat=GROUP | {"id": -number}) for number in range(1, 100)))
     assert len(TelegramRanks(frozenset({"*"})).chats_to_ask(many, NOW)) == 20
 
 

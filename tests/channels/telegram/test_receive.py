@@ -256,13 +256,13 @@ async def test_a_server_that_does_not_wait_is_not_asked_without_end() -> None:
 
 @story
 async def test_no_secret_is_logged_even_when_debugging(caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("", "httpx", "httpcore", "telegram", "telegram.Bot"):
+    for name in ("", "httpx", "httpcore", "telegram", "telegram.ext.ExtBot"):
         caplog.set_level(logging.DEBUG, logger=name or None)
     async with BotApi() as api, running(api, webhook=HOOK) as run:
         await run.up()
         await api.called("setWebhook")
         await asyncio.sleep(0.05)
-    assert any("setWebhook" in record.getMessage() for record in caplog.records if record.name == "telegram.Bot")
+    assert any("setWebhook" in record.getMessage() for record in caplog.records if record.name == "telegram.ext.ExtBot")
     said = "".join(logging.Formatter().format(record) for record in caplog.records)
     assert api.token not in said
     assert str(HOOK["secret"]) not in said

@@ -22,7 +22,7 @@ from channels.base import (
     Unreachable,
 )
 from channels.telegram.config import TelegramRateLimit
-from channels.telegram.outgoing import TelegramPacer
+from channels.telegram.rate_limit import TelegramPacer
 from gateway.core.clock import ManualClock
 from gateway.core.events import Attachment, Message, MessageId, ThreadId
 from tests.channels.telegram.channel_kit import at, running
@@ -187,7 +187,7 @@ def test_the_pace_by_chat_by_group_and_overall() -> None:
     assert pace.wait_s(-1, 60.0) == 0
     pace.hold(20, 100.0)
     assert (pace.wait_s(20, 70.0), pace.wait_s(21, 70.0)) == (30, 0)
-    assert not pace.is_free(20, 70.0)
+    assert pace.quiet_s(20, 70.0) == 30
 
 
 @given(st.lists(st.tuples(st.sampled_from([-1, -2, 1, 2]), st.floats(0, 2), st.floats(0, 0.9)), max_size=60))

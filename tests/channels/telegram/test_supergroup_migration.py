@@ -21,7 +21,7 @@ from gateway.core.events import (
     ReactionChanged,
 )
 from gateway.core.facts import dedup_key
-from tests.channels.telegram.channel_kit import Running, running
+from tests.channels.telegram.channel_kit import Running, parsed_one, running
 from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_world import Chat, Person
@@ -185,11 +185,11 @@ async def test_a_webhook_forgets_no_move_over_a_restart() -> None:
 def test_a_reply_to_what_was_said_elsewhere_names_its_own_chat() -> None:
     view = TelegramUpdateContext(channel=ChannelName("t"), own_id=1, username="")
     here, there = {"id": -100, "type": "supergroup"}, {"id": -5, "type": "group"}
-    about = {"message_id": 7, "chat": there, "text": "old"}
-    message = {"message_id": 8, "chat": here, "from": {"id": 2}, "text": "x", "reply_to_message": about}
+    about = {"message_id": 7, "date": 1, "chat": there, "text": "old"}
+    message = {"message_id": 8, "date": 1, "chat": here, "from": {"id": 2}, "text": "x", "reply_to_message": about}
     for cursor, name in ((view.cursor.with_move("-5", "-100"), "7"), (view.cursor, "-5:7")):
         now = TelegramUpdateContext(channel=view.channel, own_id=1, username="", cursor=cursor)
-        (event,) = parse_update({"update_id": 1, "message": message}, now, SystemClock().now())
+        (event,) = parse_update(parsed_one({"update_id": 1, "message": message}), now, SystemClock().now())
         assert isinstance(event, Message)
         assert event.reply_to == name
 

@@ -6,7 +6,7 @@ import pytest
 
 from channels.base import RateLimited, SendError
 from channels.telegram.config import TelegramRateLimit
-from channels.telegram.outgoing import TelegramPacer
+from channels.telegram.rate_limit import TelegramPacer
 from tests.channels.telegram.channel_kit import at, running
 from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
@@ -64,7 +64,7 @@ async def test_a_draft_that_hangs_is_given_up_soon() -> None:
 def test_a_hushed_chat_may_be_told_something() -> None:
     pace = TelegramPacer(TelegramRateLimit())
     pace.hold_optional(1, 9.0)
-    assert (pace.wait_s(1, 8.0), pace.is_free(1, 8.0), pace.take_optional(1, 8.0)) == (0, False, False)
-    assert (pace.is_free(1, 9.0), pace.take_optional(1, 9.0)) == (True, True)
+    assert (pace.wait_s(1, 8.0), pace.quiet_s(1, 8.0), pace.take_optional(1, 8.0)) == (0, 1, False)
+    assert (pace.quiet_s(1, 9.0), pace.take_optional(1, 9.0)) == (0, True)
     pace.hold(1, 20.0)
-    assert (pace.wait_s(1, 12.0), pace.is_free(1, 12.0)) == (8.0, False)
+    assert (pace.wait_s(1, 12.0), pace.quiet_s(1, 12.0)) == (8.0, 8.0)

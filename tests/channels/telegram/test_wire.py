@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from channels.telegram.ids import TelegramCursor
 from channels.telegram.people import TelegramUpdateContext
-from channels.telegram.wire import UpdateReader, parse_update, valid_updates
+from channels.telegram.wire import UpdateReader, parse_update, readable_updates
 from gateway.core.events import (
     NOTIFICATION,
     Address,
@@ -25,6 +25,7 @@ from gateway.core.events import (
     ThreadId,
 )
 from gateway.core.facts import dedup_key
+from tests.channels.telegram.channel_kit import parsed, parsed_one
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SENT = datetime(2025, 6, 1, tzinfo=UTC)
@@ -47,7 +48,7 @@ def update(body: dict[str, Any], kind: str = "message", update_id: int = 5) -> d
 
 
 def said(view: TelegramUpdateContext = VIEW, **more: Any) -> Message:
-    (event,) = parse_update(update(message(**more)), view, NOW)
+    (event,) = parse_update(parsed_one(update(message(**more))), view, NOW)
     assert isinstance(event, Message)
     assert NOTIFICATION.validate_json(NOTIFICATION.dump_json(event)) == event
     return event
@@ -157,7 +158,6 @@ def test_who_said_it(more: dict[str, Any], sender: tuple[str, str, bool, bool]) 
             "> Ann Lee: a\nx",
         ),
         ({"location": {"latitude": 52.5, "longitude": -13.123456}}, "[location: 52.5, -13.123456]"),
-        ({"location": {"latitude": "a"}}, "[location: ?, ?]"),
         (
             {"venue": {"location": {"latitude": 1, "longitude": 2}, "title": "Bar", "address": "Road 1"}},
             "[venue: Bar, Road 1 (1, 2)]",
@@ -227,7 +227,7 @@ def test_privacy_mode_shows_what_a_reply_is_about() -> None:
         ),
         (
             {"animation": {"file_id": "g", "mime_type": "video/mp4"}, "document": {"file_id": "g"}},
-            Attachment(id="g", form="video", content_type="video/mp4"),
+            Attachment(id="g", form="video", content_type="video/mp4", duration_s=3.0),
         ),
         (
             {"sticker": {"file_id": "s", "is_video": True}},
@@ -235,7 +235,7 @@ def test_privacy_mode_shows_what_a_reply_is_about() -> None:
         ),
         (
             {"video_note": {"file_id": "n", "file_size": -4}},
-            Attachment(id="n", form="video", content_type="video/mp4", recorded=True),
+            Attachment(id="n", form="video", content_type="video/mp4", duration_s=3.0, recorded=True),
         ),
     ],
 )
@@ -260,7 +260,7 @@ def test_files_stay_where_they_are(more: dict[str, Any], attachment: Attachment)
 def test_commands_are_those_said_to_us(text: str, chat: dict[str, Any], command: tuple[str, str] | None) -> None:
     view = TelegramUpdateContext(channel=VIEW.channel, own_id=42, username="ReverieBot", commands=frozenset({"why"}))
     marked = [entity("bot_command", 0, len(text.split(maxsplit=1)[0]))]
-    (event,) = parse_update(update(message(text=text, chat=chat, entities=marked)), view, NOW)
+    (event,) = parse_update(parsed_one(update(message(text=text, chat=chat, entities=marked))), view, NOW)
     if command is None:
         assert isinstance(event, Message)
         assert event.kind in ("room", "direct")
@@ -285,15 +285,15 @@ def test_what_somebody_else_wrote_is_no_command(more: dict[str, Any]) -> None:
 
 def test_edits_reactions_and_buttons() -> None:
     edit = message(text="new", edit_date=int(SENT.timestamp()) + 5)
-    (edited,) = parse_update(update(edit, "edited_message"), VIEW, NOW)
+    (edited,) = parse_update(parsed_one(update(edit, "edited_message")), VIEW, NOW)
     assert isinstance(edited, MessageEdited)
     assert (edited.message, edited.text, edited.sent.second) == ("7", "new", 5)
-    (later,) = parse_update(update(edit, "edited_message", 6), VIEW, NOW)
+    (later,) = parse_update(parsed_one(update(edit, "edited_message", 6)), VIEW, NOW)
     assert dedup_key(edited) != dedup_key(later)
 
     emoji = [{"type": "emoji", "emoji": "👍"}, {"type": "custom_emoji", "custom_emoji_id": "77"}, {"type": "paid"}]
     reaction = message(user=ANN, old_reaction=emoji[:1], new_reaction=emoji[1:])
-    events = parse_update(update(reaction, "message_reaction"), VIEW, NOW)
+    events = parse_update(parsed_one(update(reaction, "message_reaction")), VIEW, NOW)
     assert [(e.reaction, e.added) for e in events if isinstance(e, ReactionChanged)] == [
         ("👍", False),
         ("77", True),
@@ -304,7 +304,7 @@ def test_edits_reactions_and_buttons() -> None:
         for chat, direct in ((GROUP, False), (PRIVATE, True)):
             told = [
                 e
-                for e in parse_update(update(body | {"chat": chat}, kind), VIEW, NOW)
+                for e in parse_update(parsed_one(update(body | {"chat": chat}, kind)), VIEW, NOW)
                 if isinstance(e, MessageEdited | ReactionChanged)
             ]
             assert {e.direct for e in told} == {direct}
@@ -318,12 +318,12 @@ def test_edits_reactions_and_buttons() -> None:
     }
     assert {
         e.sender.id
-        for e in parse_update(update(by_chat, "message_reaction"), VIEW, NOW)
+        for e in parse_update(parsed_one(update(by_chat, "message_reaction")), VIEW, NOW)
         if isinstance(e, ReactionChanged)
     } == {"-200"}
 
     press = {"id": "123", "from": ANN, "message": message(), "data": " yes "}
-    (command,) = parse_update(update(press, "callback_query"), VIEW, NOW)
+    (command,) = parse_update(parsed_one(update(press, "callback_query")), VIEW, NOW)
     assert isinstance(command, Command)
     assert (command.name, command.args, command.id, command.at.room) == ("button", "yes", "button:123", "-100")
 
@@ -345,7 +345,7 @@ BEN = {"id": 1002, "is_bot": False, "first_name": "Ben"}
     ],
 )
 def test_service_messages_tell_of_people_and_titles(more: dict[str, Any], events: list[tuple[Any, ...]]) -> None:
-    made = parse_update(update(message(**more)), VIEW, NOW)
+    made = parse_update(parsed_one(update(message(**more))), VIEW, NOW)
     told = [(e.change, e.sender.id, e.subject, e.text) for e in made if isinstance(e, MembershipChanged)]
     assert told == events
     assert len(made) == len(events)
@@ -359,12 +359,11 @@ def test_service_messages_tell_of_people_and_titles(more: dict[str, Any], events
         (GROUP, "member", "administrator", None),
         (PRIVATE, "member", "kicked", "part"),
         (PRIVATE, "kicked", "member", "join"),
-        (GROUP, "left", "", None),
     ],
 )
 def test_what_becomes_of_ourselves(chat: dict[str, Any], old: str, new: str, change: str | None) -> None:
     sides = {f"{name}_chat_member": {"status": status, "user": ME} for name, status in (("old", old), ("new", new))}
-    made = parse_update(update({"chat": chat, "from": ANN, "date": 1} | sides, "my_chat_member"), VIEW, NOW)
+    made = parse_update(parsed_one(update({"chat": chat, "from": ANN, "date": 1} | sides, "my_chat_member")), VIEW, NOW)
     assert [e.change for e in made if isinstance(e, MembershipChanged)] == ([change] if change else [])
 
 
@@ -387,7 +386,7 @@ def test_what_becomes_of_ourselves(chat: dict[str, Any], old: str, new: str, cha
     ],
 )
 def test_what_says_nothing_to_us_is_dropped_quietly(body: dict[str, Any]) -> None:
-    assert parse_update(body, VIEW, NOW) == ()
+    assert [event for one in parsed(body) for event in parse_update(one, VIEW, NOW)] == []
 
 
 def pictures(*numbers: int, group: str = "g", chat: dict[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -413,11 +412,11 @@ def inbound(**more: Any) -> UpdateReader:
 def test_an_album_is_one_message_once_it_has_stopped_growing() -> None:
     inner = inbound()
     before = update(message(message_id=1, text="x"), update_id=1)
-    first = inner.read_batch([before, *pictures(2, 3)], NOW)
+    first = inner.read_batch(parsed(*[before, *pictures(2, 3)]), NOW)
     assert ([e.id for e in first.notifications], first.count, first.cursor.offset) == (["1"], 1, 2)
-    second = inner.read_batch(pictures(2, 3, 4), NOW)
+    second = inner.read_batch(parsed(*pictures(2, 3, 4)), NOW)
     assert (second.notifications, second.count, second.cursor.offset) == ((), 0, 2)
-    third = inner.read_batch(pictures(2, 3, 4), NOW)
+    third = inner.read_batch(parsed(*pictures(2, 3, 4)), NOW)
     (album,) = third.notifications
     assert isinstance(album, Message)
     assert (album.id, album.text, [a.id for a in album.attachments]) == ("2", "all", ["f2", "f3", "f4"])
@@ -425,28 +424,28 @@ def test_an_album_is_one_message_once_it_has_stopped_growing() -> None:
 
 
 def test_an_album_is_whole_when_it_is_full_or_something_follows_it() -> None:
-    assert inbound().read_batch(pictures(*range(2, 12)), NOW).count == 10
+    assert inbound().read_batch(parsed(*pictures(*range(2, 12))), NOW).count == 10
     after = update(message(message_id=9, text="x"), update_id=9)
-    taken = inbound().read_batch([*pictures(2, 3), after], NOW)
+    taken = inbound().read_batch(parsed(*[*pictures(2, 3), after]), NOW)
     assert [event.id for event in taken.notifications] == ["2", "9"]
     elsewhere = update(message(message_id=9, text="x", chat=PRIVATE), update_id=9)
-    assert inbound().read_batch([*pictures(2, 3), elsewhere], NOW).count == 0
-    assert inbound(counting=False).read_batch(pictures(2), NOW).count == 1
+    assert inbound().read_batch(parsed(*[*pictures(2, 3), elsewhere]), NOW).count == 0
+    assert inbound(counting=False).read_batch(parsed(*pictures(2)), NOW).count == 1
 
 
 def test_albums_that_are_mixed_are_not_cut() -> None:
     one, two = pictures(2, 4, group="a"), pictures(3, 5, group="b", chat=PRIVATE)
     mixed = sorted([*one, *two], key=lambda update: update["update_id"])
     inner = inbound()
-    assert inner.read_batch(mixed, NOW).count == 0
-    taken = inner.read_batch(mixed, NOW)
+    assert inner.read_batch(parsed(*mixed), NOW).count == 0
+    taken = inner.read_batch(parsed(*mixed), NOW)
     assert [event.id for event in taken.notifications] == ["2", "3"]
 
 
 def test_a_group_that_moved_keeps_its_address() -> None:
     inner = inbound()
     move = update(message(message_id=1, chat={"id": -5, "type": "group"}, migrate_to_chat_id=-100), update_id=1)
-    taken = inner.read_batch([move, update(message(text="x"), update_id=2)], NOW)
+    taken = inner.read_batch(parsed(*[move, update(message(text="x"), update_id=2)]), NOW)
     assert [event.at.room for event in taken.notifications if isinstance(event, Message)] == ["-5"]
     assert TelegramCursor.parse(taken.cursor.to_json()) == taken.cursor
     assert inner.chat_id("-5") == "-100"
@@ -458,13 +457,13 @@ def test_a_group_that_moved_keeps_its_address() -> None:
     )
     assert [
         e.at.room
-        for e in again.read_batch([update(message(text="y"), update_id=3)], NOW).notifications
+        for e in again.read_batch(parsed(*[update(message(text="y"), update_id=3)]), NOW).notifications
         if isinstance(e, Message)
     ] == ["-5"]
     listed = TelegramUpdateContext(
         channel=VIEW.channel, own_id=42, username="", cursor=taken.cursor, rooms=frozenset({"-100"})
     )
-    (event,) = parse_update(update(message(text="x")), listed, NOW)
+    (event,) = parse_update(parsed_one(update(message(text="x"))), listed, NOW)
     assert isinstance(event, Message)
     assert event.at.room == "-100"
 
@@ -531,23 +530,27 @@ def test_whatever_comes_is_read_or_left_out(
                 break
         if isinstance(inner, dict):
             inner[place[-1]] = value
-    for event in parse_update(update(body, kind), VIEW, NOW):
+    for event in parse_update(parsed_one(update(body, kind)), VIEW, NOW):
         assert NOTIFICATION.validate_json(NOTIFICATION.dump_json(event)) == event
         dedup_key(event)
 
 
 @given(st.lists(_JSON, max_size=5))
 def test_updates_without_an_id_are_nothing(found: list[Any]) -> None:
-    taken = inbound().read_batch(valid_updates(found), NOW)
-    assert taken.count == len(valid_updates(found))
+    taken = inbound().read_batch(parsed(*found), NOW)
+    assert taken.count == len(readable_updates(found))
 
 
 def test_who_can_read_a_chat_follows_from_its_newest_update() -> None:
     inbound, number = UpdateReader(VIEW, counting=True), iter(range(1, 99))
 
     def take(chat: dict[str, Any], kind: str = "message") -> None:
-        body = message(text="x", chat=chat) if kind == "message" else {"chat": chat, "from": ANN}
-        inbound.read_batch(valid_updates([update(body, kind, next(number))]), NOW)
+        body = (
+            message(text="x", chat=chat)
+            if kind == "message"
+            else {"chat": chat, "from": ANN, "date": 1, "old_chat_member": {}, "new_chat_member": {}}
+        )
+        inbound.read_batch(parsed(update(body, kind, next(number))), NOW)
 
     def audience(room: str, thread: str | None = None) -> str | None:
         at = Address(channel=VIEW.channel, room=RoomId(room), thread=ThreadId(thread) if thread else None)

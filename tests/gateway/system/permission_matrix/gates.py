@@ -333,10 +333,10 @@ GATES: Final[tuple[Gate, ...]] = (
         "channels.telegram.wire",
         (
             "what was forwarded is no command",
-            "is_foreign = (\n        bool(forward_origin_name(message))\n        or",
-            "is_foreign = (",
+            "is_foreign = bool(forward_origin_name(message)) or",
+            "is_foreign =",
         ),
-        ("what a bot sent for somebody is no command", 'bool(get_object(message, "via_bot"))\n        or', ""),
+        ("what a bot sent for somebody is no command", "message.via_bot is not None or", ""),
         (
             "a command may be for another bot",
             "addressee.casefold() == context.username.casefold()\n        if addressee\n        else",
@@ -344,32 +344,32 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
         (
             "only what Telegram marks is a command",
-            'if get_raw_str(first, "type") != "bot_command" or not where',
-            "if not where",
+            'if first is None or first.type != "bot_command" or',
+            "if first is None or",
         ),
     ),
     *_in(
         "channels.telegram.people",
         (
             "who writes for a chat is the chat",
-            "if chat_id is not None and (user_id is None or user_id in _PLACEHOLDER_USERS):",
+            "if chat is not None and (user is None or user.id in _PLACEHOLDER_USERS):",
             "if False:",
         ),
         (
             "nobody vouches for who writes for a chat",
-            "name=full_name(behind_chat) or str(chat_id))",
-            "name=full_name(behind_chat) or str(chat_id), verified=True)",
+            "name=full_name(chat) or str(chat.id))",
+            "name=full_name(chat) or str(chat.id), verified=True)",
         ),
         (
             "what a business's bot says is the bot's",
-            'get_object(event, "sender_business_bot") or get_object(event, user)',
-            "get_object(event, user)",
+            "message.sender_business_bot or message.from_user",
+            "message.from_user",
         ),
-        ("bots are known for bots", 'is_bot=person.get("is_bot") is True,', ""),
+        ("bots are known for bots", "is_bot=user.is_bot is True,", ""),
     ),
     *_in(
         "channels.telegram.people",
-        ("a rank is that person's", "group.ranks.get(int(user))", "next(iter(group.ranks.values()), None)"),
+        ("a rank is that person's", "group.ranks.get(user)", "next(iter(group.ranks.values()), None)"),
     ),
     *_in(
         "channels.discord.wire",

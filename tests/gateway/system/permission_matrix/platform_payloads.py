@@ -8,6 +8,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from telegram import ChatMember
+
 from channels.base import Channel
 from channels.discord import wire
 from channels.discord.channel import DiscordChannel
@@ -17,12 +19,14 @@ from channels.irc.inbound import IrcLineContext, to_notifications
 from channels.irc.people import IrcUsers
 from channels.irc.wire import Isupport, parse_line
 from channels.telegram.people import TelegramRanks, TelegramUpdateContext
-from channels.telegram.wire import UpdateReader, valid_updates
+from channels.telegram.wire import UpdateReader
 from gateway.commands.table import COMMAND_SPECS
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, Notification
+from tests.channels.telegram.channel_kit import parsed
 from tests.gateway.system.permission_matrix.oracle import COMMANDS
 from tests.gateway.system.permission_matrix.people import PLACES, Person, Place, Platform, people
+from tests.servers.bot_api_world import complete
 
 Json = dict[str, Any]
 NAMES: Final[Mapping[Platform, ChannelName]] = {
@@ -304,12 +308,13 @@ class Telegram:
         now = self._clock.now()
         for room in ROOM_IDS["telegram"].values():  # as Telegram answers when it is asked
             members = [
-                {"status": self._STATUS[person.rank], "user": {"id": 1000 + number}}
+                ChatMember.de_json(complete({"status": self._STATUS[person.rank], "user": user}))
                 for number, person in people("telegram")
                 if person.rank
+                for user in ({"id": 1000 + number, "is_bot": False, "first_name": "Ann"},)
             ]
             self._ranks.record_answer(room, members, now)
-        return self._inbound.read_batch(valid_updates([{"update_id": next(self._ids)} | update]), now).notifications
+        return self._inbound.read_batch(parsed({"update_id": next(self._ids)} | update), now).notifications
 
 
 def _tg_command(line: str) -> Json:
