@@ -71,13 +71,13 @@ class TelegramRequest(HTTPXRequest):
         """Do the library's request. Raises `to_telegram_error` for every answer that is no success."""
         code, payload = await super().do_request(*args, **kwargs)
         if code >= _FIRST_FAILURE:
-            raise to_telegram_error(code, _parse_object(payload) or {})
+            raise to_telegram_error(code, parse_object(payload) or {})
         return code, payload
 
     @staticmethod
     def parse_json_payload(payload: bytes) -> dict[str, Any]:
         """Parse a successful answer like the library, without logging it. Raises TelegramError if it is none."""
-        answer = _parse_object(payload)
+        answer = parse_object(payload)
         if answer is not None and answer.get("ok") is False:
             raise to_telegram_error(_OK, answer)
         if answer is None or "result" not in answer:
@@ -101,12 +101,19 @@ class TelegramUpdatesRequest(TelegramRequest):
         return answer | {"result": readable}
 
 
-def _parse_object(payload: bytes) -> dict[str, Any] | None:
+def parse_object(payload: bytes) -> dict[str, Any] | None:
+    """Return the JSON object; None: it is none."""
     try:
-        value = json.loads(payload.decode("utf-8", "replace"))
+        value = json.loads(payload.decode("utf-8", "replace"), object_hook=_complete_user)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _complete_user(found: dict[str, Any]) -> dict[str, Any]:
+    """Say that a user is no bot, where a server leaves it out: the library requires it."""
+    is_user = "id" in found and "first_name" in found and "type" not in found
+    return {"is_bot": False} | found if is_user else found
 
 
 def to_telegram_error(code: int, answer: Json) -> TelegramError:

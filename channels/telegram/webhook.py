@@ -6,7 +6,6 @@ the next update of a chat only then, so the pictures of an album arrive as separ
 
 import asyncio
 import hmac
-import json
 import logging
 from collections.abc import Sequence
 
@@ -15,7 +14,7 @@ from telegram import Update, WebhookInfo
 from telegram.error import TelegramError
 
 from channels.base import Emit
-from channels.telegram.api import TelegramApi
+from channels.telegram.api import TelegramApi, parse_object
 from channels.telegram.config import TelegramWebhook
 from channels.telegram.ids import TelegramCursor
 from channels.telegram.updates import PollBackoff, fetch_ranks
@@ -131,11 +130,8 @@ class TelegramWebhookServer:
         secret = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(secret, self._config.secret.get_secret_value().encode()):
             return web.Response(status=403)
-        try:
-            updates = Update.de_list(readable_updates([json.loads(await request.read())]))
-        except (ValueError, RecursionError):
-            updates = ()  # accepted: a repetition would be as invalid
-        try:
+        try:  # what is no update is accepted: a repetition would be as invalid
+            updates = Update.de_list(readable_updates([parse_object(await request.read())]))
             await self._process(updates)
         except Exception as error:  # noqa: BLE001 - raised by `run`
             if not self._failure.done():

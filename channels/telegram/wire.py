@@ -101,14 +101,22 @@ def _readable_parts(update: dict[str, Any]) -> dict[str, Any]:
     for kind, event in update.items():
         if not isinstance(event, dict):
             continue
-        kept = {key: value for key, value in event.items() if key in _ESSENTIAL_FIELDS}
+        kept = _essence(event)
         for key in event.keys() - kept.keys():
-            if _is_readable({"update_id": number, kind: kept | {key: event[key]}}):
-                kept[key] = event[key]
+            whole = event[key]
+            forms = (whole, _essence(whole)) if isinstance(whole, dict) else (whole,)
+            for form in forms:
+                if _is_readable({"update_id": number, kind: kept | {key: form}}):
+                    kept[key] = form
+                    break
         if _is_readable({"update_id": number, kind: kept}):
             parts[kind] = kept
     logger.warning("update %d is read only in part: it is not as the Bot API describes it", number)
     return parts
+
+
+def _essence(event: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in event.items() if key in _ESSENTIAL_FIELDS}
 
 
 _ANY_BOT = TelegramUpdateContext(channel=ChannelName("telegram"), own_id=2**60, username="bot", can_read_all=False)

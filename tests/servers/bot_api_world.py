@@ -40,6 +40,7 @@ _ALWAYS: dict[str, Json] = {
     },
     "from": {"is_bot": False, "first_name": "somebody"},
     "via_bot": {"is_bot": True, "first_name": "bot"},
+    "sender_user": {"is_bot": False},
     "new_chat_member": {"status": "member"},
     "old_chat_member": {"status": "member", "user": {"id": 1, "is_bot": False, "first_name": "somebody"}},
     "quote": {"position": 0},

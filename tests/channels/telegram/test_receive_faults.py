@@ -323,6 +323,22 @@ async def test_one_broken_update_among_fifty_costs_only_itself() -> None:
 
 
 @story
+async def test_odd_parts_of_an_update_cost_only_themselves() -> None:
+    async with BotApi() as api, running(api) as run:
+        await run.up()
+        ann, group = api.person("Ann"), api.group("lounge")
+        (said,) = await run.tell("ours", at(group))
+        ours = next(shown.body for shown in api.shown(group) if str(shown.id) == said)
+        odd = {"poll": {"question": 5}, "entities": "none", "new_kind": {"x": 1}}
+        api.group_says(group, ann, "and this?", reply_to_message=ours | odd, **odd)
+        heard = await run.message()
+        assert (heard.text, heard.kind, heard.reply_to) == ("and this?", "reply", said)
+        api.group_says(group, ann, "not hers", forward_origin={"type": "user"})  # without its author it would be hers
+        api.group_says(group, ann, "after")
+        assert (await run.message(2)).text == "after"
+
+
+@story
 async def test_a_webhook_is_believed_only_with_its_secret() -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}/hook"

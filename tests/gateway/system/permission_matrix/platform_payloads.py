@@ -273,7 +273,7 @@ class Telegram:
             case "mention":
                 return {"message": said | mention}
             case "reply":
-                about = {"message_id": 1, "from": {"id": self.ME, "is_bot": True, "first_name": "Reverie"}}
+                about = said | {"message_id": 1, "from": {"id": self.ME, "is_bot": True, "first_name": "Reverie"}}
                 return {"message": said | {"text": "hello there", "reply_to_message": about}}
             case "edit":
                 return {"edited_message": said | {"text": "hello again", "edit_date": now}}
