@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from importlib.metadata import version
@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from agent.models.base import Model
 from agent.signals import DmnState
-from channels.base import CanCompleteCommands, Channel, Emit
-from gateway.access.channel_lookup import ChannelLookup, Channels
+from channels.base import Channel
+from gateway.access.channel_lookup import Channels
 from gateway.access.greeting import Greeter
 from gateway.access.limits import UsageLimiter
 from gateway.access.linking import AccountLinker
@@ -20,9 +20,8 @@ from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import ROSTER_FACTS, Roster
 from gateway.commands.context import CommandContext
 from gateway.commands.dispatcher import CommandDispatcher
-from gateway.commands.suggestions import suggest_values
 from gateway.config.models import Settings
-from gateway.config.reload import ConfigWatcher, LiveSettings, ReloadResult
+from gateway.config.reload import ConfigWatcher, LiveSettings
 from gateway.config.secrets import collect_secrets
 from gateway.context.conversation import ConversationReader
 from gateway.context.dream import Dreamer
@@ -36,14 +35,13 @@ from gateway.context.reminders import ReminderService
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import serve_control
-from gateway.core.events import Address, ChannelName, Message, Notification, Sender
+from gateway.core.events import ChannelName, Message
 from gateway.core.facts import (
     NOTIFICATION_CLASSES,
     OPERATOR_CHANNEL,
     ApprovalEnded,
     ApprovalRequested,
     AudienceReported,
-    IdentityLinked,
     Judgement,
     LimitReached,
     PostQueued,
@@ -51,7 +49,6 @@ from gateway.core.facts import (
     ToolRefused,
     TurnRecord,
 )
-from gateway.core.identity import role_of
 from gateway.core.logging import set_title_lookup
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
@@ -68,9 +65,7 @@ from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.rewind import Rewinder
-from gateway.runtime.turn import BLOCKED_REASON
-from gateway.runtime.turn_input import are_blocked
-from gateway.store import LogEntry, PendingReminder, Store, StoreClosed
+from gateway.store import Store, StoreClosed
 from gateway.stream.attention import LiveAttention
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.internal import InternalIntake
@@ -81,7 +76,7 @@ from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import LiveAccessPolicy, LiveBindings, PrivacyCache
-from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
+from gateway.stream.supervisor import AdapterFactory, ChannelReconciler, ChannelSupervisor
 from gateway.tools.agent import SkillTools
 from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import PermissionGate, RunningCalls
@@ -93,7 +88,7 @@ from gateway.tools.metrics import ToolStats
 from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.registry import ToolRegistry
-from gateway.tools.shell import BackgroundJob, ShellTools
+from gateway.tools.shell import ShellTools
 from gateway.tools.web import WebTools
 from gateway.tools.workspace_fs import AgentFiles
 
@@ -141,7 +136,7 @@ async def run(
             await Store.open(settings.store.path, clock, patient=True) as store,
             GatewayTasks(store) as tasks,
         ):
-            make: Callable[..., Channel] | None = None
+            make: AdapterFactory | None = None
             if channels is None:
                 names = [ChannelName(name) for name in settings.channels]
                 channels = {name: make_channel(name, settings, clock, await store.saved_cursor(name)) for name in names}
@@ -254,7 +249,7 @@ class _Gateway:
         store: Store,
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
-        make: Callable[..., Channel] | None,
+        make: AdapterFactory | None,
         model_services: ModelServices,
         states: Mapping[str, DmnState],
         chosen: Mapping[str, str] | None = None,
@@ -284,9 +279,7 @@ class _Gateway:
         )
         limits = self.limits = UsageLimiter(live, clock, access_policy)
         store.subscribe(limits.on_appended, TurnRecord, LimitReached, PostQueued, Message)
-        self.command_menus = CommandMenuPublisher(access_policy, self.channels)
-        store.subscribe(self.command_menus.on_appended, RoleAssigned, IdentityLinked)
-        live.add_change_listener(lambda _: self.command_menus.refresh())
+        self.command_menus = CommandMenuPublisher(store, live, access_policy, self.channels)
 
         # What deserves attention, and whose it is.
         attention = self.attention = LiveAttention(store, live)
@@ -304,7 +297,9 @@ class _Gateway:
         memory = self.memory = MemoryStore(store, clock, live.agent_directory)
         dreamer = Dreamer(store, journal, memory, owners=owners, places=places, channels=self.channels)
         forgetter = self.forgetter = NoteForgetter(store, clock, places, journal, memory, redactor=redactor)
-        reminders = self.reminders = ReminderService(store, clock, live=live, fire=internal.submit)
+        reminders = self.reminders = ReminderService(
+            store, clock, live=live, access_policy=access_policy, fire=internal.submit
+        )
         evidence = EvidenceStore(store, clock, places)
         recall_search = RecallSearch(store, places, memory, journal, redactor)
         ambient_recall = AmbientRecall(store, places, memory, journal, clock, redactor, live)
@@ -338,7 +333,8 @@ class _Gateway:
         tool_stats = ToolStats()
         store.subscribe(tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded)
         skills = SkillTools(live, bindings)
-        self.shell = ShellTools(live, clock, files, skills, internal)
+        self.shell = ShellTools(live, clock, files, skills, internal, access_policy=access_policy)
+        store.subscribe(self.shell.on_roles_assigned, RoleAssigned)
         self.web = WebTools(live, clock, store, access_policy)
         self.mcp = McpServers(live.settings.tools.mcp, clock, tasks, self.media, self.tool_definitions)
         rooms = RoomReader(
@@ -396,7 +392,6 @@ class _Gateway:
             lambda: self.agents.dmn_status,
         )
         store.subscribe(self.agent_stats.on_appended, Judgement, TurnRecord, *NOTIFICATION_CLASSES)
-        capabilities = ChannelLookup(self.channels, lambda channel: channel.capabilities)
         self.agents = Agents(
             store=store,
             clock=clock,
@@ -414,7 +409,7 @@ class _Gateway:
             reader=ConversationReader(store, access_policy, self.media, redactor),
             media=self.media,
             bindings=bindings,
-            cards=ChannelCards(store, clock, capabilities, access_policy, redactor, titles=titles),
+            cards=ChannelCards(store, clock, self.channels, access_policy, redactor, titles=titles),
             messaging=messaging,
             inbox=self.inbox,
             previews=self.previews,
@@ -432,7 +427,6 @@ class _Gateway:
             tasks=tasks,
         )
         self.model_selector = ModelSelector(self.agents, chosen or {})
-        store.subscribe(self._on_roles_assigned, RoleAssigned)
 
         # The platforms.
         platforms = {name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)}
@@ -440,17 +434,11 @@ class _Gateway:
             {name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now()
         )
         self.channel_supervisor = ChannelSupervisor(
-            platforms,
-            ChannelLookup(self.channels, lambda one: self._build_emit(one.name)),
-            clock=clock,
-            stats=self.stats,
-            pause=self.outbox.pause,
-            tasks=tasks,
-            tell=self._report_trouble,
+            platforms, clock=clock, stats=self.stats, outbox=self.outbox, owners=owners, tasks=tasks
         )
 
         # Commands, and what comes in.
-        context = self.command_context = CommandContext(
+        self.command_context = CommandContext(
             store=store,
             clock=clock,
             live=live,
@@ -480,11 +468,7 @@ class _Gateway:
             supervisor=self.channel_supervisor,
             tasks=tasks,
         )
-        self.dispatcher = CommandDispatcher(context)
-        self.suggestions = partial(suggest_values, context)
-        for channel in self.channels.values():
-            if isinstance(channel, CanCompleteCommands):
-                channel.set_completer(self.suggestions)
+        self.dispatcher = CommandDispatcher(self.command_context)
         judge = EventJudge(
             store,
             clock,
@@ -538,75 +522,20 @@ class _Gateway:
             outages=self.outages,
             router=ApiRouter(backend, self.event_stream, self.dispatcher) if has_api else None,
         )
-        live.add_reload_listener(self._on_reloaded)
+        live.add_reload_listener(self.outages.on_reloaded)
+        live.add_reload_listener(self.event_stream.on_reloaded)
         if make is not None:
-            live.add_listener(self._build_channel_reconciler(settings, make))
-
-    def _on_roles_assigned(self, entries: Sequence[LogEntry]) -> None:
-        if any(isinstance(entry.fact, RoleAssigned) and entry.fact.role == "blocked" for entry in entries):
-            self._end_blocked_work()
-
-    def _end_blocked_work(self) -> None:
-        """End the work that blocked people caused: turns at once, jobs and reminders soon."""
-        access_policy = self.access_policy
-
-        def is_theirs(job: BackgroundJob) -> bool:
-            return are_blocked(access_policy, job.at, job.requesters)
-
-        def set_by_them(reminder: PendingReminder) -> bool:
-            if not reminder.sender or reminder.conversation is None:
-                return False
-            sender = Sender(id=reminder.sender, name=reminder.asked_by, verified=True)
-            return role_of(access_policy, Address.parse(reminder.conversation), sender) == "blocked"
-
-        async def end() -> None:
-            await self.shell.kill_jobs(is_theirs)
-            await self.reminders.end_matching(set_by_them, BLOCKED_REASON)
-
-        self.agents.end_blocked_turns()
-        self.tasks.create_task(end())
-
-    def _on_reloaded(self, result: ReloadResult) -> None:
-        problems = [*map(str, result.problems), result.read_error]
-        self.stats.record_reload(result.after_restart, self.clock.now(), broken=any(problems))
-        self.event_stream.on_reloaded(result.applied, result.after_restart, problems)
-        if result.applied:
-            self._end_blocked_work()
-
-    def _build_channel_reconciler(self, settings: Settings, make: Callable[..., Channel]) -> ChannelReconciler:
-        def on_added(channel: Channel, new: bool) -> None:
-            self.stats.add_channel(channel.name, channel.capabilities.platform, self.clock.now())
-            if isinstance(channel, CanCompleteCommands):
-                channel.set_completer(self.suggestions)
-            self.command_menus.refresh()
-            if new:
-                self.tasks.create_task(self.previews.recover(channel.name))
-
-        def on_removed(name: ChannelName) -> None:
-            self.stats.remove_channel(name)
-            self.intake.forget_channel(name)
-
-        def on_failed(name: ChannelName, why: str) -> None:
-            self.stats.add_channel(name, self.model_services.live.settings.channels[name].platform, self.clock.now())
-            self.stats.mark_refused(name, why, self.clock.now())
-
-        return ChannelReconciler(
-            settings,
-            self.channels,
-            self.channel_supervisor,
-            make=lambda name, new_settings, cursor, before: make(name, new_settings, self.clock, cursor, before),
-            cursor=self.store.saved_cursor,
-            came=on_added,
-            went=on_removed,
-            failed=on_failed,
-            adapted=self.room_membership.rejoin,
-        )
-
-    def _build_emit(self, name: ChannelName) -> Emit:
-        async def emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-            await self.intake.accept(name, batch, cursor=cursor)
-
-        return emit
+            reconciler = ChannelReconciler(
+                settings,
+                self.channels,
+                self.channel_supervisor,
+                store=store,
+                clock=clock,
+                membership=self.room_membership,
+                previews=self.previews,
+                make=make,
+            )
+            live.add_listener(reconciler)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Start the services in the order of their dependencies, and stop them along the way of a message.
@@ -652,7 +581,7 @@ class _Gateway:
         background += [self.tasks.create_task(self.agents.warm_up()), self.tasks.create_task(self.ops_service.run())]
         background.append(self.tasks.create_task(serve_control(self.store.path, self.dispatcher.carry_out)))
         if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
-            background.append(self.tasks.create_task(operator.run(self._build_emit(OPERATOR_CHANNEL))))
+            background.append(self.tasks.create_task(operator.run(partial(self.intake.accept, OPERATOR_CHANNEL))))
         background.append(self.tasks.create_task(self.model_services.restore_cadences(self.store)))
         background.append(self.tasks.create_task(self.media.sweep()))
         background.append(self.tasks.create_task(ConfigWatcher(self.model_services.live, self.clock).run()))
@@ -672,7 +601,7 @@ class _Gateway:
             self.tasks.create_task(self.reminders.run()),
             self.tasks.create_task(self.presence.run()),
         ]
-        self.channel_supervisor.start()
+        self.channel_supervisor.start(self.intake)
 
     async def _wait_until_stopped(self, stop: asyncio.Event) -> None:
         """Return once it is set, or no channel is left."""
@@ -727,6 +656,3 @@ class _Gateway:
         await stop.wait()
         await asyncio.sleep(OUTAGE_GRACE_S)
         self.store.give_up()
-
-    def _report_trouble(self, name: ChannelName, text: str) -> None:
-        self.owners.notify(f"channel:{name}:{self.clock.now().isoformat()}", text, beside=name)

@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
+from weakref import WeakSet
 
 from channels.base import CanSetCommandMenus, Channel
 from gateway.access.channel_lookup import ChannelLookup, Channels
@@ -21,6 +22,7 @@ from gateway.core.events import (
     Address,
     ChannelName,
     Command,
+    ConnectionChanged,
     ConversationId,
     Message,
     Post,
@@ -251,8 +253,17 @@ def _post_key(day: str, kind: str, key: str) -> PostKey:
 class CommandMenuPublisher:
     """Publishes the command menus of people with a role, on all channels that can."""
 
-    def __init__(self, policy: AccessPolicy, channels: Mapping[ChannelName, Channel]) -> None:
+    def __init__(
+        self, store: Store, live: LiveSettings, policy: AccessPolicy, channels: Mapping[ChannelName, Channel]
+    ) -> None:
+        """`policy` must already reflect the appended facts: subscribe the roster before."""
         self._policy = policy
+        self._channels = channels
+        self._published = WeakSet[Channel]()
+        """Channels that have a menu. One that is added later gets it when its link comes up."""
+        store.subscribe(lambda _: self._changed.set(), RoleAssigned, IdentityLinked)
+        store.subscribe(self._on_link, ConnectionChanged)
+        live.add_reload_listener(lambda _: self._changed.set())
         self._menu_channels = ChannelLookup[CanSetCommandMenus](
             channels, lambda one: one if isinstance(one, CanSetCommandMenus) else None
         )
@@ -266,17 +277,16 @@ class CommandMenuPublisher:
         while True:
             self._changed.clear()
             for name, channel in list(self._menu_channels.items()):
+                self._published.add(self._channels[name])
                 await channel.set_command_menus(self.list_people(name))
             await self._changed.wait()
 
-    def refresh(self) -> None:
-        """Publish again: a channel was added, or the configuration of people changed."""
-        self._changed.set()
-
-    def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Publish again if roles or links changed."""
-        if any(isinstance(entry.fact, RoleAssigned | IdentityLinked) for entry in entries):
-            self._changed.set()
+    def _on_link(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if isinstance(entry.fact, ConnectionChanged) and entry.fact.up:
+                channel = self._channels.get(entry.fact.channel)
+                if channel is not None and channel not in self._published:
+                    self._changed.set()
 
     def list_people(self, channel: ChannelName) -> list[PersonWithRole]:
         """Return the people with a role everywhere on that channel."""

@@ -10,13 +10,14 @@ refusals: of somebody without an administrative role there is one a minute.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from channels.base import HasNick
+from channels.base import CanCompleteCommands, HasNick
 from gateway.access.policy import AccessDecision, decide
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext, CommandReply
@@ -31,18 +32,31 @@ from gateway.commands.parser import (
     parse_arguments,
     parse_command,
 )
+from gateway.commands.suggestions import suggest_values
 from gateway.commands.table import COMMANDS_BY_NAME, OPERATOR_COMMANDS
 from gateway.core.clock import new_id
 from gateway.core.control_messages import OPERATOR, OPERATOR_EVIDENCE, CommandRequest, ControlResponse
 from gateway.core.control_socket import GatewayNotRunning
-from gateway.core.events import Address, Command, EventId, Message, MessageId, Post, PostKey, Sender, SenderId
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Command,
+    ConnectionChanged,
+    EventId,
+    Message,
+    MessageId,
+    Post,
+    PostKey,
+    Sender,
+    SenderId,
+)
 from gateway.core.facts import LOW, AuditRecord, Judgement, dedup_key
 from gateway.core.format import format_duration, format_time
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import one_line
-from gateway.store import AppendResult, NewEntry
+from gateway.store import AppendResult, LogEntry, NewEntry
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream import attention
 from gateway.stream.attention import ListenMode
@@ -87,6 +101,18 @@ class CommandDispatcher:
         self._commands = commands
         self._rate_limiter = SlidingWindows()
         self._audit = CommandAudit(context.access_policy, context.redactor)
+        self._offer_completion(context.channels)
+        context.store.subscribe(self._on_link, ConnectionChanged)
+
+    def _on_link(self, entries: Sequence[LogEntry]) -> None:
+        """Complete the commands of a channel that was added while the gateway runs, too."""
+        self._offer_completion({entry.fact.channel for entry in entries if isinstance(entry.fact, ConnectionChanged)})
+
+    def _offer_completion(self, names: Iterable[ChannelName]) -> None:
+        for name in names:
+            channel: object = self._context.channels.get(name)
+            if isinstance(channel, CanCompleteCommands):
+                channel.set_completer(partial(suggest_values, self._context))
 
     async def parse(self, message: Message, listen: ListenMode) -> Command | None:
         """Return the command that a message is; None: an ordinary message, or a place with `listen: off`."""

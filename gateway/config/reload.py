@@ -13,7 +13,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar, cast
 
@@ -214,7 +213,6 @@ class LiveSettings:
         self._reload_lock = asyncio.Lock()
         self._derived: dict[Callable[[Settings], object], tuple[Settings, object]] = {}
         self._listeners: list[SettingsListener] = []
-        self._change_listeners: list[Callable[[Settings], None]] = []
         self._secret_listeners: list[Callable[[Iterable[str]], None]] = []
         self._reload_listeners: list[Callable[[ReloadResult], None]] = []
         self._warned: frozenset[ConfigProblem] = frozenset()
@@ -266,10 +264,6 @@ class LiveSettings:
     def add_listener(self, listener: SettingsListener) -> None:
         """Add a listener for new settings; it is prepared after those added before."""
         self._listeners.append(listener)
-
-    def add_change_listener(self, listener: Callable[[Settings], None]) -> None:
-        """Call this with new settings once they are in force, before anybody else uses them. It must return at once."""
-        self._change_listeners.append(listener)
 
     def add_secret_listener(self, listener: Callable[[Iterable[str]], None]) -> None:
         """Call this with the secrets of each configuration read, before any of it is used."""
@@ -350,11 +344,11 @@ class LiveSettings:
         if problems:
             return ReloadResult(problems=tuple(locate_problem(one, loaded.positions) for one in problems))
         result, self._settings = compare_settings(self._settings, loaded.settings), new
+        self._derived.clear()
         if self._prices not in (None, prices):
             result = replace(result, applied=(*result.applied, "prices"))
         self._prices = prices
-        changes: list[Callable[[], None]] = [partial(listener, new) for listener in self._change_listeners]
-        for apply in (*changes, *prepared):
+        for apply in prepared:
             try:
                 apply()
             except Exception:  # a bug: the others must get the same settings

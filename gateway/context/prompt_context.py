@@ -19,7 +19,7 @@ from agent.tokens.counter import estimate_tokens
 from agent.workspace import default_workspace
 from agent.workspace.cache import WorkspaceCache
 from agent.workspace.persona import PersonaBundle, PersonaScope
-from channels.base import Capabilities
+from channels.base import Capabilities, Channel
 from gateway.access.place_names import PlaceTitles
 from gateway.access.policy import decide
 from gateway.config.reload import LiveSettings
@@ -83,7 +83,7 @@ class ChannelCards:
         self,
         store: Store,
         clock: Clock,
-        capabilities: Mapping[ChannelName, Capabilities],
+        channels: Mapping[ChannelName, Channel],
         access_policy: AccessPolicy,
         redactor: Redactor,
         *,
@@ -93,7 +93,7 @@ class ChannelCards:
         self._titles = titles or PlaceTitles(store, redactor)
         self._store = store
         self._clock = clock
-        self._capabilities = capabilities
+        self._channels = channels
         self._access = access_policy
         self._redactor = redactor
         self._pinned: OrderedDict[ConversationId, ChannelCardPinned] = OrderedDict()
@@ -121,7 +121,8 @@ class ChannelCards:
         return pinned.text, label_of_card(pinned)
 
     async def _describe_place(self, place: Address, peer_name: str | None) -> ChannelCard:
-        capabilities = self._capabilities.get(place.channel, UNKNOWN_PLATFORM)
+        channel = self._channels.get(place.channel)
+        capabilities = UNKNOWN_PLATFORM if channel is None else channel.capabilities
         await self._titles.load([place.conversation, replace(place, thread=None).conversation])
         names, titled = self._titles.place_names(place), self._titles.room_title(place)
         topic = names.topic if peer_name is None else ""

@@ -16,6 +16,7 @@ from channels.aio import with_timeout
 from channels.text import clean_name, single_line
 from gateway.config.reload import LiveSettings
 from gateway.context.history import find_write_of_cut_off_turn
+from gateway.context.requesters import BLOCKED_REASON
 from gateway.context.schedule import (
     CronSchedule,
     OnceSchedule,
@@ -28,8 +29,9 @@ from gateway.context.schedule import (
     parse_timezone,
 )
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import Address, Alarm, ConversationId, EventId, SenderId
-from gateway.core.facts import NoteWritten, ReminderEnded, ReminderSet, TurnId, inner_conversation
+from gateway.core.events import Address, Alarm, ConversationId, EventId, Sender, SenderId
+from gateway.core.facts import NoteWritten, ReminderEnded, ReminderSet, RoleAssigned, TurnId, inner_conversation
+from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.permissions import lowest_role
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.core.trust import ANYBODY_ROLE
@@ -81,6 +83,7 @@ class ReminderService:
         clock: Clock,
         *,
         live: LiveSettings,
+        access_policy: AccessPolicy,
         fire: Callable[[Alarm], Awaitable[None]],
         ids: Callable[[datetime], str] = new_reminder_id,
     ) -> None:
@@ -90,7 +93,11 @@ class ReminderService:
         self._clock = clock
         self._fire = fire
         self._ids = ids
+        self._access_policy = access_policy
+        self._roles_changed = asyncio.Event()
         self._changed = asyncio.Event()
+        store.subscribe(lambda _: self._on_roles_changed(), RoleAssigned)
+        live.add_reload_listener(lambda _: self._on_roles_changed())
         self._set_lock = asyncio.Lock()
 
     @property
@@ -106,6 +113,9 @@ class ReminderService:
         fired: dict[str, datetime] = {}
         while True:
             self._changed.clear()
+            if self._roles_changed.is_set():
+                self._roles_changed.clear()
+                await self._end_blocked()
             rows = await self._store.pending_reminders()
             # A reminder still pending after it was fired would be fired without end, so it is skipped.
             fired = {row.id: row.due for row in rows if fired.get(row.id) == row.due}
@@ -224,12 +234,18 @@ class ReminderService:
         self._changed.set()
         return True
 
-    async def end_matching(self, matches: Callable[[PendingReminder], bool], reason: str) -> None:
-        """End all reminders that the predicate accepts."""
-        for row in await self._store.pending_reminders():
-            if matches(row):
-                await self._write_end(row.id, row.conversation or inner_conversation(row.agent), reason)
+    def _on_roles_changed(self) -> None:
+        self._roles_changed.set()
         self._changed.set()
+
+    async def _end_blocked(self) -> None:
+        """End the reminders of people who are blocked by now."""
+        for row in await self._store.pending_reminders():
+            if not row.sender or row.conversation is None:
+                continue
+            sender = Sender(id=row.sender, name=row.asked_by, verified=True)
+            if role_of(self._access_policy, Address.parse(row.conversation), sender) == "blocked":
+                await self._write_end(row.id, row.conversation, BLOCKED_REASON)
 
     def notify_changed(self) -> None:
         """Read the log again, because other code changed a reminder there."""

@@ -20,6 +20,8 @@ MAX_MESSAGES: Final = 500
 MAX_TURNS: Final = 20
 """Longest series of turns that continue each other."""
 
+BLOCKED_REASON: Final = "whoever asked for it is blocked"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InheritedRequesters:

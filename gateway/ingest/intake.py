@@ -94,10 +94,6 @@ class EventJudge:
         self._links_up = dict[ChannelName, bool]()
         """Newest state of each channel's link to its platform, as far as it was read from the log."""
 
-    def forget_channel(self, name: ChannelName) -> None:
-        """Forget a removed channel."""
-        self._links_up.pop(name, None)
-
     def judge_name(self, event: PlaceRenamed) -> Judgement | None:
         """Return the judgement of a place's new name. None: it is not shown as a line."""
         judged = self.judge(event)
@@ -206,10 +202,6 @@ class Intake:
                 self._loop_guard.record_post(entry.conversation, entry.fact.post.text)
             elif isinstance(entry.fact, PartSendStarted) and not entry.fact.part:
                 self._loop_guard.record_sending(entry.conversation, self._clock.monotonic())
-
-    def forget_channel(self, name: ChannelName) -> None:
-        """Forget a removed channel."""
-        self._judge.forget_channel(name)
 
     async def accept(self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """Append a batch of a channel with the decisions about it, in one transaction. See `channels.base.Emit`.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from channels.base import Channel, CountsDropped, KnowsJoinRefusals
-from gateway.config.reload import LiveSettings
+from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.facts import TurnRecord
@@ -275,6 +275,11 @@ class OutageMonitor:
         self._owners, self._titles = owners, titles
         self._store_outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
         """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
+
+    def on_reloaded(self, result: ReloadResult) -> None:
+        """Record a reload of the configuration."""
+        is_broken = bool(result.problems or result.read_error)
+        self._stats.record_reload(result.after_restart, self._clock.now(), broken=is_broken)
 
     def on_store_outage(self, outage: StoreOutage | None) -> None:
         """Report that the log cannot be written, or that it can again. Meanwhile nothing is received or posted."""

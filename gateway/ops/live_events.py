@@ -21,6 +21,7 @@ from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 from agent.turn import presentable_text
+from gateway.config.reload import ReloadResult
 from gateway.context.observer import RunningTurn, ToolProgress
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import ConversationId, DeliveryReport, Usage
@@ -455,11 +456,12 @@ class EventBroadcaster:
         """Have connections and DMN status compared with what was sent last."""
         self._has_news.set()
 
-    def on_reloaded(self, taken: Sequence[str], later: Sequence[str], problems: Sequence[str]) -> None:
+    def on_reloaded(self, result: ReloadResult) -> None:
         """Queue a reload of the configuration: keys in effect, keys in effect later, problems."""
+        problems = filter(None, [*map(str, result.problems), result.read_error])
         self._enqueue(
             models.ReloadedEvent(
-                at=self._clock.now(), taken=tuple(taken), later=tuple(later), problems=tuple(filter(None, problems))
+                at=self._clock.now(), taken=result.applied, later=result.after_restart, problems=tuple(problems)
             )
         )
 

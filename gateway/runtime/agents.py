@@ -31,6 +31,7 @@ from gateway.context.journal import JournalStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
 from gateway.context.recall import AmbientRecall
+from gateway.context.requesters import BLOCKED_REASON
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import Address, Alarm, ConversationId, PresenceLevel
@@ -38,6 +39,7 @@ from gateway.core.facts import (
     LOW,
     URGENT,
     ModelSelected,
+    RoleAssigned,
     TurnRecord,
     inner_conversation,
     is_inner,
@@ -46,8 +48,8 @@ from gateway.runtime.dmn_admin import build_dmn_policy, snapshot_dmn
 from gateway.runtime.dream_turn import run_dream
 from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
 from gateway.runtime.models import AgentModel, ModelServices
-from gateway.runtime.turn import BLOCKED_REASON, TurnRunner, build_stop_record
-from gateway.runtime.turn_input import AgentContext, TurnGuidance, are_blocked
+from gateway.runtime.turn import TurnRunner, build_stop_record
+from gateway.runtime.turn_input import AgentContext, TurnGuidance
 from gateway.store import AppendResult, LogEntry, Store, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
@@ -57,7 +59,7 @@ from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.agent import RestTools, SkillTools
-from gateway.tools.dispatch import ToolDispatcher, ToolList
+from gateway.tools.dispatch import ToolDispatcher, ToolList, are_blocked
 from gateway.tools.platform import MessagingTools
 from gateway.tools.registry import ToolRegistry
 
@@ -387,6 +389,8 @@ class Agents:
         inbox.listener = self
         presence.listener = self
         store.subscribe(self._on_alarms, Alarm)
+        store.subscribe(lambda _: self._end_blocked_turns(), RoleAssigned)
+        self.live.add_reload_listener(lambda _: self._end_blocked_turns())
 
     def prepare(self, new: Settings) -> Callable[[], None]:
         """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next DMN step on."""
@@ -501,7 +505,7 @@ class Agents:
             if entry.conversation is not None:
                 self.agent_for(entry.conversation).remind(entry.conversation)
 
-    def end_blocked_turns(self) -> None:
+    def _end_blocked_turns(self) -> None:
         """End the turns whose requesters are all blocked by now. Returns at once."""
         for agent in self.agents:
             for place, handle in agent.turn_handles:

@@ -38,6 +38,7 @@ from gateway.context.history import HistoryView
 from gateway.context.observer import RunningTurn, TurnTracker
 from gateway.context.recall import RecallResult
 from gateway.context.requesters import (
+    BLOCKED_REASON,
     deduplicate_requesters,
     find_inherited_requesters,
 )
@@ -49,9 +50,10 @@ from gateway.core.tool import ToolContext, TurnTrust
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from gateway.core.trust import UNKNOWN_LABEL, TrustLabel
 from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
-from gateway.runtime.turn_input import MAX_UNREAD_LINES, AgentContext, TurnInput, are_blocked, count_omitted
+from gateway.runtime.turn_input import MAX_UNREAD_LINES, AgentContext, TurnInput, count_omitted
 from gateway.store import NewEntry, StoreError, total_cost_usd
 from gateway.stream.preview import TurnPreview, TurnPreviews
+from gateway.tools.dispatch import are_blocked
 
 logger = logging.getLogger("reverie.turns")
 
@@ -59,7 +61,6 @@ MIN_FOLD_TOKENS: Final = 300
 """Smallest view that is folded: the text that stands for less takes as much."""
 MAX_FOLDS: Final = 2
 """Tries to make a conversation fit after the provider has refused it as too long."""
-BLOCKED_REASON: Final = "whoever asked for it is blocked"
 
 FAILURE_TEXTS: Mapping[FailureCause, str] = {
     "overloaded": "The model I think with is overloaded right now. Please ask again in a few minutes.",

@@ -38,7 +38,6 @@ from gateway.context.requesters import deduplicate_requesters, find_reminder_rol
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Alarm, ConversationId, Sender
 from gateway.core.facts import ReminderSet, Seq, is_inner
-from gateway.core.identity import AccessPolicy
 from gateway.core.tool import Requester, ToolContext
 from gateway.core.tool_spec import ToolSpec
 from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel
@@ -49,7 +48,7 @@ from gateway.stream.internal import InternalIntake
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import PrivacyCache
 from gateway.tools.agent import SkillTools
-from gateway.tools.dispatch import ToolDispatcher, current_role
+from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.platform import MessagingTools
 from gateway.tools.registry import ToolRegistry
 
@@ -358,11 +357,6 @@ class TurnInput:
 def count_omitted(unread: UnreadEntries, rendered: RenderedInput) -> int:
     """Return how many unread entries up to `UnreadEntries.upto` count as consumed without being rendered."""
     return unread.omitted + len(unread.messages) - len(rendered.covers)
-
-
-def are_blocked(access_policy: AccessPolicy, at: Address, requesters: Sequence[Requester]) -> bool:
-    """Return whether a person asked there, and everyone who did is blocked by now. Pure."""
-    return bool(requesters) and all(current_role(access_policy, at, one) == "blocked" for one in requesters)
 
 
 def _find_requesters(

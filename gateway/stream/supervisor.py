@@ -22,14 +22,18 @@ from importlib import import_module
 from typing import Final, Literal, Protocol
 
 from channels.aio import Backoff, cancel_and_wait, with_timeout
-from channels.base import CanApplyConfig, Channel, Denied, Emit
+from channels.base import CanApplyConfig, Channel, Denied
+from gateway.access.owners import OwnerNotifier
 from gateway.config.loader import ConfigError
 from gateway.config.models import ChannelConfig, Settings
 from gateway.config.source import ConfigProblem
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId, Notification
 from gateway.core.metrics import GatewayStats
-from gateway.store import StoreError
+from gateway.store import Store, StoreError
+from gateway.stream.outbox import Outbox
+from gateway.stream.preview import TurnPreviews
+from gateway.stream.rooms import RoomMembership
 
 logger = logging.getLogger("reverie.runner")
 
@@ -103,10 +107,17 @@ class RestartResult:
     """Reason why it is not up, as far as known. Untrusted: it may be the platform's text."""
 
 
+class EventIntake(Protocol):
+    """Whoever takes in the events of all channels: `gateway.ingest.intake.Intake`."""
+
+    async def accept(self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+        """Process a batch of a channel, as `channels.base.Emit`."""
+
+
 @dataclass(slots=True, eq=False)
 class _ChannelRun:
     channel: Channel
-    emit: Emit
+    supervisor: "ChannelSupervisor"
     task: asyncio.Task[None] | None = None
     refusal: str | None = None
     """Reason why its platform refuses it; None: not refused, or unknown."""
@@ -114,8 +125,6 @@ class _ChannelRun:
     """Reason why it is down."""
     is_in_trouble: bool = False
     """True from the notice to owners that it is refused or failed until it is up again."""
-    on_recovered: Callable[[], None] = lambda: None
-    """Called when it is up again after such a notice."""
     was_up: bool = False
     """True if it was up since the gateway started."""
     waiting_to_retry: asyncio.Event = field(default_factory=asyncio.Event)
@@ -143,7 +152,8 @@ class _ChannelRun:
 
     async def forward(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """Process events. The caller holds `emit_lock`."""
-        await self.emit(batch, cursor=cursor)
+        assert self.supervisor.intake is not None
+        await self.supervisor.intake.accept(self.channel.name, batch, cursor=cursor)
         for event in batch:
             if isinstance(event, ConnectionChanged):
                 self.down_reason = event.reason
@@ -151,7 +161,7 @@ class _ChannelRun:
                     self.was_up, self.refusal = True, None
                     if self.is_in_trouble:
                         self.is_in_trouble = False
-                        self.on_recovered()
+                        self.supervisor.notify_owners(self.channel.name, "is up again.")
                 (self.up.set if event.up else self.up.clear)()
 
     async def wait_until_settled(self) -> None:
@@ -170,30 +180,27 @@ class ChannelSupervisor:
     def __init__(
         self,
         channels: Mapping[ChannelName, Channel],
-        emits: Mapping[ChannelName, Emit],
         *,
         clock: Clock,
         stats: GatewayStats,
-        pause: Callable[[ChannelName, float], Awaitable[None]],
+        outbox: Outbox,
+        owners: OwnerNotifier,
         tasks: asyncio.TaskGroup,
-        tell: Callable[[ChannelName, str], None] = lambda _name, _text: None,
         random: Callable[[], float] = _random.random,
     ) -> None:
-        """`emits`: the `Emit` of each channel, also of those that are added later.
-
-        `pause(channel, seconds)`: deliver what is queued for it, then hand it nothing until its link comes up.
-        `tell`: notifies owners of a channel's trouble.
-        """
-        self._clock, self._stats, self._pause, self._tasks = clock, stats, pause, tasks
-        self._tell, self._random = tell, random
+        """`channels`: those that run from the start."""
+        self._clock, self._stats, self._outbox, self._owners, self._tasks = clock, stats, outbox, owners, tasks
+        self._random = random
         self._state_changed = asyncio.Event()
-        self._emits = emits
-        self._runs = {name: self._build_run(channel) for name, channel in channels.items()}
+        self.intake: EventIntake | None = None
+        """Whoever takes in their events. None before `start`."""
+        self._runs = {name: _ChannelRun(channel, self) for name, channel in channels.items()}
         self._side_tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def start(self) -> None:
+    def start(self, intake: EventIntake) -> None:
         """Start them all. Call it once, in a running loop."""
+        self.intake = intake
         for run in self._runs.values():
             if run.task is None and not run.is_shut:
                 run.task = self._tasks.create_task(self._run(run))
@@ -230,7 +237,8 @@ class ChannelSupervisor:
         """Run a new channel, or another in the place of one that was stopped. Returns at once."""
         if self._closed:
             return
-        run = self._runs.setdefault(channel.name, self._build_run(channel))
+        self._stats.add_channel(channel.name, channel.capabilities.platform, self._clock.now())
+        run = self._runs.setdefault(channel.name, _ChannelRun(channel, self))
         run.channel, run.is_shut = channel, False
         run.task = self._tasks.create_task(self._run(run))
 
@@ -251,6 +259,13 @@ class ChannelSupervisor:
     def forget(self, name: ChannelName) -> None:
         """Forget a channel that was stopped."""
         self._runs.pop(name, None)
+        self._stats.remove_channel(name)
+
+    def mark_failed(self, name: ChannelName, platform: str, why: str) -> None:
+        """Show a channel that cannot be made."""
+        now = self._clock.now()
+        self._stats.add_channel(name, platform, now)
+        self._stats.mark_refused(name, why, now)
 
     def is_restarting(self, name: ChannelName) -> bool:
         """Return whether it is being restarted."""
@@ -294,9 +309,9 @@ class ChannelSupervisor:
     async def _stop(self, run: _ChannelRun, why: str) -> None:
         name = run.channel.name
         async with run.stop_lock:
-            await self._pause(name, FLUSH_S)
+            await self._outbox.pause(name, FLUSH_S)
             async with run.emit_lock:  # it may be reporting that it is up, which is over now
-                await self._pause(name, FLUSH_S)
+                await self._outbox.pause(name, FLUSH_S)
                 while run.task is not None and not run.task.done():
                     run.task.cancel()  # more than once: what it still reports is not processed any more
                     await asyncio.wait({run.task}, timeout=GOODBYE_S)
@@ -316,7 +331,7 @@ class ChannelSupervisor:
                 logger.error("%s is refused: %s; next attempt in %.0f s", name, error.reason, delay_s)  # noqa: TRY400
                 run.refusal = error.reason
                 self._stats.mark_refused(name, error.reason, self._clock.now())
-                self._report_trouble(run, f"{name} is refused by its platform: {error.reason}. I keep trying.")
+                self._report_trouble(run, f"is refused by its platform: {error.reason}. I keep trying.")
             except StoreError:
                 raise  # without its log the gateway cannot go on
             except Exception as error:  # a bug in the adapter: the others go on
@@ -327,23 +342,21 @@ class ChannelSupervisor:
                 await run.accept(
                     [ConnectionChanged(id=EventId(new_id(now)), channel=name, up=False, reason=reason, sent=now)]
                 )
-                self._report_trouble(
-                    run, f"{name} broke ({reason}) and is begun anew. The log of the process says more."
-                )
+                self._report_trouble(run, f"broke ({reason}) and is begun anew. The log of the process says more.")
             else:
                 return
             run.waiting_to_retry.set()
             self._state_changed.set()
             await self._clock.sleep(delay_s)
 
-    def _build_run(self, channel: Channel) -> _ChannelRun:
-        name = channel.name
-        return _ChannelRun(channel, self._emits[name], on_recovered=lambda: self._tell(name, f"{name} is up again."))
+    def notify_owners(self, name: ChannelName, what: str) -> None:
+        """Notify owners of a channel's trouble. `what` follows its name."""
+        self._owners.notify(f"channel:{name}:{self._clock.now().isoformat()}", f"{name} {what}", beside=name)
 
     def _report_trouble(self, run: _ChannelRun, text: str) -> None:
         if not run.is_in_trouble and (run.was_up or any(one.was_up for one in self._runs.values())):
             run.is_in_trouble = True
-            self._tell(run.channel.name, text)
+            self.notify_owners(run.channel.name, text)
 
     def _may_come_up(self) -> bool:
         """Return whether any channel was up, or may yet come up."""
@@ -365,7 +378,9 @@ NO_CHANNEL_LEFT_TEXT: Final = "no channel would be left: keep one, or stop the g
 class AdapterFactory(Protocol):
     """Factory of the adapter of one channel."""
 
-    def __call__(self, name: ChannelName, settings: Settings, cursor: str | None, before: Channel | None, /) -> Channel:
+    def __call__(
+        self, name: ChannelName, settings: Settings, clock: Clock, cursor: str | None, before: Channel | None, /
+    ) -> Channel:
         """Make an adapter that goes on from `cursor`. `before`: the stopped channel of that name, if there was one."""
 
 
@@ -395,23 +410,16 @@ class ChannelReconciler:
         channels: MutableMapping[ChannelName, Channel],
         runner: ChannelSupervisor,
         *,
+        store: Store,
+        clock: Clock,
+        membership: RoomMembership,
+        previews: TurnPreviews,
         make: AdapterFactory,
-        cursor: Callable[[ChannelName], Awaitable[str | None]],
-        came: Callable[[Channel, bool], None],
-        went: Callable[[ChannelName], None],
-        failed: Callable[[ChannelName, str], None],
-        adapted: Callable[[ChannelName], None],
     ) -> None:
-        """`channels`: those made from `settings` and run by `runner`; from now on changed only here.
-
-        `came` is called with each added channel before it runs, and whether the name is new; `went` with each that is
-        removed, after it has closed its connection; `failed` with each that cannot be made, and why: it is removed
-        then; `adapted` with each that took over its new settings. None of them may raise, and `went` must accept names
-        that never came.
-        """
+        """`channels`: those made from `settings` and run by `runner`; from now on changed only here."""
         self._settings, self._channels, self._runner = settings, channels, runner
-        self._make, self._cursor = make, cursor
-        self._came, self._went, self._failed, self._adapted = came, went, failed, adapted
+        self._store, self._clock, self._membership, self._previews = store, clock, membership, previews
+        self._make = make
         self._specs = build_adapter_specs(settings)
         self._running = {name: _RunningAdapter(one) for name, one in self._specs.items()}
         self._reconciling: set[ChannelName] = set()
@@ -466,7 +474,7 @@ class ChannelReconciler:
             return False
         running.spec = wanted
         logger.info("%s goes on with its new configuration", name)
-        self._adapted(name)
+        self._membership.rejoin(name)
         return True
 
     async def _reconcile(self, name: ChannelName) -> None:
@@ -490,24 +498,25 @@ class ChannelReconciler:
         """Make and run the channel, unless the target changes meanwhile."""
         while self._specs.get(name) == wanted and self._is_account_in_use(name, wanted):
             await self._adapters_changed.wait()
-        cursor = await self._cursor(name)
+        cursor = await self._store.saved_cursor(name)
         try:
             await asyncio.to_thread(import_adapter, wanted.config)
             if self._specs.get(name) != wanted:
                 return
             self._running[name] = _RunningAdapter(wanted)
             before = self._channels.get(name)
-            channel = self._make(name, self._settings, cursor, before)
+            channel = self._make(name, self._settings, self._clock, cursor, before)
         except Exception:  # a bug in the adapter, and no reason to end the others
             logger.exception("%s cannot be made", name)
             self._running[name] = _RunningAdapter(wanted)
             self._forget(name)
-            self._failed(name, "internal error")
+            self._runner.mark_failed(name, wanted.config.platform, "internal error")
             return
         logger.info("%s begins", name)
         self._channels[name] = channel
-        self._came(channel, before is None)
         self._runner.run_channel(channel)
+        if before is None:
+            self._runner.spawn_beside(self._previews.recover(name))
 
     def _is_account_in_use(self, name: ChannelName, wanted: AdapterSpec) -> bool:
         """Return whether a channel that has to go is still connected with the same account."""
@@ -521,9 +530,8 @@ class ChannelReconciler:
         self._adapters_changed = asyncio.Event()
 
     def _forget(self, name: ChannelName) -> None:
-        self._runner.forget(name)
         self._channels.pop(name, None)
-        self._went(name)
+        self._runner.forget(name)
 
 
 def build_adapter_specs(settings: Settings) -> dict[ChannelName, AdapterSpec]:

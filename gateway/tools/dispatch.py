@@ -157,6 +157,11 @@ def current_role(who: AccessPolicy, at: Address, asker: Requester) -> Role:
     return role_of(who, at, sender)
 
 
+def are_blocked(access_policy: AccessPolicy, at: Address, requesters: Sequence[Requester]) -> bool:
+    """Return whether a person asked there, and everyone who did is blocked by now. Pure."""
+    return bool(requesters) and all(current_role(access_policy, at, one) == "blocked" for one in requesters)
+
+
 def least_role_behind(now: PermissionRequest) -> str:
     """Return the lowest role of those whose words led to a call."""
     return lowest_role([*(now.roles or [now.unasked_role]), *now.overheard_roles])

@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,13 +33,17 @@ from gateway.config.reload import LiveSettings
 from gateway.config.tools import BashConfig
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, EventId, TaskFinished
+from gateway.core.facts import RoleAssigned
+from gateway.core.identity import AccessPolicy
 from gateway.core.permissions import ALLOW_ADMINS, ToolPermit
 from gateway.core.process import KILL_WAIT_S, READ_BYTES, ChildProcess, ProgramNotStarted, start_process
 from gateway.core.tool import Requester, ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
+from gateway.store import LogEntry
 from gateway.stream.internal import InternalIntake
 from gateway.tools import warden
 from gateway.tools.agent import SkillTools
+from gateway.tools.dispatch import are_blocked
 from gateway.tools.sandbox import (
     BWRAP_PROCESSES,
     MARKER_VARIABLE,
@@ -337,10 +341,14 @@ class BackgroundJobs:
         await asyncio.wait((task,))
         return True
 
-    async def kill_matching(self, theirs: Callable[[BackgroundJob], bool]) -> None:
-        """Kill the jobs for which `theirs` returns True. None is reported."""
-        for job in [one for one in self._jobs if theirs(one)]:
-            await self.kill(job)
+    @property
+    def running(self) -> list[BackgroundJob]:
+        """Jobs that run."""
+        return [job for job in self._jobs if job.state == RUNNING]
+
+    def cancel(self, job: BackgroundJob) -> None:
+        """Start to kill a running job. It is not reported. Returns at once."""
+        self._tasks[job].cancel()
 
     async def aclose(self) -> None:
         """Kill all jobs. None is reported."""
@@ -406,8 +414,17 @@ class ShellTools:
     """`bash`, `jobs`, `job_output` and `job_kill` for all agents. After `aclose` nothing of it runs."""
 
     def __init__(
-        self, live: LiveSettings, clock: Clock, files: AgentFiles, skills: SkillTools, internal: InternalIntake
+        self,
+        live: LiveSettings,
+        clock: Clock,
+        files: AgentFiles,
+        skills: SkillTools,
+        internal: InternalIntake,
+        *,
+        access_policy: AccessPolicy,
     ) -> None:
+        self._access_policy = access_policy
+        live.add_reload_listener(lambda _: self._kill_blocked_jobs())
         self._live = live
         self._files = files
         self._skills = skills
@@ -435,9 +452,16 @@ class ShellTools:
             place = f"bubblewrap sandbox, {network}, /workspace writable, /skills readable"
         return f"bash: {place}, {config.timeout:g} s (at most {config.max_timeout:g} s)"
 
-    async def kill_jobs(self, theirs: Callable[[BackgroundJob], bool]) -> None:
-        """Kill the background jobs for which `theirs` returns True."""
-        await self._jobs.kill_matching(theirs)
+    def on_roles_assigned(self, entries: Sequence[LogEntry]) -> None:
+        """Kill the jobs of people who are blocked now. Subscribes to `RoleAssigned`."""
+        if any(isinstance(entry.fact, RoleAssigned) for entry in entries):
+            self._kill_blocked_jobs()
+
+    def _kill_blocked_jobs(self) -> None:
+        """Kill the jobs whose requesters are all blocked by now."""
+        for job in self._jobs.running:
+            if are_blocked(self._access_policy, job.at, job.requesters):
+                self._jobs.cancel(job)
 
     async def aclose(self) -> None:
         """Kill all jobs. Commands of turns end with their turns."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.access.roster import Roster
 from gateway.config.models import AttentionConfig, Settings
@@ -13,6 +14,9 @@ from gateway.stream.attention import LiveAttention
 from gateway.stream.routing import Bindings, LiveAccessPolicy, LiveBindings
 from tests.kits.places import PlayedChannels
 from tests.kits.settings import live_settings
+
+NOBODY: Final = AccessPolicy(dm_policy="open", roles={}, open_rooms={})
+"""Nobody has a role."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -26,6 +26,7 @@ from gateway.stream.routing import Bindings
 from gateway.tools.agent import SkillTools
 from gateway.tools.shell import ShellTools
 from gateway.tools.workspace_fs import AgentFiles
+from tests.kits.policies import NOBODY
 from tests.kits.store import place
 from tests.kits.tools import dispatcher, live_tools
 
@@ -70,7 +71,9 @@ class Desk:
                 assert isinstance(event, TaskFinished)
                 desk.reports.append((event.agent, event.at, _TOOK.sub(r"\1", event.text, count=1), event.ok))
 
-        self.shell = ShellTools(live, SystemClock(), Files(live, root / "none"), Skills(live, Bindings(())), Reports())
+        self.shell = ShellTools(
+            live, SystemClock(), Files(live, root / "none"), Skills(live, Bindings(())), Reports(), access_policy=NOBODY
+        )
         self.hands = dispatcher(tools_of(self.shell))
 
     async def call(self, name: str, where: ToolContext = ROOM, **arguments: object) -> ToolResult:

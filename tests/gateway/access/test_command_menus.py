@@ -10,12 +10,13 @@ from channels.console import ConsoleChannel
 from gateway.access.owners import CommandMenuPublisher, PersonWithRole
 from gateway.access.roster import Roster
 from gateway.core.clock import ManualClock
-from gateway.core.events import ChannelName
+from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from gateway.core.facts import Fact, IdentityLinked, RoleAssigned
 from gateway.core.identity import AccessPolicy, Role
 from gateway.store import NewEntry, Store
 from tests.kits.channels import story
 from tests.kits.policies import PlayedPolicy
+from tests.kits.settings import live_settings
 
 HERE = ChannelName("menu.x")
 ROLES: Mapping[str, Role] = {"menu.x:1": "owner", "menu.x:2": "blocked", "irc.y:account:ann": "admin"}
@@ -36,10 +37,9 @@ class Menus(ConsoleChannel):
 async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "log.db", clock := ManualClock()) as store:
         roster, menus = Roster(store, clock), Menus()
+        store.subscribe(roster.on_appended)
         policy = PlayedPolicy(dm_policy="open", roles=ROLES, open_rooms={}, roster=lambda: roster.known)
-        offers = CommandMenuPublisher(policy, {HERE: menus})
-        for source in (roster, offers):
-            store.subscribe(source.on_appended)
+        offers = CommandMenuPublisher(store, live_settings(), policy, {HERE: menus})
         await roster.load()
         running = asyncio.create_task(offers.run())
 
@@ -60,15 +60,21 @@ async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
 
 
 @story
-async def test_a_channel_that_comes_later_shows_them_too() -> None:
+async def test_a_channel_that_comes_later_shows_them_too(tmp_path: Path) -> None:
     channels: dict[ChannelName, Channel] = {HERE: ConsoleChannel(HERE, lambda _: None)}  # which cannot show any
-    offers = CommandMenuPublisher(AccessPolicy(dm_policy="open", roles=ROLES, open_rooms={}), channels)
-    running = asyncio.create_task(offers.run())
-    await asyncio.sleep(0)
-    channels[HERE] = menus = Menus()
-    await asyncio.sleep(0)
-    assert menus.shown.empty()
-    offers.refresh()
-    assert await menus.shown.get() == {"1": "owner"}
-    running.cancel()
-    await asyncio.wait([running])
+    policy, now = AccessPolicy(dm_policy="open", roles=ROLES, open_rooms={}), datetime(2026, 3, 1, tzinfo=UTC)
+    async with await Store.open(tmp_path / "log.db", ManualClock()) as store:
+        offers = CommandMenuPublisher(store, live_settings(), policy, channels)
+        running = asyncio.create_task(offers.run())
+        await asyncio.sleep(0)
+        channels[HERE] = menus = Menus()
+        await asyncio.sleep(0)
+        assert menus.shown.empty()
+        for number in range(2):
+            link = ConnectionChanged(id=EventId(str(number)), channel=HERE, up=True, reason="", sent=now)
+            await store.append([NewEntry(fact=link, at=now)])
+        assert await menus.shown.get() == {"1": "owner"}
+        await asyncio.sleep(0)
+        assert menus.shown.empty(), "it has its menu, and connects again"
+        running.cancel()
+        await asyncio.wait([running])

@@ -16,6 +16,7 @@ from tests.gateway.commands.rooms_kit import HERE, LOBBY, THERE, House, house
 from tests.kits.channels import story
 from tests.kits.commands import answer_of
 from tests.kits.store import NOW
+from tests.kits.supervisor import EmitIntake, ToldOwners
 
 CONFIG = """\
 channels: {}
@@ -45,12 +46,13 @@ def running(it: House, tmp_path: Path) -> tuple[CommandContext, ChannelSuperviso
     stats = GatewayStats(dict.fromkeys(it.channels, "console"), NOW)
     runner = ChannelSupervisor(
         it.channels,
-        dict.fromkeys(it.channels, emit),
         clock=it.clock,
         stats=stats,
-        pause=it.outbox.pause,
+        outbox=it.outbox,
+        owners=ToldOwners(),
         tasks=it.tasks,
     )
+    runner.intake = EmitIntake(lambda _: emit)
     return replace(it.world, supervisor=runner, stats=stats, live=live), runner
 
 

@@ -179,7 +179,7 @@ def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(tmp_path: Path, whe
     async def story() -> None:
         write(tmp_path)
         now = live(tmp_path)
-        now.add_change_listener(lambda new: reasons.extend(map(explain_unconnectable, new.channels.values())))
+        now.add_reload_listener(lambda _: reasons.extend(map(explain_unconnectable, now.settings.channels.values())))
         (tmp_path / where).unlink(missing_ok=True)
         if where == "prices.yaml":
             (tmp_path / where).symlink_to("/dev/zero")

@@ -24,6 +24,7 @@ from gateway.core.tool import Requester, ToolContext, TurnTrust, tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import AppendFailed, NewEntry, PendingReminder, Store
 from gateway.tools.memory import ReminderTools
+from tests.kits.policies import NOBODY
 from tests.kits.settings import live_settings
 from tests.kits.store import place, run
 from tests.kits.tools import dispatcher
@@ -70,6 +71,7 @@ class Town:
             store,
             clock,
             live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich", max_reminders=most)),
+            access_policy=NOBODY,
             fire=self.fire,
             ids=ids,
         )
@@ -203,7 +205,11 @@ def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path)
                     done.set()
 
             reminders = ReminderService(
-                here.store, here.clock, live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)), fire=cancels
+                here.store,
+                here.clock,
+                live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
+                access_policy=NOBODY,
+                fire=cancels,
             )
             here.clock.advance(600)
             task = asyncio.create_task(reminders.run())
@@ -296,6 +302,7 @@ def test_a_process_that_dies_while_telling_tells_neither_twice_nor_never(tmp_pat
                         here.store,
                         here.clock,
                         live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=1)),
+                        access_policy=NOBODY,
                         fire=fire,
                     ).run()
             assert here.told == seen
@@ -327,6 +334,7 @@ def test_one_that_cannot_be_told_stops_nobody_and_is_told_by_the_next_process(
                     here.store,
                     here.clock,
                     live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
+                    access_policy=NOBODY,
                     fire=stumbles,
                 ).run()
             )
@@ -356,6 +364,7 @@ def test_a_store_that_fails_ends_it(tmp_path: Path) -> None:
                     here.store,
                     here.clock,
                     live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
+                    access_policy=NOBODY,
                     fire=full,
                 ).run()
 
@@ -374,7 +383,11 @@ def test_one_that_stays_where_it_stood_is_told_once_and_stops_nobody(tmp_path: P
                     done.set()
 
             reminders = ReminderService(
-                here.store, here.clock, live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)), fire=deaf
+                here.store,
+                here.clock,
+                live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
+                access_policy=NOBODY,
+                fire=deaf,
             )
             await here.remind("tea", at="in 1 min")
             await here.remind("other", at="in 2 min")
@@ -609,7 +622,11 @@ class Desk:
         clock = ManualClock(START)
         self.store = store
         reminders = ReminderService(
-            store, clock, live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich", max_reminders=60)), fire=nobody
+            store,
+            clock,
+            live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich", max_reminders=60)),
+            access_policy=NOBODY,
+            fire=nobody,
         )
         self.hands = dispatcher(tools_of(ReminderTools(reminders, clock)))
 

@@ -95,7 +95,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             running=running_calls(),
             redactor=Redactor(),
             mcp=McpServers({}, clock, tasks),
-            shell=ShellTools(live, clock, files, skills, internal),
+            shell=ShellTools(live, clock, files, skills, internal, access_policy=who),
             families={"itself": [messaging, skills], "rooms": [rooms]},
         )
         yield (

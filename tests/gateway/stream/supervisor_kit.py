@@ -16,6 +16,7 @@ from gateway.store import NewEntry, Store
 from gateway.stream.outbox import Outbox
 from gateway.stream.supervisor import ChannelSupervisor
 from tests.channels.conformance.platforms.base import Kit
+from tests.kits.supervisor import EmitIntake, ToldOwners
 from tests.kits.tasks import LooseTasks
 
 
@@ -36,12 +37,11 @@ class Line:
         self.stats = GatewayStats({name: channel.capabilities.platform}, clock.now())
         self.runner = ChannelSupervisor(
             {name: channel},
-            {name: self.emit},
             clock=clock,
             stats=self.stats,
-            pause=self.outbox.pause,
+            outbox=self.outbox,
+            owners=ToldOwners(self.told),
             tasks=self.tasks,
-            tell=lambda _, text: self.told.append(text),
         )
 
     async def emit(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
@@ -110,7 +110,7 @@ async def line(tmp: Path, kit: Kit, channel: Channel, clock: Clock) -> AsyncIter
     async with await Store.open(tmp / "log.db", clock) as store:
         it = Line(kit, channel, store, clock)
         await it.outbox.recover()
-        it.runner.start()
+        it.runner.start(EmitIntake(lambda _: it.emit))
         try:
             async with asyncio.timeout(30):
                 while not it.links:

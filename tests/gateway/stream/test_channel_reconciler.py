@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,9 @@ import pytest
 from channels.aio import run_to_completion
 from channels.base import BeforeSend, Capabilities, Channel, Denied, Emit, Part, no_before_send
 from channels.irc.config import IrcConfig
-from gateway.access.channel_lookup import ChannelLookup
 from gateway.config.loader import ConfigError, parse_config
 from gateway.config.models import Settings
-from gateway.core.clock import SystemClock, new_id
+from gateway.core.clock import Clock, SystemClock, new_id
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -31,6 +31,9 @@ from gateway.core.events import (
 )
 from gateway.core.fields import ConfigSection
 from gateway.core.metrics import GatewayStats
+from gateway.store import Store
+from gateway.stream.preview import TurnPreviews
+from gateway.stream.rooms import RoomMembership
 from gateway.stream.supervisor import (
     CHANGED_TEXT,
     NO_CHANNEL_LEFT_TEXT,
@@ -41,6 +44,7 @@ from gateway.stream.supervisor import (
     RestartResult,
 )
 from tests.kits.channels import story
+from tests.kits.supervisor import EmitIntake, PlayedOutbox, ToldOwners
 from tests.kits.tasks import LooseTasks
 
 A, B, C = ChannelName("irc.a"), ChannelName("irc.b"), ChannelName("irc.c")
@@ -109,6 +113,53 @@ def line(name: ChannelName, text: str) -> Message:
     return Message(id=MessageId(text), at=at, sender=ann, text=text, kind="room", sent=now)
 
 
+class ToldStats(GatewayStats):
+    """Tells which channels are gone, and which cannot be made."""
+
+    def __init__(self, platforms: Mapping[ChannelName, str], harbour: "Harbour") -> None:
+        super().__init__(platforms, SystemClock().now())
+        self._harbour = harbour
+
+    def remove_channel(self, channel: ChannelName) -> None:
+        assert channel not in self._harbour.channels
+        self._harbour.log.append(f"{channel} went")
+        super().remove_channel(channel)
+
+    def mark_refused(self, channel: ChannelName, reason: str, now: datetime) -> None:
+        self._harbour.log.append(f"{channel} failed: {reason}")
+        super().mark_refused(channel, reason, now)
+
+
+class ToldCursors(Store):
+    """A log of which only cursors are read."""
+
+    def __init__(self, cursors: Mapping[ChannelName, str]) -> None:
+        self._cursors = cursors
+
+    async def saved_cursor(self, channel: ChannelName) -> str | None:
+        return self._cursors.get(channel)
+
+
+class ToldMembership(RoomMembership):
+    """Tells which channels have taken over other settings."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def rejoin(self, channel: ChannelName) -> None:
+        self._log.append(f"{channel} adapted")
+
+
+class ToldPreviews(TurnPreviews):
+    """Has shown nothing."""
+
+    def __init__(self) -> None:
+        """It needs no log."""
+
+    async def recover(self, only: ChannelName | None = None) -> None:
+        """Find none."""
+
+
 class Harbour:
     """Channels whose every move is recorded."""
 
@@ -123,40 +174,39 @@ class Harbour:
         self.tasks = LooseTasks()
         self.channels: dict[ChannelName, Channel] = {}
         for name in map(ChannelName, said.channels):
-            self.channels[name] = self.make(name, said, None, None)
+            self.channels[name] = self.make(name, said, SystemClock(), None, None)
         platforms = dict.fromkeys(self.channels, "IRC")
-        self.stats = GatewayStats(platforms, SystemClock().now())
+        self.stats = ToldStats(platforms, self)
         self.runner = ChannelSupervisor(
             self.channels,
-            ChannelLookup(self.channels, lambda one: self.emits(one.name)),
             clock=SystemClock(),
             stats=self.stats,
-            pause=self.pause,
+            outbox=PlayedOutbox(self.pause),
+            owners=ToldOwners(),
             tasks=self.tasks,
         )
         self.fleet = ChannelReconciler(
             said,
             self.channels,
             self.runner,
+            store=ToldCursors(self.cursors),
+            clock=SystemClock(),
+            membership=ToldMembership(self.log),
+            previews=ToldPreviews(),
             make=self.make,
-            cursor=self.cursor,
-            came=self.came,
-            went=self.went,
-            failed=lambda name, why: self.log.append(f"{name} failed: {why}"),
-            adapted=lambda name: self.log.append(f"{name} adapted"),
         )
-        self.runner.start()
+        self.runner.start(EmitIntake(self.emits))
 
-    def make(self, name: ChannelName, said: Settings, cursor: str | None, before: Channel | None) -> Channel:
+    def make(
+        self, name: ChannelName, said: Settings, clock: Clock, cursor: str | None, before: Channel | None
+    ) -> Channel:
+        del clock
         config = said.channels[name]
         assert config.platform == "irc"
         assert before is None or before.name == name
         if config.nick in self.broken:
             raise RuntimeError("a bug")
         return Told(name, config.nick, self.log, cursor)
-
-    async def cursor(self, name: ChannelName) -> str | None:
-        return self.cursors.get(name)
 
     async def pause(self, name: ChannelName, grace_s: float) -> None:
         del grace_s
@@ -182,16 +232,6 @@ class Harbour:
 
     async def _until(self, event: asyncio.Event) -> None:
         await event.wait()
-
-    def came(self, channel: Channel, new: bool) -> None:
-        assert self.channels[channel.name] is channel
-        assert new is (channel.name not in {one.channel for one in self.stats.snapshot().channels})
-        self.stats.add_channel(channel.name, "IRC", SystemClock().now())
-
-    def went(self, name: ChannelName) -> None:
-        assert name not in self.channels
-        self.log.append(f"{name} went")
-        self.stats.remove_channel(name)
 
     def told(self, name: ChannelName) -> Told:
         channel = self.channels[name]
@@ -502,16 +542,13 @@ async def test_an_adapter_that_talks_in_its_goodbye_holds_up_nobody(monkeypatch:
     async def emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:  # noqa: ARG001 - as `Emit`
         said.extend(str(getattr(event, "reason", "")) for event in batch)
 
-    async def pause(_name: ChannelName, _seconds: float) -> None:
-        pass
-
     channels = {name: Chatty(name, "ana", [], None) for name in (A, B)}
     clock = SystemClock()
     stats = GatewayStats(dict.fromkeys(channels, "IRC"), clock.now())
     runner = ChannelSupervisor(
-        channels, dict.fromkeys(channels, emit), clock=clock, stats=stats, pause=pause, tasks=LooseTasks()
+        channels, clock=clock, stats=stats, outbox=PlayedOutbox(), owners=ToldOwners(), tasks=LooseTasks()
     )
-    runner.start()
+    runner.start(EmitIntake(lambda _: emit))
     async with asyncio.timeout(120):
         while len(said) < len(channels):
             await asyncio.sleep(0)

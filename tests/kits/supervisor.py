@@ -1,0 +1,41 @@
+"""What a channel supervisor is given, played."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from channels.base import Emit
+from gateway.access.owners import NoticeText, OwnerNotifier
+from gateway.core.events import Address, ChannelName, Notification
+from gateway.stream.outbox import Outbox
+
+
+class EmitIntake:
+    """Hands each batch to the `Emit` of its channel."""
+
+    def __init__(self, emit_of: Callable[[ChannelName], Emit]) -> None:
+        self._emit_of = emit_of
+
+    async def accept(self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+        await self._emit_of(channel)(batch, cursor=cursor)
+
+
+class PlayedOutbox(Outbox):
+    """Has nothing to deliver, and tells when it is to pause."""
+
+    def __init__(self, on_pause: Callable[[ChannelName, float], Awaitable[None]] | None = None) -> None:
+        self._on_pause = on_pause
+
+    async def pause(self, channel: ChannelName, grace_s: float) -> None:
+        if self._on_pause is not None:
+            await self._on_pause(channel, grace_s)
+
+
+class ToldOwners(OwnerNotifier):
+    """Keeps the texts of notices."""
+
+    def __init__(self, told: list[str] | None = None) -> None:
+        self.told = told if told is not None else list[str]()
+
+    def notify(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
+        del key, beside
+        to: Address | None = None
+        self.told.append(text if isinstance(text, str) else text(to))
