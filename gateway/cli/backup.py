@@ -282,28 +282,24 @@ def _add_member(tar: tarfile.TarFile, one: BackupFile) -> BackupMember | None:
         opened = os.open(one.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    with os.fdopen(opened, "rb") as file:
+    with _HashingReader(one.path, opened) as file:
         status = os.fstat(opened)
-        digest, size = hashlib.sha256(), status.st_size
-        tar.addfile(
-            _tar_header(one.name, size, runs=bool(status.st_mode & 0o100)), _HashingReader(file, size, digest.update)
-        )
-    return BackupMember(name=one.name, size_bytes=size, sha256=digest.hexdigest())
+        tar.addfile(_tar_header(one.name, status.st_size, runs=bool(status.st_mode & 0o100)), file)
+    return BackupMember(name=one.name, size_bytes=status.st_size, sha256=file.digest.hexdigest())
 
 
-class _HashingReader(io.RawIOBase):
-    """Reads a fixed number of bytes of a file and passes them to `tell`."""
+class _HashingReader(io.BufferedReader):
+    """A file whose digest is taken while it is read."""
 
-    def __init__(self, file: io.BufferedReader, size: int, on_read: Callable[[bytes], object]) -> None:
-        super().__init__()
-        self._file, self._bytes_left, self._on_read = file, size, on_read
+    def __init__(self, path: Path, descriptor: int) -> None:
+        super().__init__(io.FileIO(descriptor))
+        self.path, self.digest = path, hashlib.sha256()
 
-    def read(self, size: int = -1, /) -> bytes:
-        piece = self._file.read(min(size, self._bytes_left) if size >= 0 else self._bytes_left)
-        if self._bytes_left and not piece:
-            raise OSError(errno.EBUSY, f"{self._file.name} became shorter while it was read: try again")
-        self._bytes_left -= len(piece)
-        self._on_read(piece)
+    def read(self, size: int | None = -1, /) -> bytes:
+        piece = super().read(size)
+        if len(piece) < (size or 0):
+            raise OSError(errno.EBUSY, f"{self.path} became shorter while it was read: try again")
+        self.digest.update(piece)
         return piece
 
 

@@ -1,8 +1,7 @@
 """Files of a store: copies made while it is written, checks, and moves of several files as one. Blocks.
 
-SQLite's backup API starts again when another connection commits while it copies (https://www.sqlite.org/backup.html),
-so under load it never ends. Therefore the copy is made inside one read transaction; in WAL mode that blocks no writer,
-and only lets the WAL grow meanwhile (https://www.sqlite.org/wal.html#concurrency).
+A copy is made by `VACUUM INTO` (https://www.sqlite.org/lang_vacuum.html#vacuuminto): one read transaction, which in WAL
+mode blocks no writer and only lets the WAL grow meanwhile (https://www.sqlite.org/wal.html#concurrency).
 
 Several files and directories move as one, all or none: the moves are written to a file beside the store first, and the
 next process that opens the store completes them before anything else, so a kill in between leaves no mixture.
@@ -22,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gateway.store.schema import check_schema, migrations, sqlite_uri, unreadable_error
 from gateway.store.types import StoreMissing, StoreUnreadable
 
-STEP_PAGES: Final = 256
-"""A megabyte: read in a few milliseconds."""
+STEP_INSTRUCTIONS: Final = 10_000
+"""Instructions of SQLite's virtual machine between two looks at the copy: some milliseconds."""
 COPY_FLUSH_BYTES: Final = 8 << 20
 """Bytes between two flushes; a file system makes the fsync of other files wait for the data written before."""
 PAUSE_S: Final = 0.02
@@ -53,37 +52,28 @@ def copy_store(source: Path, target: Path, progress: CopyProgress = lambda _done
     if not source.exists():
         raise StoreMissing(f"there is no store at {source}: check the path, or start the gateway once")
     file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    whole, flushed = source.stat().st_size, 0
+
+    def step() -> int:
+        nonlocal flushed
+        done = os.fstat(file).st_size
+        if done - flushed >= COPY_FLUSH_BYTES:
+            flushed = done
+            os.fdatasync(file)
+            time.sleep(PAUSE_S)
+        progress(min(done, whole), whole)
+        return 0
+
     try:
         with contextlib.closing(sqlite3.connect(sqlite_uri(source, "ro"), uri=True, isolation_level=None)) as reading:
-            reading.execute("BEGIN")
-            check_schema(reading, source)  # the first read fixes the snapshot of the transaction
-            with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as writing:
-                for pragma in ("journal_mode = OFF", "synchronous = OFF"):  # a partial copy is thrown away
-                    writing.execute(f"PRAGMA {pragma}").fetchall()
-                (page_bytes,) = reading.execute("PRAGMA page_size").fetchone()
-                reading.backup(writing, pages=STEP_PAGES, progress=_pace_copy(file, page_bytes, progress))
-                # In WAL mode reading it would need files beside it.
-                writing.execute("PRAGMA journal_mode = DELETE").fetchall()
+            check_schema(reading, source)
+            reading.set_progress_handler(step, STEP_INSTRUCTIONS)
+            reading.execute("VACUUM INTO ?", (str(target),))
         os.fsync(file)
     except sqlite3.Error as error:
         raise _copy_error(source, target, error) from error
     finally:
         os.close(file)
-
-
-def _pace_copy(file: int, page_bytes: int, progress: CopyProgress) -> Callable[[int, int, int], None]:
-    flushed = 0
-
-    def step(_status: int, left: int, whole: int) -> None:
-        nonlocal flushed
-        done = (whole - left) * page_bytes
-        if done - flushed >= COPY_FLUSH_BYTES:
-            flushed = done
-            os.fdatasync(file)
-            time.sleep(PAUSE_S)
-        progress(done, whole * page_bytes)
-
-    return step
 
 
 def check_store(path: Path) -> StoreSummary:
