@@ -7,7 +7,6 @@ Exit codes: 0 done; 1 not carried out (the answer says why); 2 nothing could be 
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.cli.options import ResolveSettings, current_user, report_failure
+from gateway.cli.options import current_user, load_settings, print_json, report_failure
 from gateway.config.models import Settings
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import (
@@ -38,7 +37,7 @@ def is_command(name: str) -> bool:
     return name == "context" or name in OPERATOR_COMMANDS
 
 
-def run_ctl(argv: Sequence[str], resolve_settings: ResolveSettings) -> int:
+def run_ctl(argv: Sequence[str]) -> int:
     """Run the command line after `reverie ctl`. argparse exits by itself with 2 on bad usage."""
     parser = argparse.ArgumentParser(prog="reverie ctl", description=HELP)
     parser.add_argument("words", nargs="+", metavar="WORD", help="name, subcommand, arguments")
@@ -51,7 +50,7 @@ def run_ctl(argv: Sequence[str], resolve_settings: ResolveSettings) -> int:
     words, place = [*args.words, *filter(None, [args.role])], args.place
     if words[0] == "context" and len(words) > 2:  # noqa: PLR2004 - `context WHAT CONVERSATION`, as older versions wrote it
         words, place = [words[1], *words[3:]], words[2]
-    settings: Settings = resolve_settings(args.config)
+    settings = load_settings(args.config)
     try:
         order = CommandRequest(
             words=tuple(words), by=f"{current_user()} at the command line", place=place, agent=args.agent
@@ -84,7 +83,7 @@ async def _send(settings: Settings, order: CommandRequest) -> ControlResponse:
 def _print_answer(answer: ControlResponse, *, as_json: bool) -> int:
     """Print the answer, on stderr if it was not carried out. Return the exit code."""
     if as_json:
-        sys.stdout.write(json.dumps(answer.model_dump(mode="json")) + "\n")  # ASCII: safe on every terminal
+        print_json(answer.model_dump(mode="json"))
     else:
         out = sys.stdout if answer.ok else sys.stderr
         out.writelines(f"{escape_unprintable(line)}\n" for line in answer.lines if line != "```")

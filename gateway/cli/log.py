@@ -20,15 +20,15 @@ from typing import Any, Final, TextIO, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.cli.options import (
-    ResolveSettings,
-    ResolveStore,
-    add_store_options,
+    add_command,
+    build_redactor,
+    load_settings,
+    print_json,
     report_failure,
     resolve_store_path,
     run_with_reader,
 )
 from gateway.cli.replay import ReplayReport, add_policy_remarks, format_replay_report, replay_report_as_json
-from gateway.config.models import Settings
 from gateway.core.events import ConversationId, Usage
 from gateway.core.facts import AuditRecord, Fact, Seq
 from gateway.core.fields import Duration
@@ -53,22 +53,54 @@ _AUDITED: TypeAdapter[AuditRecord] = TypeAdapter(AuditRecord)
 AuditRow = tuple[Seq, datetime, AuditRecord]
 
 
-def add_audit_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `audit` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
-    text = "acts of administration: who, where, what, and what came of it; the newest last"
-    parser: argparse.ArgumentParser = subparsers.add_parser("audit", help=text, description=text)
-    add_store_options(parser, resolve_store)
-    parser.add_argument("--since", metavar="WHEN", help="2h, 3d, or a date: 2026-03-04, 2026-03-04T07:00 (UTC)")
-    parser.add_argument(
-        "--limit",
-        type=int,
-        default=DEFAULT_AUDIT_ROWS,
-        metavar="N",
-        help=f"the newest N only (default {DEFAULT_AUDIT_ROWS})",
+def add_log_parsers(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `log`, `cache`, `why`, `audit` and `replay` to a command line."""
+    log = subparsers.add_parser("log", help="read, export and verify the log")
+    commands = log.add_subparsers(dest="log_command", required=True, metavar="COMMAND")
+
+    def command(name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        return add_command(commands, name, text, handler, where="config or store")
+
+    show = command("show", log_show_command, "print entries, oldest first")
+    show.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
+    show.add_argument(
+        "--kind", action="append", choices=fact_kinds(), metavar="K", help="only these kinds (repeatable)"
     )
-    parser.add_argument("--by", metavar="PERSON", help="of these only: channel:id, or operator")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(handler=audit_command)
+    show.add_argument("--match", metavar="TERMS", help="only what was said with these words (an FTS5 query)")
+    show.add_argument("--after", type=int, metavar="SEQ", help="everything after this entry")
+    show.add_argument("--last", type=int, metavar="N", help="the newest N only (default 50, without --after)")
+    show.add_argument("--jsonl", action="store_true", help="one JSON object per line")
+    tailed = command("tail", log_tail_command, "print the newest entries, and follow")
+    tailed.add_argument("-n", type=int, default=10, metavar="N", help="how many to begin with (default 10)")
+    tailed.add_argument("-f", "--follow", action="store_true", help="go on until interrupted")
+    exported = command("export", log_export_command, "print the entire log as JSON lines")
+    exported.add_argument("--jsonl", action="store_true", help="one JSON object per line (the only form)")
+    exported.add_argument("--output", type=Path, metavar="FILE", help="a new file instead of standard output")
+    command("rebuild", log_rebuild_command, "verify every table against the log, and mend what differs")
+    for parent in (commands, subparsers):
+        text = "tell what happened to an event, and which rule decided"
+        why = add_command(parent, "why", text, why_command, where="config or store")
+        why.add_argument("seq", type=int, metavar="SEQ", help="the event's number, as `log show` tells it")
+
+    text = "what the models' caches were expected to do, what was billed, and what it cost"
+    cache = add_command(subparsers, "cache", text, cache_command, where="config or store", as_json=True)
+    cache.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
+    text = f"the newest N requests (default {DEFAULT_REQUESTS}; with --by: none)"
+    cache.add_argument("--last", type=int, metavar="N", help=text)
+    cache.add_argument("--by", choices=SPENDING_KEYS, metavar="KEY", help=f"sums for each {', '.join(SPENDING_KEYS)}")
+    cache.add_argument("--since", type=_parse_day, metavar="DAY", help="sums from this day on (YYYY-MM-DD, UTC)")
+
+    text = "acts of administration: who, where, what, and what came of it; the newest last"
+    audit = add_command(subparsers, "audit", text, audit_command, where="config or store", as_json=True)
+    audit.add_argument("--since", metavar="WHEN", help="2h, 3d, or a date: 2026-03-04, 2026-03-04T07:00 (UTC)")
+    text = f"the newest N only (default {DEFAULT_AUDIT_ROWS})"
+    audit.add_argument("--limit", type=int, default=DEFAULT_AUDIT_ROWS, metavar="N", help=text)
+    audit.add_argument("--by", metavar="PERSON", help="of these only: channel:id, or operator")
+
+    text = "decide again what the log says was decided, and compare effects and bytes"
+    replay = add_command(subparsers, "replay", text, replay_command, where="maybe config", as_json=True)
+    replay.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a store, or what `log export` has written")
+    replay.add_argument("--since", metavar="WHEN", help="a time (2026-03-04T07:00, in UTC), or how long ago (2h, 7d)")
 
 
 def audit_command(args: argparse.Namespace) -> int:
@@ -81,9 +113,7 @@ def audit_command(args: argparse.Namespace) -> int:
     async def run(reader: StoreReader) -> None:
         found = await read_audit_rows(reader, since=since, by=args.by, limit=max(0, args.limit))
         if args.json:
-            sys.stdout.write(
-                json.dumps([_audit_row_as_json(act) for act in found]) + "\n"
-            )  # ASCII: safe on every terminal
+            print_json([_audit_row_as_json(act) for act in found])
         else:
             sys.stdout.writelines(line + "\n" for line in format_audit(found))
 
@@ -166,30 +196,13 @@ class CacheUsageReport:
 _CACHE_USAGE_REPORT = TypeAdapter(CacheUsageReport)
 
 
-def add_cache_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `cache` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
-    text = "what the models' caches were expected to do, what was billed, and what it cost"
-    parser: argparse.ArgumentParser = subparsers.add_parser("cache", help=text, description=text)
-    add_store_options(parser, resolve_store)
-    parser.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
-    parser.add_argument(
-        "--last", type=int, metavar="N", help=f"the newest N requests (default {DEFAULT_REQUESTS}; with --by: none)"
-    )
-    parser.add_argument("--by", choices=SPENDING_KEYS, metavar="KEY", help=f"sums for each {', '.join(SPENDING_KEYS)}")
-    parser.add_argument("--since", type=_parse_day, metavar="DAY", help="sums from this day on (YYYY-MM-DD, UTC)")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(handler=cache_command)
-
-
 def cache_command(args: argparse.Namespace) -> int:
     """Handle `cache`."""
 
     async def run(reader: StoreReader) -> None:
         usage_report = await _collect_cache_usage(reader, args)
         if args.json:
-            print(
-                json.dumps(_CACHE_USAGE_REPORT.dump_python(usage_report, mode="json"))
-            )  # ASCII: safe on every terminal
+            print_json(_CACHE_USAGE_REPORT.dump_python(usage_report, mode="json"))
             return
         for line in _format_cache_usage(usage_report, args):
             sys.stdout.write(escape_unprintable(line) + "\n")
@@ -232,60 +245,10 @@ def _parse_day(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} is no day: write it as 2026-03-04") from None
 
 
-ResolveRedactor = Callable[[Path], Redactor]
-"""Returns a redactor that knows the secrets of a configuration directory. Output for people is redacted; JSON is not.
-"""
 _LOG_PAGE = 1_000
 """Entries in memory at once."""
 _TAIL_POLL_S = 0.25
 """Seconds between two looks of `tail -f`; a look that finds nothing costs one index probe."""
-
-
-def add_log_parser(
-    subparsers: Any,  # noqa: ANN401 - argparse's type has no public name
-    resolve_store: ResolveStore,
-    secrets: ResolveRedactor = lambda _: Redactor(),
-) -> None:
-    """Add `log` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
-    log = subparsers.add_parser("log", help="read, export and verify the log")
-    commands = log.add_subparsers(dest="log_command", required=True, metavar="COMMAND")
-
-    def command(name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-        add_store_options(parser, resolve_store)
-        parser.set_defaults(handler=handler, secrets=secrets)
-        return parser
-
-    show = command("show", log_show_command, "print entries, oldest first")
-    show.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
-    show.add_argument(
-        "--kind", action="append", choices=fact_kinds(), metavar="K", help="only these kinds (repeatable)"
-    )
-    show.add_argument("--match", metavar="TERMS", help="only what was said with these words (an FTS5 query)")
-    show.add_argument("--after", type=int, metavar="SEQ", help="everything after this entry")
-    show.add_argument("--last", type=int, metavar="N", help="the newest N only (default 50, without --after)")
-    show.add_argument("--jsonl", action="store_true", help="one JSON object per line")
-    tailed = command("tail", log_tail_command, "print the newest entries, and follow")
-    tailed.add_argument("-n", type=int, default=10, metavar="N", help="how many to begin with (default 10)")
-    tailed.add_argument("-f", "--follow", action="store_true", help="go on until interrupted")
-    exported = command("export", log_export_command, "print the entire log as JSON lines")
-    exported.add_argument("--jsonl", action="store_true", help="one JSON object per line (the only form)")
-    exported.add_argument("--output", type=Path, metavar="FILE", help="a new file instead of standard output")
-    add_why_parser(commands, resolve_store, secrets)
-    command("rebuild", log_rebuild_command, "verify every table against the log, and mend what differs")
-
-
-def add_why_parser(
-    subparsers: Any,  # noqa: ANN401 - argparse's type has no public name
-    resolve_store: ResolveStore,
-    secrets: ResolveRedactor = lambda _: Redactor(),
-) -> None:
-    """Add `why`, a command of its own and also a subcommand of `log`."""
-    text = "tell what happened to an event, and which rule decided"
-    parser: argparse.ArgumentParser = subparsers.add_parser("why", help=text, description=text)
-    add_store_options(parser, resolve_store)
-    parser.add_argument("seq", type=int, metavar="SEQ", help="the event's number, as `log show` tells it")
-    parser.set_defaults(handler=why_command, secrets=secrets)
 
 
 def fact_kinds() -> list[str]:
@@ -298,7 +261,7 @@ def log_show_command(args: argparse.Namespace) -> int:
     """Handle `log show`."""
 
     async def run(reader: StoreReader) -> None:
-        redactor = _log_redactor(args)
+        redactor = build_redactor(args.config)
         last = 50 if args.last is None and args.after is None else args.last
         if last is None:
             pages = _iter_pages(reader, args.after, kinds=args.kind, conversation=args.conversation, match=args.match)
@@ -322,7 +285,7 @@ def log_tail_command(args: argparse.Namespace) -> int:
     """Handle `log tail`."""
 
     async def run(reader: StoreReader) -> None:
-        redactor = _log_redactor(args)
+        redactor = build_redactor(args.config)
         page = await reader.entry_rows(limit=max(0, args.n), newest=True)
         last = page or (await reader.entry_rows(limit=1, newest=True) if args.n <= 0 else [])
         position = last[-1][0] if last else 0
@@ -357,7 +320,7 @@ def why_command(args: argparse.Namespace) -> int:
 
     async def run(reader: StoreReader) -> None:
         nonlocal found
-        redactor, story = _log_redactor(args), await explain_event(reader, args.seq)
+        redactor, story = build_redactor(args.config), await explain_event(reader, args.seq)
         found = story is not None
         sys.stdout.writelines(f"{redactor(line)}\n" for line in story or [f"there is no entry {args.seq}"])
 
@@ -383,12 +346,6 @@ def _row_as_json(row: LogRow) -> str:
     head = {"seq": seq, "at": at, "kind": kind, "conversation": conversation, "key": key, "cause": cause}
     fact = body if body.isascii() else json.dumps(json.loads(body))  # ASCII: safe on every terminal
     return f'{json.dumps(head)[:-1]}, "body": {fact}}}'
-
-
-def _log_redactor(args: argparse.Namespace) -> Redactor:
-    """Return a redactor that knows the secrets of the given configuration."""
-    made: Redactor = args.secrets(args.config) if args.config is not None else Redactor()
-    return made
 
 
 def _write_rows(out: TextIO, page: list[LogRow], redactor: Redactor, *, jsonl: bool) -> None:
@@ -424,21 +381,10 @@ async def _iter_pages(
         after = page[-1][0]
 
 
-def add_replay_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `replay` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
-    text = "decide again what the log says was decided, and compare effects and bytes"
-    parser: argparse.ArgumentParser = subparsers.add_parser("replay", help=text, description=text)
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a store, or what `log export` has written")
-    parser.add_argument("--since", metavar="WHEN", help="a time (2026-03-04T07:00, in UTC), or how long ago (2h, 7d)")
-    parser.add_argument("--config", type=Path, metavar="DIR", help="the configuration: its store, and its policies")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(handler=replay_command, resolve_settings=resolve_settings)
-
-
 def replay_command(args: argparse.Namespace) -> int:
     """Handle `replay`."""
     try:
-        settings: Settings | None = args.resolve_settings(args.config) if args.config is not None else None
+        settings = load_settings(args.config) if args.config is not None else None
         path = args.file if args.file is not None else settings.store.path if settings is not None else None
         if path is None:
             raise ValueError("say which: a file, or --config with a directory whose store it is")  # noqa: TRY301 - reported like the others
@@ -450,7 +396,7 @@ def replay_command(args: argparse.Namespace) -> int:
         now = {agent.id: build_dmn_policy(settings, agent.id) for agent in settings.agents}
         add_policy_remarks(report, now)
     if args.json:
-        sys.stdout.write(json.dumps(replay_report_as_json(report)) + "\n")  # ASCII: safe on every terminal
+        print_json(replay_report_as_json(report))
     else:
         sys.stdout.writelines(f"{escape_unprintable(line)}\n" for line in format_replay_report(report))
     return 0 if report.is_identical else 1

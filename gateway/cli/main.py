@@ -17,17 +17,16 @@ from typing import Any, Final
 
 from gateway.cli.ctl import HELP as CTL_HELP
 from gateway.cli.ctl import is_command, run_ctl
-from gateway.config.loader import ConfigError, check_config, referenced_values
+from gateway.cli.options import BAD_USAGE, add_command, build_redactor, load_settings
 from gateway.config.models import Settings
-from gateway.config.secrets import collect_secrets
 from gateway.core.events import ChannelName
 from gateway.core.logging import LOG_FORMATS, start_logging
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError
 
-DONE, FAILED, BAD_USAGE = 0, 1, 2
-"""Exit codes: done; failed while running; bad usage or configuration."""
+DONE, FAILED = 0, 1
+"""Exit codes: done; failed while running. See `BAD_USAGE`."""
 
 STARTUP_S = 3.0
 """Seconds after the start when everything permanent is in memory: libraries, settings, connections."""
@@ -46,10 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         ("health", "is the running gateway alive and connected?", _health),
         ("channels", "the channels of the running gateway: state, age, reconnects, reason", _channels),
     ):
-        command = commands.add_parser(name, help=help_text, description=help_text)
-        command.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
-        command.set_defaults(handler=handler)
-    commands.choices["channels"].add_argument("--json", action="store_true", help="for programs")
+        add_command(commands, name, help_text, handler, where="config", as_json=name == "channels")
     commands.choices["run"].add_argument("--verbose", action="store_true", help="log debugging detail")
     commands.choices["run"].add_argument(
         "--log",
@@ -67,10 +63,10 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     called = next((word for word in argv if not word.startswith("-")), "")
     if called == "ctl":
-        return run_ctl(argv[argv.index("ctl") + 1 :], _settings_or_exit)
+        return run_ctl(argv[argv.index("ctl") + 1 :])
     if called not in commands.choices:
         if called and not any(called in names for names in _COMMAND_GROUPS.values()) and is_command(called):
-            return run_ctl(argv, _settings_or_exit)
+            return run_ctl(argv)
         groups = [add for add, names in _COMMAND_GROUPS.items() if called in names] or _COMMAND_GROUPS
         for add_group in groups:
             add_group(commands)
@@ -82,21 +78,13 @@ def main(argv: list[str] | None = None) -> int:
 def _add_log_commands(commands: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
     from gateway.cli import log  # noqa: PLC0415 - the other commands start faster without it
 
-    log.add_log_parser(commands, _store_path, _load_redactor)
-    log.add_cache_parser(commands, _store_path)
-    log.add_why_parser(commands, _store_path, _load_redactor)
-    log.add_audit_parser(commands, _store_path)
-    log.add_replay_parser(commands, _settings_or_exit)
+    log.add_log_parsers(commands)
 
 
 def _add_operate_commands(commands: Any) -> None:  # noqa: ANN401 - as above
     from gateway.cli import operate  # noqa: PLC0415 - as above
 
-    operate.add_console_parser(commands, _settings_or_exit)
-    operate.add_setup_parser(commands)
-    operate.add_backup_parsers(commands, _settings_or_exit)
-    operate.add_doctor_parser(commands)
-    operate.add_dashboard_parser(commands, _settings_or_exit)
+    operate.add_operate_parsers(commands)
 
 
 _COMMAND_GROUPS: Final = {
@@ -106,47 +94,10 @@ _COMMAND_GROUPS: Final = {
 """Commands of each group. Only the group of the called command is imported; all of them for `--help`."""
 
 
-def _load(directory: Path) -> Settings | None:
-    """Load the settings. None after all problems were printed to standard error."""
-    try:
-        settings, warnings = check_config(directory, os.environ)
-    except ConfigError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        count = len(error.problems)
-        print(f"{count} problem{'s' if count > 1 else ''} found", file=sys.stderr)
-        return None
-    for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    return settings
-
-
-def _settings_or_exit(directory: Path) -> Settings:
-    settings = _load(directory)
-    if settings is None:
-        raise SystemExit(BAD_USAGE)
-    return settings
-
-
-def _store_path(directory: Path) -> Path:
-    return _settings_or_exit(directory).store.path
-
-
-def _redactor(settings: Settings, directory: Path) -> Redactor:
-    return Redactor(collect_secrets(settings, referenced_values(directory, os.environ)))
-
-
-def _load_redactor(directory: Path) -> Redactor:
-    """Return a redactor for a configuration that is known to be valid."""
-    return _redactor(check_config(directory, os.environ)[0], directory)
-
-
 def _check_config(args: argparse.Namespace) -> int:
     from gateway.config.secrets import PriceTableError, load_price_table  # noqa: PLC0415 - the other commands start faster without it
 
-    settings = _load(args.config)
-    if settings is None:
-        return BAD_USAGE
+    settings = load_settings(args.config)
     try:
         load_price_table(args.config)
     except PriceTableError as error:
@@ -159,10 +110,8 @@ def _check_config(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    settings = _load(args.config)
-    if settings is None:
-        return BAD_USAGE
-    redactor = _redactor(settings, args.config)
+    settings = load_settings(args.config)
+    redactor = build_redactor(args.config)
     start_logging(logging.DEBUG if args.verbose else logging.INFO, redactor, form=args.log)
     # Until `_freeze_garbage`: collections during the start take a fifth of its time.
     gc.disable()
@@ -208,24 +157,20 @@ async def _freeze_garbage() -> None:
 def _health(args: argparse.Namespace) -> int:
     from gateway.ops.health import check_health  # noqa: PLC0415 - only here
 
-    settings = _load(args.config)
-    if settings is None:
-        return BAD_USAGE
+    settings = load_settings(args.config)
     health = asyncio.run(check_health(settings.store.path, settings.channels, datetime.now(UTC)))
-    print("\n".join(map(_redactor(settings, args.config), health.findings)))
+    print("\n".join(map(build_redactor(args.config), health.findings)))
     return DONE if health.ok else FAILED
 
 
 def _channels(args: argparse.Namespace) -> int:
     from gateway.ops.health import read_gateway_report  # noqa: PLC0415 - only here
 
-    settings = _load(args.config)
-    if settings is None:
-        return BAD_USAGE
+    settings = load_settings(args.config)
     platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
     now = datetime.now(UTC)
     found = asyncio.run(read_gateway_report(settings.store.path, platforms, now))
-    redactor = _redactor(settings, args.config)  # reasons quote servers
+    redactor = build_redactor(args.config)  # reasons quote servers
     print(
         redactor(found.to_json(now))
         if args.json

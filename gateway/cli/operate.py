@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 from urllib.parse import quote
 
-from gateway.cli.options import ResolveSettings, current_user, report_failure
+from gateway.cli.options import add_command, current_user, load_settings, report_failure
 from gateway.config.models import OpsConfig, Settings
 from gateway.core.logging import show_progress
 from gateway.core.text_safety import escape_unprintable
@@ -48,33 +48,37 @@ _BACKUP_STEPS: Final = {
 """Text of each step, its unit, and the size of the unit."""
 
 
-def add_backup_parsers(subparsers: Any, settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `backup` and `restore` to a command line."""
+def add_operate_parsers(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `console`, `setup`, `backup`, `restore`, `doctor` and `dashboard` to a command line."""
+    text = "watch the gateway and talk to it in this terminal; runs one if none runs"
+    console = add_command(subparsers, "console", text, console_command, where="maybe config")
+    either = console.add_mutually_exclusive_group()
+    either.add_argument("--url", default="", metavar="URL", help="attach there, with the token in REVERIE_TOKEN")
+    either.add_argument("--run", action="store_true", help="run a gateway; fails if one runs with this store")
+    _add_setup_parser(subparsers)
     text = "copy the store and the agents' files into one archive, beside the running gateway"
-    backup = subparsers.add_parser("backup", help=text, description=text)
-    backup.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+    backup = add_command(subparsers, "backup", text, backup_command, where="config")
     backup.add_argument("-o", "--output", type=Path, metavar="FILE", help="a new file, or the directory for one")
     backup.add_argument("--whole", action="store_true", help="compare each table with the log, however long it is")
-    backup.set_defaults(handler=backup_command, settings=settings)
     text = "put a backup in place, with the gateway stopped"
-    restore = subparsers.add_parser("restore", help=text, description=text)
+    restore = add_command(subparsers, "restore", text, restore_command, where="maybe config")
     restore.add_argument("file", type=Path, metavar="FILE", help="the backup")
-    restore.add_argument("--config", type=Path, metavar="DIR", help="the configuration that says where")
     restore.add_argument("--verify", action="store_true", help="only say whether it can be restored")
     restore.add_argument("--replace", action="store_true", help="where something else is: keep that beside")
-    restore.add_argument(
-        "--nothing-since",
-        action="store_true",
-        help="no gateway ran since the backup: go on exactly where it stopped, as when you move to another machine",
-    )
-    restore.set_defaults(handler=restore_command, settings=settings)
+    text = "no gateway ran since the backup: go on exactly where it stopped, as when you move to another machine"
+    restore.add_argument("--nothing-since", action="store_true", help=text)
+    text = "look at everything that can be reached, and say what is wrong and what to do about it"
+    doctor = add_command(subparsers, "doctor", text, doctor_command, where="config", as_json=True)
+    doctor.add_argument("--offline", action="store_true", help="ask nobody beyond this machine")
+    text = "the address of the page that shows the running gateway"
+    add_command(subparsers, "dashboard", text, dashboard_command, where="config")
 
 
 def backup_command(args: argparse.Namespace) -> int:
     """Handle `backup`."""
     from gateway.cli.backup import create_backup  # noqa: PLC0415 - the other commands start faster without it
 
-    settings: Settings = args.settings(args.config)
+    settings = load_settings(args.config)
     now = datetime.now(UTC)
     target: Path = args.output if args.output is not None else Path()
     if target.is_dir():
@@ -102,7 +106,7 @@ def restore_command(args: argparse.Namespace) -> int:
             return report_failure("restore", ValueError("say where it goes: --config DIR (or --verify)"))
         from gateway.cli.restore import restore_backup  # noqa: PLC0415 - as above
 
-        settings: Settings = args.settings(args.config)
+        settings = load_settings(args.config)
         now, exact = datetime.now(UTC), args.nothing_since
         with _step_progress() as progress:
             done = restore_backup(
@@ -193,17 +197,6 @@ def _step_progress() -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
-def add_console_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `console` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
-    text = "watch the gateway and talk to it in this terminal; runs one if none runs"
-    parser: argparse.ArgumentParser = subparsers.add_parser("console", help=text, description=text)
-    parser.add_argument("--config", type=Path, metavar="DIR", help="the configuration directory")
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--url", default="", metavar="URL", help="attach there, with the token in REVERIE_TOKEN")
-    where.add_argument("--run", action="store_true", help="run a gateway; fails if one runs with this store")
-    parser.set_defaults(handler=console_command, resolve_settings=resolve_settings)
-
-
 def console_command(args: argparse.Namespace) -> int:
     """Handle `console`."""
     from gateway.cli.console.launch import ConsoleUnavailable, find_target  # noqa: PLC0415 - the other commands start faster without it
@@ -212,7 +205,7 @@ def console_command(args: argparse.Namespace) -> int:
         return report_failure("console", ValueError("install it: pip install 'reverie-gateway[console]'"))
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual reads from stdin and draws on stderr
         return report_failure("console", ValueError("it needs a terminal; `reverie log tail -f` can be piped"))
-    settings = args.resolve_settings(args.config) if args.config is not None else None
+    settings = load_settings(args.config) if args.config is not None else None
     try:
         target = asyncio.run(
             find_target(settings, args.config, os.environ, datetime.now(UTC), url=args.url, run=args.run)
@@ -252,21 +245,13 @@ WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - such a li
 DASHBOARD_TIMEOUT_S = 3.0
 
 
-def add_dashboard_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `dashboard` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
-    text = "the address of the page that shows the running gateway"
-    parser: argparse.ArgumentParser = subparsers.add_parser("dashboard", help=text, description=text)
-    parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
-    parser.set_defaults(handler=dashboard_command, resolve_settings=resolve_settings)
-
-
 def dashboard_command(args: argparse.Namespace) -> int:
     """Handle `dashboard`.
 
     On a terminal the URL contains the token behind `#`, which no browser sends to a server, so one click opens the
     page. Elsewhere the token is left out, because the output may be stored; and also where another gateway answers.
     """
-    settings: Settings = args.resolve_settings(args.config)
+    settings = load_settings(args.config)
     try:
         address = dashboard_url(settings.ops)
     except ValueError as error:
@@ -317,16 +302,6 @@ def _is_answering(url: str) -> bool:
 
 INTERRUPTED_CODE = 1
 """Exit code after Ctrl-C or a closed pipe."""
-
-
-def add_doctor_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `doctor` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
-    text = "look at everything that can be reached, and say what is wrong and what to do about it"
-    parser = subparsers.add_parser("doctor", help=text, description=text)
-    parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--offline", action="store_true", help="ask nobody beyond this machine")
-    parser.set_defaults(handler=doctor_command)
 
 
 def doctor_command(args: argparse.Namespace) -> int:
@@ -436,7 +411,7 @@ _URL_FLAGS = {
 }
 
 
-def add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+def _add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `setup` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "ask what matters, look whether it works, and write the configuration"
     usage = "%(prog)s [--config DIR] [--non-interactive] [an answer by its flag ...]"

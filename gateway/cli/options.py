@@ -1,37 +1,86 @@
-"""Shared parts of the commands: options for store and configuration, and how answers and failures are printed."""
+"""Shared parts of the commands: their common options, the configuration, and how answers and failures are printed."""
 
 import argparse
 import asyncio
 import contextlib
 import getpass
+import json
 import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from gateway.config.loader import ConfigError, check_config, referenced_values
 from gateway.config.models import Settings
+from gateway.config.secrets import collect_secrets
+from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import Store, StoreError, StoreReader
 
-ResolveStore = Callable[[Path], Path]
-"""Returns the store's path for a configuration directory. The caller handles its exceptions."""
-ResolveSettings = Callable[[Path], Settings]
-"""Returns the settings of a configuration directory. The caller handles its exceptions."""
+BAD_USAGE = 2
+"""Exit code: bad usage or configuration; nothing was done."""
 
 
-def add_store_options(parser: argparse.ArgumentParser, resolve_store: ResolveStore) -> None:
-    """Add `--store` and `--config`, of which one is required."""
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
-    where.add_argument("--config", type=Path, metavar="DIR", help="the configuration that names it")
-    parser.set_defaults(resolve_store=resolve_store)
+def add_command(
+    subparsers: Any,  # noqa: ANN401 - argparse's type has no public name
+    name: str,
+    text: str,
+    handler: Callable[[argparse.Namespace], int],
+    *,
+    where: Literal["config", "maybe config", "config or store"],
+    as_json: bool = False,
+) -> argparse.ArgumentParser:
+    """Add a command to a command line, with `--config`, `--store` and `--json` as far as it has them.
+
+    The parsed namespace carries the handler as `handler(args) -> int`.
+    """
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
+    if where == "config or store":
+        either = parser.add_mutually_exclusive_group(required=True)
+        either.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
+        either.add_argument("--config", type=Path, metavar="DIR", help="the configuration that names it")
+    else:
+        required = where == "config"
+        parser.add_argument("--config", type=Path, required=required, metavar="DIR", help="the configuration directory")
+    if as_json:
+        parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(handler=handler)
+    return parser
+
+
+def load_settings(directory: Path) -> Settings:
+    """Load the settings. Exits after all problems were printed to standard error."""
+    try:
+        settings, warnings = check_config(directory, os.environ)
+    except ConfigError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"{problem}\n")
+        count = len(error.problems)
+        sys.stderr.write(f"{count} problem{'s' if count > 1 else ''} found\n")
+        raise SystemExit(BAD_USAGE) from None
+    for warning in warnings:
+        sys.stderr.write(f"warning: {warning}\n")
+    return settings
+
+
+def build_redactor(directory: Path | None) -> Redactor:
+    """Return a redactor that knows the secrets of a good configuration. None: those that everybody knows."""
+    if directory is None:
+        return Redactor()
+    settings, _ = check_config(directory, os.environ)
+    return Redactor(collect_secrets(settings, referenced_values(directory, os.environ)))
 
 
 def resolve_store_path(args: argparse.Namespace) -> Path:
-    """Return the path of the store. Raises what the command's `ResolveStore` raises."""
-    path: Path = args.store if args.store is not None else args.resolve_store(args.config)
-    return path
+    """Return the path of the store. Exits if the configuration cannot be used."""
+    path: Path | None = args.store
+    return load_settings(args.config).store.path if path is None else path
+
+
+def print_json(value: object) -> None:
+    """Print one line of ASCII: safe on every terminal."""
+    sys.stdout.write(json.dumps(value) + "\n")
 
 
 def run_with_reader(
@@ -59,7 +108,7 @@ def run_with_reader(
 def report_failure(command: str, error: Exception) -> int:
     """Print why nothing could be done; return exit code 2."""
     sys.stderr.write(f"reverie {command}: {escape_unprintable(str(error))}\n")
-    return 2
+    return BAD_USAGE
 
 
 def current_user() -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from gateway.cli.log import add_log_parser, fact_kinds
+from gateway.cli.log import add_log_parsers, fact_kinds
 from gateway.core.facts import FACT, DmnStateSaved, Fact, Seq
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -33,7 +33,7 @@ NASTY = "\x1b]0;owned\x07 \u202egnp.exe\u2069 \x9b31m \r\n a\u2028b ðŸ‘©\u200dðŸ
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="reverie")
-    add_log_parser(parser.add_subparsers(), lambda folder: folder / "s.db")
+    add_log_parsers(parser.add_subparsers())
     args = parser.parse_args(["log", *argv])
     code: int = args.handler(args)
     return code
@@ -87,7 +87,7 @@ def test_show_chooses(store: Path, options: list[str], seqs: list[int], capsys: 
 
 def test_export_is_the_whole_log_and_can_be_read_back(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = store.with_name("log.jsonl")
-    assert main(["export", "--config", str(store.parent), "--jsonl", "--output", str(output)]) == 0
+    assert main(["export", "--store", str(store), "--jsonl", "--output", str(output)]) == 0
     assert stat.S_IMODE(output.stat().st_mode) == 0o600
     told = output.read_text(encoding="ascii")
     assert main(["export", "--store", str(store)]) == 0
