@@ -14,10 +14,10 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.exceptions import HTTPException
 
 from gateway.commands.dispatcher import CommandDispatcher
+from gateway.core import api_models as models
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.events import ConversationId
 from gateway.core.facts import OPERATOR_CHANNEL
-from gateway.ops import api_models as models
 from gateway.ops import api_views as views
 from gateway.ops.api_views import (
     MAX_TEXT_CHARS,

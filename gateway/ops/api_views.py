@@ -20,19 +20,19 @@ from agent.models.base import MessagePart, ModelRequest, TextPart
 from channels.base import Channel
 from gateway.access.place_names import PlaceTitles
 from gateway.context.observer import TurnTracker
-from gateway.core.clock import Clock, id_created_at
+from gateway.core import api_models as models
+from gateway.core.clock import Clock
 from gateway.core.events import Address, CacheTtl, ChannelName, ConversationId, DeliveryReport, Usage
 from gateway.core.facts import AuditRecord, PostQueued, is_inner
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
-from gateway.ops import api_models as models
 from gateway.runtime.agents import Agents
 from gateway.store import Store
 from gateway.store.format import actor_name, describe_contents, hide_codes
 from gateway.store.ledger import read_share
-from gateway.store.overview import ConversationRow, NotificationRow, OverviewReader, SpokenRow, TurnRow
+from gateway.store.overview import ConversationRow, NotificationRow, OverviewReader, SpokenRow
 from gateway.stream.trace import find_outcome
 
 
@@ -82,17 +82,6 @@ MAX_MODES = 2_000
 """Most mode changes of one answer; the newest are kept."""
 
 
-def token_fields(usage: Usage, cost_usd: float) -> dict[str, float]:
-    """Return the fields of `models.BilledTokens`."""
-    return {
-        "input_tokens": usage.input_tokens,
-        "read_tokens": usage.cache_read_tokens,
-        "written_tokens": usage.cache_write_tokens,
-        "output_tokens": usage.output_tokens,
-        "cost_usd": cost_usd,
-    }
-
-
 async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.GatewayStatus:
     """Return the state of the gateway."""
     now, snapshot = backend.clock.now().astimezone(UTC), backend.stats.snapshot()
@@ -108,7 +97,7 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
         today=models.UsageTotals(
             requests=sum(one.requests for one in spent),
             read_share=read_share(usage),
-            **token_fields(usage, sum(one.cost_usd for one in spent)),
+            **models.token_fields(usage, sum(one.cost_usd for one in spent)),
         ),
         activity=tuple(
             models.TurnInProgress(
@@ -160,14 +149,7 @@ def build_prompt_snapshot(planned: PlannedRequest) -> models.PromptSnapshot:
         marks=len(request.breakpoints),
         bill=None
         if account is None
-        else models.RequestBill(
-            input_tokens=account.usage.input_tokens,
-            read_tokens=account.usage.cache_read_tokens,
-            written_tokens=account.usage.cache_write_tokens,
-            output_tokens=account.usage.output_tokens,
-            cost_usd=account.cost_usd or 0.0,
-            missed=account.missed,
-        ),
+        else models.RequestBill(**models.token_fields(account.usage, account.cost_usd or 0.0), missed=account.missed),
     )
 
 
@@ -376,27 +358,7 @@ async def list_turns(backend: ApiBackend, query: models.ConversationPageQuery) -
     found = await (await backend.open_reader()).recent_turns(
         query.limit, before=query.before, conversation=conversation
     )
-    return models.TurnPage(
-        turns=tuple(_build_turn(one) for one in found), next=found[-1].seq if len(found) == query.limit else None
-    )
-
-
-def _build_turn(one: TurnRow) -> models.TurnSummary:
-    began = None if one.within else id_created_at(one.turn)
-    return models.TurnSummary(
-        seq=one.seq,
-        at=one.at,
-        turn=one.turn,
-        agent=one.agent,
-        conversation=one.conversation,
-        cause=one.cause,
-        outcome=one.outcome,
-        model=one.model,
-        requests=one.requests,
-        tools=one.tools,
-        seconds=None if began is None else max(0.0, (one.at - began).total_seconds()),
-        **token_fields(one.usage, one.cost_usd),
-    )
+    return models.TurnPage(turns=tuple(found), next=found[-1].seq if len(found) == query.limit else None)
 
 
 async def get_cache_report(backend: ApiBackend, query: models.SpendingQuery) -> models.CacheReport:
@@ -412,12 +374,14 @@ async def get_cache_report(backend: ApiBackend, query: models.SpendingQuery) -> 
         by=query.by,
         buckets=tuple(
             models.UsageBucket(
-                at=one.at, key=one.key, read_share=read_share(one.usage), **token_fields(one.usage, one.cost_usd)
+                at=one.at, key=one.key, read_share=read_share(one.usage), **models.token_fields(one.usage, one.cost_usd)
             )
             for one in found
         ),
         totals=tuple(
-            models.UsageTotal(key=key, requests=requests, read_share=read_share(usage), **token_fields(usage, cost))
+            models.UsageTotal(
+                key=key, requests=requests, read_share=read_share(usage), **models.token_fields(usage, cost)
+            )
             for key, (requests, usage, cost) in order
         ),
     )

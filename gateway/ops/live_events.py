@@ -23,14 +23,14 @@ from typing import Final, Literal, NamedTuple
 from agent.turn import presentable_text
 from gateway.config.reload import ReloadResult
 from gateway.context.observer import RunningTurn, ToolProgress
+from gateway.core import api_models as models
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import ConversationId, DeliveryReport, Usage
 from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed
-from gateway.ops import api_models as models
-from gateway.ops.api_views import ApiBackend, add_titles, build_notification_event, redact_tree, token_fields
+from gateway.ops.api_views import ApiBackend, add_titles, build_notification_event, redact_tree
 from gateway.store import LogEntry, StoreError, total_cost_usd
 from gateway.store.format import describe_contents
-from gateway.store.overview import NotificationRow, TurnRow
+from gateway.store.overview import NotificationRow
 from gateway.stream.trace import find_outcome
 
 logger = logging.getLogger("reverie.ops")
@@ -52,8 +52,18 @@ def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterat
                 )
             )
         case TurnRecord() as turn:
-            cost = total_cost_usd(turn.accounts)
-            yield build_turn_end_event(turn, entry.at, entry.conversation or "", cost)
+            yield models.TurnEvent(
+                at=entry.at,
+                turn=turn.turn,
+                agent=turn.agent,
+                conversation=entry.conversation or "",
+                state="ended",
+                autonomous=turn.autonomous,
+                cause=turn.cause,
+                outcome=turn.outcome,
+                model=turn.model,
+                **models.token_fields(turn.usage, total_cost_usd(turn.accounts)),
+            )
         case PostQueued(post=post) as queued:
             yield models.PostEvent(
                 at=entry.at, seq=entry.seq, conversation=post.to.conversation, text=describe_contents(queued)
@@ -84,24 +94,6 @@ def build_fate_event(event: NotificationRow, at: datetime) -> models.FateEvent:
         conversation=event.conversation,
         fate=find_outcome(event).value,
         rule=event.judged.rule,
-    )
-
-
-def build_turn_end_event(
-    turn: TurnRecord | TurnRow, at: datetime, conversation: str, cost_usd: float
-) -> models.TurnEvent:
-    """Return the event of a turn that the log has."""
-    return models.TurnEvent(
-        at=at,
-        turn=turn.turn,
-        agent=turn.agent,
-        conversation=conversation,
-        state="ended",
-        autonomous=turn.autonomous,
-        cause=turn.cause,
-        outcome=turn.outcome,
-        model=turn.model,
-        **token_fields(turn.usage, cost_usd),
     )
 
 
@@ -192,7 +184,8 @@ class SseEncoder:
         for noticed in await reader.notifications(most, after=after, before=end):
             backlog.append((noticed.seq, [*build_notification_events(noticed)]))
         for turn in await reader.recent_turns(most, after=after, before=end):
-            backlog.append((turn.seq, [build_turn_end_event(turn, turn.at, turn.conversation, turn.cost_usd)]))
+            shared = turn.model_dump(include=set(models.TurnEvent.model_fields))
+            backlog.append((turn.seq, [models.TurnEvent(**shared, state="ended")]))
         for entry in await reader.newest_entries(most, after=after, before=end, kinds=["post", "delivery"]):
             backlog.append((entry.seq, [*build_entry_events(entry)]))
         recent = sorted(backlog, key=lambda one: one[0])[-most:]
@@ -438,7 +431,7 @@ class EventBroadcaster:
                 cause=running.cause,
                 outcome="",
                 model="",
-                **token_fields(Usage(), 0.0),
+                **models.token_fields(Usage(), 0.0),
             )
         )
 

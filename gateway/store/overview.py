@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from gateway.core.api_models import TurnSummary, token_fields
+from gateway.core.clock import id_created_at
 from gateway.core.events import ConversationId, Usage
 from gateway.core.facts import FACT, Fact, Judgement, Seq
 from gateway.store.queries import LAST
@@ -263,46 +265,25 @@ class ConversationRow:
     unread: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRow:
-    """The record of a turn, without its messages and its answer."""
-
-    seq: Seq
-    at: datetime
-    conversation: ConversationId
-    turn: str
-    agent: str
-    cause: str
-    outcome: str
-    model: str
-    requests: int
-    tools: tuple[str, ...]
-    usage: Usage
-    cost_usd: float
-    within: bool
-    """True if it records the action of another turn there, and asked no model."""
-    autonomous: bool
-
-    @classmethod
-    def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of a row of `RECENT_TURNS`."""
-        seq, at, place, turn, agent, cause, outcome, model, requests, tools, usage, cost, within, autonomous = row
-        return cls(
-            seq=Seq(seq),
-            at=datetime.fromisoformat(at),
-            conversation=ConversationId(place),
-            turn=turn,
-            agent=agent or "",
-            cause=cause or "addressed",
-            outcome=outcome,
-            model=model,
-            requests=requests,
-            tools=tuple(json.loads(tools)),
-            usage=Usage(**json.loads(usage)),
-            cost_usd=cost,
-            within=bool(within),
-            autonomous=bool(autonomous),
-        )
+def _turn_of_row(row: Iterable[Any]) -> TurnSummary:
+    """Make it of a row of `RECENT_TURNS`. A turn that records the action of another one has no duration."""
+    seq, at, place, turn, agent, cause, outcome, model, requests, tools, usage, cost, within, autonomous = row
+    ended, began = datetime.fromisoformat(at), None if within else id_created_at(turn)
+    return TurnSummary(
+        seq=seq,
+        at=ended,
+        conversation=place,
+        turn=turn,
+        agent=agent or "",
+        cause=cause or "addressed",
+        outcome=outcome,
+        model=model,
+        requests=requests,
+        tools=tuple(json.loads(tools)),
+        seconds=None if began is None else max(0.0, (ended - began).total_seconds()),
+        autonomous=bool(autonomous),
+        **token_fields(Usage(**json.loads(usage)), cost),
+    )
 
 
 class OverviewReader(StoreReader):
@@ -354,14 +335,14 @@ class OverviewReader(StoreReader):
 
     async def recent_turns(
         self, limit: int, *, before: int | None = None, after: int = 0, conversation: ConversationId | None = None
-    ) -> list[TurnRow]:
+    ) -> list[TurnSummary]:
         """Return the newest turns with `after` < seq < `before`, the newest first."""
         end = LAST if before is None else before
         if conversation is None:
             rows = await self._rows(RECENT_TURNS, after, end, limit)
         else:
             rows = await self._rows(RECENT_TURNS_IN, after, end, limit, conversation)
-        return [TurnRow.from_row(row) for row in rows]
+        return [_turn_of_row(row) for row in rows]
 
     async def count_missed(self, after: int, upto: int) -> int:
         """Return how many entries of the live event kinds are after `after` and up to `upto`, at most `MAX_TURNS`.

@@ -58,8 +58,8 @@ from gateway.cli.console.model import (
 from gateway.cli.console.pane import Pane, PaneLine, StyledRow, StyledSpan, Tone, cell_width, one_line, truncate_cells
 from gateway.commands.definition import COMMAND_GROUPS
 from gateway.commands.table import COMMANDS
+from gateway.core.api_models import ApiEvent, ConversationDetail, GatewayStatus, TurnEvent
 from gateway.core.text_safety import reveal_hidden
-from gateway.ops.api_models import ApiEvent, ConversationDetail, GatewayStatus, TurnEvent
 
 MAX_PROMPT_ROWS: Final = 5
 

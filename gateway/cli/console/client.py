@@ -20,8 +20,7 @@ from pydantic import BaseModel
 
 from agent.models.http import SseEventTooLarge, SseParser
 from gateway.core.addresses import is_loopback_host
-from gateway.core.control_messages import ControlResponse
-from gateway.ops.api_models import (
+from gateway.core.api_models import (
     EVENT_MODELS,
     ApiEvent,
     ConversationDetail,
@@ -29,6 +28,7 @@ from gateway.ops.api_models import (
     GatewayStatus,
     SayReceipt,
 )
+from gateway.core.control_messages import ControlResponse
 
 if TYPE_CHECKING:
     import httpx

@@ -29,8 +29,7 @@ from gateway.cli.console.pane import (
 )
 from gateway.commands.definition import CommandDefinition, format_arg
 from gateway.commands.table import COMMANDS
-from gateway.core.control_messages import DmnStatus
-from gateway.ops.api_models import (
+from gateway.core.api_models import (
     ApiEvent,
     ChannelEvent,
     ConversationDetail,
@@ -50,6 +49,7 @@ from gateway.ops.api_models import (
     ToolEvent,
     TurnEvent,
 )
+from gateway.core.control_messages import DmnStatus
 
 LocalCommandName = Literal["quit", "clear", "follow", "help"]
 LOCAL_COMMANDS: Final[dict[LocalCommandName, str]] = {

@@ -11,8 +11,8 @@ import jsonschema  # type: ignore[import-untyped] # it has no stubs
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
+from gateway.core.api_models import EVENT_MODELS
 from gateway.ops.api import EVENTS_PATH, ROUTES, SPEC_PATH
-from gateway.ops.api_models import EVENT_MODELS
 from tests.kits.ops import TOKEN, Operated, operated
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gateway.context.observer import RunningTurn
+from gateway.core.api_models import TurnEvent, token_fields
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId, Usage
 from gateway.core.facts import TurnId
-from gateway.ops.api_models import TurnEvent
-from gateway.ops.api_views import ApiBackend, token_fields
+from gateway.ops.api_views import ApiBackend
 from gateway.ops.live_events import AnswerGrown, GatewayEvent, SseEncoder
 from tests.kits.model_gateway import Home, settings
 

@@ -106,8 +106,8 @@ def test_turns_come_without_what_was_said_in_them(tmp_path: Path) -> None:
             await store.append([replace(plain, fact=worked), turn(place("#b").conversation)])
             other, one = await looking.recent_turns(9)
             assert (one.tools, one.requests, one.cost_usd, one.agent) == (("a", "b", "a"), 2, 0.25, "reverie")
-            assert (one.usage.cache_read_tokens, one.usage.input_tokens, one.usage.output_tokens) == (10, 4, 14)
-            assert (other.cost_usd, other.within, other.autonomous, other.cause) == (0.0, False, False, "addressed")
+            assert (one.read_tokens, one.input_tokens, one.output_tokens) == (10, 4, 14)
+            assert (other.cost_usd, other.autonomous, other.cause) == (0.0, False, "addressed")
             assert [one.seq for one in await looking.recent_turns(9, conversation=A)] == [1]
             assert [one.seq for one in await looking.recent_turns(9, before=2)] == [1]
             assert [one.seq for one in await looking.recent_turns(9, after=1)] == [2]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.cli.console import client, model, pane
 from gateway.cli.console.model import ALL_CONVERSATIONS, ConsoleConnection, ConsoleModel, InputHistory
 from gateway.cli.console.pane import Pane
-from gateway.ops import api_models
+from gateway.core import api_models
 from tests.kits.console import AT, OWN, mind, turn
 
 NOW = datetime(2026, 11, 22, 10, 0, 30, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Models of the API: queries, answers and events. The server builds them, and the console reads them.
+"""Models of the API: queries, answers and events. The store and the server build them, and the console reads them.
 
 Times are UTC. Texts of people and platforms are untrusted; the server redacts and cuts them where it makes JSON of
 them.
@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.core.control_messages import DmnStatus
-from gateway.core.events import CacheTtl, Time
+from gateway.core.events import CacheTtl, Time, Usage
 from gateway.core.metrics import ChannelState
 
 MAX_LIMIT = 200
@@ -115,6 +115,17 @@ class BilledTokens(ApiModel):
     output_tokens: int
     cost_usd: float
     """Cost of the requests whose price is known."""
+
+
+def token_fields(usage: Usage, cost_usd: float) -> dict[str, float]:
+    """Return the fields of `BilledTokens`."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "read_tokens": usage.cache_read_tokens,
+        "written_tokens": usage.cache_write_tokens,
+        "output_tokens": usage.output_tokens,
+        "cost_usd": cost_usd,
+    }
 
 
 class UsageTotals(BilledTokens):
@@ -309,6 +320,8 @@ class TurnSummary(BilledTokens, TitledModel):
     """Tools that it used, in order."""
     seconds: float | None
     """Duration. None: not known."""
+    autonomous: bool
+    """True if nobody had asked for it."""
 
 
 class TurnPage(ApiModel):
