@@ -101,6 +101,15 @@ class TurnProgress:
             accounts=(*done.accounts, *accounts),
         )
 
+    def add(self, other: TurnOutcome) -> None:
+        """Add the costs of requests that were made for this turn."""
+        self.current = replace(
+            self.current,
+            usage=self.current.usage + other.usage,
+            requests=self.current.requests + other.requests,
+            accounts=(*self.current.accounts, *other.accounts),
+        )
+
     def record_step(self, step: TurnStep, *, worked: bool) -> None:
         """Record a step with tools, also one that was interrupted. `worked`: as `TurnOutcome.used_tools`."""
         self.current = replace(

@@ -387,7 +387,6 @@ class _Gateway:
 
         # The agents.
         self.agent_stats = AgentStats(
-            [agent.id for agent in settings.agents],
             model_services.workspaces.counts.by_path,
             lambda: self.agents.dmn_status,
         )
@@ -417,7 +416,6 @@ class _Gateway:
             limits=limits,
             states=states,
             chosen=chosen or {},
-            on_compacted=self.agent_stats.count_compaction,
         )
         self.rewinder = Rewinder(
             store=store,
@@ -518,7 +516,12 @@ class _Gateway:
             clock,
             self.stats,
             redactor,
-            sources=(self.agent_stats.metrics, tool_stats.metrics, limits.metrics),
+            sources=(
+                self.agent_stats.metrics,
+                self.agents.compaction_stats.metrics,
+                tool_stats.metrics,
+                limits.metrics,
+            ),
             outages=self.outages,
             router=ApiRouter(backend, self.event_stream, self.dispatcher) if has_api else None,
         )

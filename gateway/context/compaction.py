@@ -5,36 +5,38 @@
   changes no view: the caller writes the fold that holds the summary, or leaves the conversation as it is.
 - `acquire_compaction_lock` keeps others from summarising the same conversation, also across processes. A process that
   dies leaves a lock, which expires.
-- `compute_context_budget` says how many tokens a conversation may take. Pure.
 """
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import or_
 from typing import Final, Literal
 
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
 from agent import view
-from agent.cache.plan import CacheForecast
+from agent.cache.client import CachingModel
+from agent.cache.plan import UNKNOWN_FORECAST, CacheForecast
 from agent.compaction import HEAD_SHARE, KEEP_SHARE, CompactionParams, CompactionPlan, dump_params, plan_compaction
 from agent.journal import JournalEntry
 from agent.models.base import Model, ModelBusy, ModelError, ModelRequest, adapt_request
 from agent.summary import SUMMARY_TOKENS, SummaryDraft, build_summary_request, extract_identifiers, judge_summary
 from agent.tokens.counter import estimate_image_tokens, estimate_tokens
 from agent.turn import ask_model
-from agent.turn_context import NO_USAGE, TurnOutcome, TurnProgress
+from agent.turn_context import TurnHost, TurnProgress
 from agent.view import FoldedTurns, extract_exact_names, render_head, shrink_head
-from channels.aio import run_to_completion
-from gateway.config.models import CompactionConfig, ContextOptimizationConfig
+from channels.aio import run_to_completion, with_timeout
+from gateway.config.reload import LiveSettings
 from gateway.context.conversation import RenderedInput, count_turns_over_image_limit
 from gateway.context.history import HistoryStore, HistoryView
 from gateway.context.prompt_context import COLD_AFTER
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import Address, ConversationId, RequestUsage, Usage
+from gateway.core.events import Address, ConversationId, RequestUsage
 from gateway.core.facts import CompactionLocked, CompactionSummary, FoldDecision, NoteWritten, Seq, ViewFolded
 from gateway.core.trust import UNKNOWN_LABEL, TrustLabel, label_of_note
 from gateway.store import NewEntry, Store
@@ -45,7 +47,17 @@ _summary_logger = logging.getLogger("reverie.compacting")
 SummaryOutcome = Literal["ok", "failed", "lock_held", "no_boundary"]
 """Outcomes of a try to get a summary."""
 CompactionOutcome = Literal["ok", "failed", "lock_held", "no_boundary", "tool_result_truncated"]
-"""The same, with results that were too large: what `gateway.ops.metrics` counts."""
+"""The same, with results that were too large: what `CompactionStats` counts."""
+COMPACTION_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = (
+    "ok",
+    "failed",
+    "lock_held",
+    "no_boundary",
+    "tool_result_truncated",
+)
+TIMED_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = ("ok", "failed")
+"""Outcomes of a summary for which a model was asked, so that it has a duration worth measuring."""
+COMPACTION_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
 MAX_TRIES: Final = 3
 FIRST_WAIT_S: Final = 1.0
@@ -69,53 +81,58 @@ MIN_SUMMARY_TOKENS = 200
 """Smallest size that a summary is asked for, however small the window is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionInput:
-    """Requirements of a turn on the view."""
+class FoldHost(TurnHost):
+    """The turn that a view is folded for. This one can afford every summary."""
 
-    fixed_tokens: int
-    """Tokens in front of the conversation, estimated."""
-    rendered: RenderedInput = field(default_factory=RenderedInput)
-    """New input."""
-    attempts: int = 0
-    """Number of times the provider has refused the request as too long."""
-    is_requested: bool = False
-    """A fold was requested explicitly, whatever it saves."""
-    build_request: Callable[[HistoryView], Awaitable[ModelRequest]]
-    """Build the request of the turn with this view and no new input, for the summarizer."""
-    can_afford: Callable[[ModelRequest], bool] = lambda _: True
-    """Return whether the budget allows this request for a summary."""
-    progress: TurnProgress = field(default_factory=TurnProgress)
-    """Receives the costs of the summary, at any time."""
-    current_label: Callable[[], TrustLabel] = lambda: UNKNOWN_LABEL
-    """Return the trust label of all that the request holds so far."""
+    def __init__(self) -> None:
+        self.preparation = TurnProgress()
+        """Costs of summaries, also of one that was cut off."""
 
     @property
-    def new_tokens(self) -> int:
-        """Tokens of the new input, estimated."""
-        return estimate_tokens(self.rendered.text) + estimate_image_tokens(self.rendered.media)
+    def label(self) -> TrustLabel:
+        """Trust label of all that its requests hold so far."""
+        return UNKNOWN_LABEL
+
+    def can_afford_now(self, request: ModelRequest) -> bool:  # noqa: ARG002 - for turns with a budget
+        """Return whether the budget allows this request for a summary."""
+        return True
+
+    async def build_summary_request(self, history: HistoryView) -> ModelRequest:
+        """Return the turn's request with this view and no new input."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextBudget:
-    """Limits of a conversation, in tokens as they are billed."""
+class CompactionStats:
+    """Counters of summaries by a model, by how they ended, and of tool results that were too large."""
 
-    budget_tokens: int
-    compact_above_tokens: int | None
-    """Above this a model is to summarise it. None: no model does."""
-    is_full: bool
-    """The last prompt was as large as prompts may be."""
-    scale: float
-    """Ratio of billed to estimated tokens."""
-
-    def is_exceeded_by(self, tokens: int) -> bool:
-        """Return whether so many estimated tokens are too many."""
-        billed = tokens * self.scale
-        return (
-            self.is_full
-            or billed > self.budget_tokens
-            or (self.compact_above_tokens is not None and billed > self.compact_above_tokens)
+    def __init__(self, agents: Iterable[str] = ()) -> None:
+        """`agents`: all agent ids."""
+        self.metrics = CollectorRegistry()
+        labels = ["agent", "outcome"]
+        self._triggered = Counter(
+            "llm_compaction_triggered",
+            "How often history was to be folded into a summary, by how that ended.",
+            labels,
+            registry=self.metrics,
         )
+        self._durations_s = Histogram(
+            "llm_compaction_duration_seconds",
+            "How long folding history took.",
+            labels,
+            buckets=COMPACTION_S,
+            registry=self.metrics,
+        )
+        for agent in agents:
+            for outcome in COMPACTION_OUTCOMES:
+                self._triggered.labels(agent, outcome)
+            for outcome in TIMED_OUTCOMES:
+                self._durations_s.labels(agent, outcome)
+
+    def count(self, agent: str, outcome: CompactionOutcome, took_s: float | None = None) -> None:
+        """Count a try by its outcome. `took_s`: duration; None: no model was called."""
+        self._triggered.labels(agent, outcome).inc()
+        if took_s is not None and outcome in TIMED_OUTCOMES:
+            self._durations_s.labels(agent, outcome).observe(took_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +157,6 @@ class SummaryResult:
     """With `ok`. Its `tokens_after` counts the text alone: the head that holds it does not exist yet."""
     accounts: tuple[RequestUsage, ...] = ()
     """Usage of all requests for it, including failed ones."""
-    usage: Usage = NO_USAGE
     requests: int = 0
 
 
@@ -159,161 +175,112 @@ class Summarizer:
 
     def __init__(
         self,
-        *,
         agent: str,
         store: Store,
         clock: Clock,
-        random: Callable[[], float],
-        model: Callable[[], Model],
-        settings: Callable[[], CompactionConfig],
-        on_outcome: Callable[[SummaryOutcome, float | None], None],
+        live: LiveSettings,
+        *,
+        model: Model,
+        stats: CompactionStats,
+        random: Callable[[], float] = random.random,
     ) -> None:
-        """`model` and `settings` are called anew each time; `random` returns numbers in [0, 1).
-
-        `on_outcome` is called once for each try to make a summary, with the seconds it took if a model was asked.
-        """
-        self._agent = agent
+        """`random` returns numbers in [0, 1)."""
+        self.agent = agent
+        self.stats = stats
         self._store = store
         self._clock = clock
-        self._random = random
+        self._live = live
         self._model = model
-        self._settings = settings
-        self._on_outcome = on_outcome
+        self._random = random
 
     async def summarise(
         self,
         place: Address,
         request: ModelRequest,
+        host: FoldHost,
         *,
         leaving: int,
         tail: int,
         tokens_before: int,
         most_tokens: int = SUMMARY_TOKENS,
-        afford: Callable[[ModelRequest], bool] = lambda _: True,
-        progress: TurnProgress | None = None,
     ) -> SummaryResult:
         """Ask for a summary of all but the last `tail` exchanges of a request's conversation. Raises StoreError.
 
         `request`: as the next turn would begin it, so that the cached prefix is read. `leaving`: number of turns that
-        would leave the view, `tokens_before` their approximate size. `afford` is called before each request to the
-        model. What was spent is added to `progress`, also on cancellation; then the lock is released first.
+        would leave the view, `tokens_before` their approximate size. What was spent is added to `host.preparation`,
+        also on cancellation; then the lock is released first.
         """
         if leaving <= 0:
-            return self._report_outcome(SummaryResult(outcome="no_boundary", reason="nothing can leave the view"))
-        began_s, ttl_s = self._clock.monotonic(), float(self._settings().lock_ttl_seconds)
+            return self._count(SummaryResult(outcome="no_boundary", reason="nothing can leave the view"))
+        began_s, spent = self._clock.monotonic(), TurnProgress()
+        ttl_s = float(self._live.optimization.compaction.lock_ttl_seconds)
         async with acquire_compaction_lock(self._store, self._clock, place.conversation, ttl_s) as lock:
             if not lock.is_held:
-                return self._report_outcome(
+                return self._count(
                     SummaryResult(outcome="lock_held", reason="a summary of it is being made, or has just failed")
                 )
-            trying = _SummaryAttempts(self._model(), self._clock, self._random, afford)
+            asking = self._request_draft(request, host, spent, tail=tail, most_tokens=most_tokens)
             try:
-                draft = await self._with_timeout(trying.request_draft(request, tail, most_tokens), ttl_s * TTL_SHARE)
-                lock.has_failed = not draft.text
+                draft, tries = await with_timeout(self._clock, ttl_s * TTL_SHARE, asking)
+            except TimeoutError:
+                draft, tries = SummaryDraft(reason=f"there was none after {ttl_s * TTL_SHARE:.0f} s"), 0
             finally:
-                if progress is not None:
-                    _add_spent(progress, trying.progress.current)
-        took_s, result = self._clock.monotonic() - began_s, trying.build_result(draft)
-        if result.summary is None:
-            _summary_logger.warning("%s: there is no summary of %s: %s", self._agent, place.conversation, result.reason)
-            return self._report_outcome(result, took_s)
-        summary = replace(result.summary, turns=leaving, tokens_before=tokens_before, took_s=took_s)
-        return self._report_outcome(replace(result, summary=summary), took_s)
-
-    def _report_outcome(self, result: SummaryResult, took_s: float | None = None) -> SummaryResult:
-        self._on_outcome(result.outcome, took_s)
-        return result
-
-    async def _with_timeout(self, drafting: Coroutine[None, None, SummaryDraft], limit_s: float) -> SummaryDraft:
-        task, timer = asyncio.ensure_future(drafting), asyncio.ensure_future(self._clock.sleep(limit_s))
-        try:
-            await asyncio.wait([task, timer], return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else SummaryDraft(reason=f"there was none after {limit_s:.0f} s")
-        finally:
-            task.cancel()
-            timer.cancel()
-            await asyncio.gather(task, timer, return_exceptions=True)
-
-
-class _SummaryAttempts:
-    """Requests to the model until there is a summary or no more hope of one."""
-
-    def __init__(
-        self,
-        model: Model,
-        clock: Clock,
-        random: Callable[[], float],
-        afford: Callable[[ModelRequest], bool],
-    ) -> None:
-        self.tries = 0
-        self.progress = TurnProgress()
-        self._model = model
-        self._clock = clock
-        self._random = random
-        self._afford = afford
-
-    async def request_draft(self, request: ModelRequest, tail: int, most_tokens: int) -> SummaryDraft:
-        draft = SummaryDraft()
-        while self.tries < MAX_TRIES:
-            summary_request = adapt_request(
-                build_summary_request(request, tail=tail, most_tokens=most_tokens, hint=draft.hint), self._model
-            )
-            if not self._afford(summary_request):
-                return SummaryDraft(reason=OVER_BUDGET)
-            draft, wait_s = await self._try(summary_request, most_tokens)
-            if draft.text or wait_s is None:
-                return draft
-            if self.tries < MAX_TRIES:
-                await self._clock.sleep(wait_s)
-        return draft
-
-    async def _try(self, request: ModelRequest, most_tokens: int) -> tuple[SummaryDraft, float | None]:
-        """Return the draft of one request and the seconds until the next. None: asking again does not help."""
-        wait_s = FIRST_WAIT_S * WAIT_FACTOR**self.tries * (1 + self._random() / 2)
-        self.tries += 1
-        try:
-            answer = await ask_model(self._model, request, self.progress)
-        except ModelBusy as error:
-            self.progress.record_lost(error.accounts)
-            hint_s = error.retry_after_s or 0.0
-            return SummaryDraft(reason=error.reason), max(wait_s, hint_s) if hint_s <= MAX_HINT_S else None
-        except ModelError as error:
-            self.progress.record_lost(error.accounts)
-            return SummaryDraft(reason=error.reason), None
-        if answer.end is None:
-            return SummaryDraft(reason="the answer broke off"), wait_s
-        self.progress.record_answer(answer.end, self._model, 0)
-        called = bool(answer.calls)
-        return judge_summary(answer.text, stop=answer.end.stop_reason, called=called, most_tokens=most_tokens), wait_s
-
-    def build_result(self, draft: SummaryDraft) -> SummaryResult:
-        """Return the result with its costs; the sizes of what the summary stands for are not filled in yet."""
-        done = self.progress.current
-        spent = SummaryResult(outcome="failed", accounts=done.accounts, usage=done.usage, requests=done.requests)
+                host.preparation.add(spent.current)
+            lock.has_failed = not draft.text
+        took_s, done = self._clock.monotonic() - began_s, spent.current
+        result = SummaryResult(outcome="failed", reason=draft.reason, accounts=done.accounts, requests=done.requests)
         if not draft.text:
-            return replace(spent, reason=draft.reason)
+            _summary_logger.warning("%s: there is no summary of %s: %s", self.agent, place.conversation, draft.reason)
+            return self._count(result, took_s)
         summary = CompactionSummary(
             text=draft.text,
-            turns=0,
-            tokens_before=0,
+            turns=leaving,
+            tokens_before=tokens_before,
             tokens_after=estimate_tokens(draft.text),
-            tries=self.tries,
-            took_s=0.0,
+            tries=tries,
+            took_s=took_s,
             model=done.model,
             usage=done.usage,
             cost_usd=_total_cost_usd(done.accounts, done.requests),
         )
-        return replace(spent, outcome="ok", summary=summary)
+        return self._count(replace(result, outcome="ok", reason="", summary=summary), took_s)
 
+    def _count(self, result: SummaryResult, took_s: float | None = None) -> SummaryResult:
+        self.stats.count(self.agent, result.outcome, took_s)
+        return result
 
-def _add_spent(progress: TurnProgress, spent: TurnOutcome) -> None:
-    done = progress.current
-    progress.current = replace(
-        done,
-        usage=done.usage + spent.usage,
-        requests=done.requests + spent.requests,
-        accounts=(*done.accounts, *spent.accounts),
-    )
+    async def _request_draft(
+        self, request: ModelRequest, host: FoldHost, spent: TurnProgress, *, tail: int, most_tokens: int
+    ) -> tuple[SummaryDraft, int]:
+        """Return the summary, or why there is none, and the number of requests."""
+        draft = SummaryDraft()
+        for tries in range(1, MAX_TRIES + 1):
+            summary_request = adapt_request(
+                build_summary_request(request, tail=tail, most_tokens=most_tokens, hint=draft.hint), self._model
+            )
+            if not host.can_afford_now(summary_request):
+                return SummaryDraft(reason=OVER_BUDGET), tries
+            draft, wait_s = await self._try(summary_request, most_tokens, spent)
+            if draft.text or wait_s is None or tries == MAX_TRIES:
+                return draft, tries
+            await self._clock.sleep(max(wait_s, FIRST_WAIT_S * WAIT_FACTOR ** (tries - 1) * (1 + self._random() / 2)))
+        return draft, MAX_TRIES
+
+    async def _try(
+        self, request: ModelRequest, most_tokens: int, spent: TurnProgress
+    ) -> tuple[SummaryDraft, float | None]:
+        """Return the draft of one request, and the least wait before the next. None: asking again does not help."""
+        try:
+            answer = await ask_model(self._model, request, spent)
+        except ModelError as error:
+            spent.record_lost(error.accounts)
+            hint_s = error.retry_after_s or 0.0 if isinstance(error, ModelBusy) else None
+            return SummaryDraft(reason=error.reason), None if hint_s is None or hint_s > MAX_HINT_S else hint_s
+        if answer.end is None:
+            return SummaryDraft(reason="the answer broke off"), 0.0
+        spent.record_answer(answer.end, self._model, 0)
+        called = bool(answer.calls)
+        return judge_summary(answer.text, stop=answer.end.stop_reason, called=called, most_tokens=most_tokens), 0.0
 
 
 def _total_cost_usd(accounts: Sequence[RequestUsage], requests: int) -> float | None:
@@ -361,84 +328,90 @@ class Compactor:
 
     def __init__(
         self,
-        *,
         store: Store,
         clock: Clock,
+        live: LiveSettings,
+        *,
         history: HistoryStore,
         model: Model,
-        cache_forecast: Callable[[ConversationId], CacheForecast],
-        settings: Callable[[], ContextOptimizationConfig],
-        is_enabled: Callable[[], bool],
+        primary: Model,
         summarizer: Summarizer,
     ) -> None:
-        """`is_enabled`: return whether a model summarises this agent's conversations."""
+        """`primary`: the model that is asked first, whose cache counts."""
+        self.stats = summarizer.stats
+        self._agent = summarizer.agent
         self._store = store
         self._clock = clock
+        self._live = live
         self._history = history
         self._model = model
-        self._cache_forecast = cache_forecast
-        self._settings = settings
-        self._is_enabled = is_enabled
+        self._primary = primary
         self._summarizer = summarizer
 
+    @property
     def usable_tokens(self) -> int:
-        """Return how many tokens of the model's window prompts may take."""
+        """Tokens of the model's window that prompts may take."""
         return view.usable_tokens(self._model.context_tokens, self._model.max_output_tokens)
 
     def is_full(self, history: HistoryView, share: float) -> bool:
-        """Return whether the last prompt took that share of the usable window, as its provider counted."""
-        return is_window_filled(history, share * self.usable_tokens())
+        """Return whether the last prompt took that share of the usable window, as its provider counted.
 
-    async def fold_if_due(self, place: Address, history: HistoryView, compaction_input: CompactionInput) -> FoldResult:
+        False if the view was folded since.
+        """
+        newest = next(history.turns_since_fold(), None)
+        return newest is not None and newest.record.prompt_tokens >= share * self.usable_tokens
+
+    def is_summarising(self) -> bool:
+        """Return whether a model summarises this agent's conversations."""
+        return self._live.enabled_optimizations(self._agent).compaction
+
+    def forecast(self, conversation: ConversationId) -> CacheForecast:
+        """Return the state of the cache of a conversation's history."""
+        first = self._primary
+        return first.forecast(self._agent, conversation) if isinstance(first, CachingModel) else UNKNOWN_FORECAST
+
+    async def fold_if_due(
+        self,
+        place: Address,
+        history: HistoryView,
+        host: FoldHost,
+        *,
+        fixed_tokens: int,
+        rendered: RenderedInput,
+        attempts: int = 0,
+        is_requested: bool = False,
+    ) -> FoldResult:
         """Fold the view if that is due.
 
+        `fixed_tokens`: in front of the conversation, estimated. `rendered`: new input. `attempts`: number of times that
+        the provider has refused the request as too long. `is_requested`: somebody wants a fold, whatever it saves.
         Where a summary fails, the plan without one is carried out. Raises StoreError.
         """
-        conversation = place.conversation
-        budget = compute_context_budget(
-            history, compaction_input, self._settings(), self.usable_tokens(), compacts=self._is_enabled()
-        )
-        pressed = compaction_input.attempts > 0 or budget.is_exceeded_by(history.tokens + compaction_input.new_tokens)
-        leaves = count_turns_over_image_limit(history, compaction_input.rendered) > 0
-        if not (pressed or leaves or history.has_tool_steps):  # most conversations have no tool results to shorten
+        settings = self._live.optimization
+        new = estimate_tokens(rendered.text) + estimate_image_tokens(rendered.media)
+        used = int(fixed_tokens * history.scale) - history.cleared_tokens
+        budget, least = int(self.usable_tokens * settings.folds.fold_at_pct) - used, MIN_BUDGET_TOKENS
+        above = int(self.usable_tokens * settings.compaction.compact_at_pct) - used
+        billed = (history.tokens + new) * history.scale
+        if is_requested:  # as if the present size were just too large
+            budget = above = min(budget, int(billed) - 1)
+            least = 0
+        budget, compact_above = max(least, budget), above if self.is_summarising() else None
+        is_full = self.is_full(history, settings.folds.fold_at_pct)
+        too_large = billed > budget or (compact_above is not None and billed > compact_above)
+        pressed = attempts > 0 or is_full or too_large
+        over_images = count_turns_over_image_limit(history, rendered)
+        if not (pressed or over_images or history.has_tool_steps):  # most conversations have no results to shorten
             return FoldResult(view=history)
-        situation = self._build_situation(conversation, history, compaction_input, budget)
-        journal = await self._load_journal(conversation) if (pressed or leaves) and history.turns else []
-        written = journal[-1][0].at if journal and pressed else None
-        decision = self._decide(history, situation, written, compaction_input)
-        summary = None
-        if decision.needs_summary:
-            summary = await self._summarize(place, history, decision, compaction_input)
-            if summary is None:
-                situation = replace(situation, compact_above=None)
-                decision = self._decide(history, situation, written, compaction_input)
-        weighed = FoldDecision(situation=dump_params(situation), written=written, verdict=decision.verdict)
-        if not decision.kinds:
-            if decision.verdict:
-                logger.debug("%s: not folded: %s", conversation, decision.verdict)
-            return FoldResult(view=history, weighed=weighed if decision.verdict else None)
-        folded = self._build_fold(
-            history, decision, summary, journal, weighed=weighed, label=history.label | compaction_input.current_label()
-        )
-        logger.info("%s: folded (%s): %s", conversation, ", ".join(decision.kinds), decision.verdict)
-        return FoldResult(view=await self._history.apply_fold(conversation, history, folded), is_folded=True)
-
-    def _build_situation(
-        self,
-        conversation: ConversationId,
-        history: HistoryView,
-        compaction_input: CompactionInput,
-        budget: ContextBudget,
-    ) -> CompactionParams:
-        settings, forecast = self._settings(), self._cache_forecast(conversation)
-        return CompactionParams(
-            budget=budget.budget_tokens,
+        forecast = self.forecast(place.conversation)
+        situation = CompactionParams(
+            budget=budget,
             spared=history.fold.spared if history.fold is not None else 0,
-            excerpts=min(settings.folds.completed_evidence_tokens, int(budget.budget_tokens * EXCERPTS_SHARE)),
-            new=compaction_input.new_tokens,
+            excerpts=min(settings.folds.completed_evidence_tokens, int(budget * EXCERPTS_SHARE)),
+            new=new,
             head=history.head_tokens,
             scale=history.scale,
-            full=budget.is_full,
+            full=is_full,
             cold=self._is_cold(history) if forecast.is_cold is None else forecast.is_cold,
             read=forecast.read_share,
             write=forecast.write_share,
@@ -446,30 +419,53 @@ class Compactor:
             keep_results=settings.folds.keep_recent_tool_results,
             # What could be shortened is not billed anyway.
             policy="full" if history.cleared_tokens else settings.folds.policy,
-            force=compaction_input.attempts,
-            compact_above=budget.compact_above_tokens,
+            force=attempts,
+            compact_above=compact_above,
             keep_tail=settings.compaction.tail_keep_tokens,
         )
+        return await self._fold(place, history, host, situation, pressed=pressed, over_images=over_images)
+
+    async def _fold(
+        self,
+        place: Address,
+        history: HistoryView,
+        host: FoldHost,
+        situation: CompactionParams,
+        *,
+        pressed: bool,
+        over_images: int,
+    ) -> FoldResult:
+        conversation = place.conversation
+        journal = await self._load_journal(conversation) if (pressed or over_images) and history.turns else []
+        written = journal[-1][0].at if journal and pressed else None
+        decision, summary = _decide(history, situation, written, over_images), None
+        if decision.needs_summary:
+            result = await self._summarizer.summarise(
+                place,
+                await host.build_summary_request(history),
+                host,
+                leaving=decision.start,
+                tail=len(history.turns) - decision.start,
+                tokens_before=sum(turn.tokens for turn in history.turns[: decision.start]),
+                most_tokens=min(SUMMARY_TOKENS, max(MIN_SUMMARY_TOKENS, decision.head)),
+            )
+            summary = result.summary
+            if summary is None:
+                situation = replace(situation, compact_above=None)
+                decision = _decide(history, situation, written, over_images)
+        weighed = FoldDecision(situation=dump_params(situation), written=written, verdict=decision.verdict)
+        if not decision.kinds:
+            if decision.verdict:
+                logger.debug("%s: not folded: %s", conversation, decision.verdict)
+            return FoldResult(view=history, weighed=weighed if decision.verdict else None)
+        label = history.label | host.label
+        folded = self._build_fold(history, decision, summary, journal, weighed=weighed, label=label)
+        logger.info("%s: folded (%s): %s", conversation, ", ".join(decision.kinds), decision.verdict)
+        return FoldResult(view=await self._history.apply_fold(conversation, history, folded), is_folded=True)
 
     def _is_cold(self, history: HistoryView) -> bool:
         """After a restart the state of the cache is unknown; only what is older than any cache is surely cold."""
         return not history.turns or self._clock.now() - history.turns[-1].at > COLD_AFTER
-
-    def _decide(
-        self,
-        history: HistoryView,
-        params: CompactionParams,
-        written: datetime | None,
-        compaction_input: CompactionInput,
-    ) -> CompactionPlan:
-        decision = plan_compaction(history.sizes(written=written), params)
-        start = count_turns_over_image_limit(history, compaction_input.rendered)
-        if start <= decision.start:
-            return decision
-        verdict = f"{decision.verdict}; more images than one request takes".strip("; ")
-        kinds = decision.kinds if "drop" in decision.kinds else (*decision.kinds, "drop")
-        head = max(decision.head, int(params.budget * KEEP_SHARE * HEAD_SHARE))
-        return replace(decision, start=start, kinds=kinds, head=head, verdict=verdict)
 
     async def _load_journal(self, conversation: ConversationId) -> list[tuple[JournalEntry, TrustLabel]]:
         """Return the journal entries of the conversation, oldest first, each with the label of its sources."""
@@ -483,21 +479,6 @@ class Compactor:
             for one in found
             if isinstance(one.fact, NoteWritten) and one.seq not in forgotten
         ]
-
-    async def _summarize(
-        self, place: Address, history: HistoryView, decision: CompactionPlan, compaction_input: CompactionInput
-    ) -> CompactionSummary | None:
-        result = await self._summarizer.summarise(
-            place,
-            await compaction_input.build_request(history),
-            leaving=decision.start,
-            tail=len(history.turns) - decision.start,
-            tokens_before=sum(turn.tokens for turn in history.turns[: decision.start]),
-            most_tokens=min(SUMMARY_TOKENS, max(MIN_SUMMARY_TOKENS, decision.head)),
-            afford=compaction_input.can_afford,
-            progress=compaction_input.progress,
-        )
-        return result.summary
 
     def _build_fold(
         self,
@@ -559,29 +540,14 @@ class Compactor:
         )
 
 
-def compute_context_budget(
-    history: HistoryView,
-    compaction_input: CompactionInput,
-    settings: ContextOptimizationConfig,
-    usable: int,
-    *,
-    compacts: bool,
-) -> ContextBudget:
-    """Return the limits of a conversation, given the `usable` tokens that prompts may take."""
-    used = int(compaction_input.fixed_tokens * history.scale) - history.cleared_tokens
-    budget = int(usable * settings.folds.fold_at_pct) - used
-    above = int(usable * settings.compaction.compact_at_pct) - used
-    if compaction_input.is_requested:  # as if the present size were just too large
-        budget = above = min(budget, int((history.tokens + compaction_input.new_tokens) * history.scale) - 1)
-    return ContextBudget(
-        budget_tokens=max(0 if compaction_input.is_requested else MIN_BUDGET_TOKENS, budget),
-        compact_above_tokens=above if compacts else None,
-        is_full=is_window_filled(history, usable * settings.folds.fold_at_pct),
-        scale=history.scale,
-    )
-
-
-def is_window_filled(history: HistoryView, tokens: float) -> bool:
-    """Return whether the newest prompt had so many tokens, as its provider counted, and nothing was folded since."""
-    newest = next(history.turns_since_fold(), None)
-    return newest is not None and newest.record.prompt_tokens >= tokens
+def _decide(
+    history: HistoryView, params: CompactionParams, written: datetime | None, over_images: int
+) -> CompactionPlan:
+    """Return the plan, with which at least the first `over_images` turns leave."""
+    decision = plan_compaction(history.sizes(written=written), params)
+    if over_images <= decision.start:
+        return decision
+    verdict = f"{decision.verdict}; more images than one request takes".strip("; ")
+    kinds = decision.kinds if "drop" in decision.kinds else (*decision.kinds, "drop")
+    head = max(decision.head, int(params.budget * KEEP_SHARE * HEAD_SHARE))
+    return replace(decision, start=over_images, kinds=kinds, head=head, verdict=verdict)

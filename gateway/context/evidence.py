@@ -14,7 +14,7 @@ one that does not exist.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -23,7 +23,6 @@ from agent.journal import to_single_line
 from agent.models.base import ToolResult
 from agent.prompt import MAX_SOURCE_CHARS
 from agent.view import result_source
-from gateway.config.models import ContextOptimizationConfig
 from gateway.context.history import label_of_turn
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, EvidenceRef, Message, MessageDeleted, MessageEdited
@@ -57,22 +56,6 @@ class HandleContent:
     """The whole text, exact and untrusted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnEvidence:
-    """Archive of one turn's results: an `agent.turn_context.ResultArchive`."""
-
-    store: "EvidenceStore"
-    turn: TurnId
-    conversation: ConversationId
-    budget_tokens: int
-    max_result_tokens: int
-    record_cut: Callable[[], None]
-
-    async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef:
-        """Store a result durably. Raises StoreError."""
-        return await self.store.keep(self.turn, self.conversation, call, result)
-
-
 class EvidenceStore:
     """Archive of results, for all agents, and the handles that open them."""
 
@@ -80,27 +63,6 @@ class EvidenceStore:
         self._store = store
         self._clock = clock
         self._places = places
-
-    def for_turn(
-        self,
-        turn: TurnId,
-        conversation: ConversationId,
-        settings: ContextOptimizationConfig,
-        usable_tokens: int,
-        on_cut: Callable[[], None],
-    ) -> TurnEvidence:
-        """Return the archive of one turn.
-
-        `usable_tokens`: of the model's window. `on_cut`: see `agent.turn_context.ResultArchive`.
-        """
-        return TurnEvidence(
-            store=self,
-            turn=turn,
-            conversation=conversation,
-            budget_tokens=settings.folds.active_evidence_tokens,
-            max_result_tokens=int(usable_tokens * settings.compaction.tool_result_max_pct),
-            record_cut=on_cut,
-        )
 
     async def keep(self, turn: TurnId, conversation: ConversationId, call: ToolCall, result: ToolResult) -> EvidenceRef:
         """Store the result of a call and return its reference. Raises StoreError.

@@ -1,6 +1,6 @@
 """Metrics of a gateway for Prometheus: of the process, its channels, its agents and their models."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +10,6 @@ from prometheus_client.registry import Collector
 
 from agent.signals import DmnMode
 from agent.tokens.counter import drift_percent
-from gateway.context.compaction import CompactionOutcome
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import Address, ConnectionChanged, RequestUsage, Usage
@@ -21,16 +20,6 @@ from gateway.store import LogEntry
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # a further series for each counter and histogram
 
-COMPACTION_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = (
-    "ok",
-    "failed",
-    "lock_held",
-    "no_boundary",
-    "tool_result_truncated",
-)
-TIMED_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = ("ok", "failed")
-"""Outcomes of a compaction that called a model and therefore has a duration worth measuring."""
-COMPACTION_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 DRIFT_PERCENT = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 """Histogram bounds. An offline tokenizer is 5 to 15 % off and wrong beyond 20 %, so the bounds are close there."""
 MAX_MODELS = 100
@@ -99,15 +88,14 @@ class ChannelMetrics:
 
 
 class AgentStats:
-    """Counters of notifications, turns, model requests and compactions, and gauges of the DMN."""
+    """Counters of notifications, turns and model requests, and gauges of the DMN."""
 
     def __init__(
         self,
-        agents: Iterable[str] = (),
         workspace: Callable[[], WorkspaceCounts] = dict,
         minds: Callable[[], Sequence[DmnStatus]] = tuple,
     ) -> None:
-        """`agents`: all agent ids. `workspace`, and `minds` for the DMN status of each, are called at each scrape."""
+        """`workspace`, and `minds` for the DMN status of each agent, are called at each scrape."""
         self.metrics = CollectorRegistry()
         self._list_minds, self._workspace = minds, workspace
         self._usage = dict[str, Usage]()
@@ -147,24 +135,6 @@ class AgentStats:
             buckets=DRIFT_PERCENT,
             registry=self.metrics,
         )
-        self._compactions = Counter(
-            "llm_compaction_triggered",
-            "How often history was to be folded into a summary, by how that ended.",
-            ["agent", "outcome"],
-            registry=self.metrics,
-        )
-        self._durations_s = Histogram(
-            "llm_compaction_duration_seconds",
-            "How long folding history took.",
-            ["agent", "outcome"],
-            buckets=COMPACTION_S,
-            registry=self.metrics,
-        )
-        for agent in agents:
-            for outcome in COMPACTION_OUTCOMES:
-                self._compactions.labels(agent, outcome)
-            for outcome in TIMED_OUTCOMES:
-                self._durations_s.labels(agent, outcome)
         self._turns = Counter(
             "reverie_turns",
             "Turns that ended, by why they were taken and how they ended.",
@@ -209,12 +179,6 @@ class AgentStats:
             self._estimated.labels(*labels).set(estimated)
             if billed > 0:
                 self._drift.labels(*labels).observe(drift_percent(estimated, billed))
-
-    def count_compaction(self, agent: str, outcome: CompactionOutcome, took_s: float | None = None) -> None:
-        """Count a compaction by its outcome. `took_s`: duration; None: no model was called."""
-        self._compactions.labels(agent, outcome).inc()
-        if took_s is not None and outcome in TIMED_OUTCOMES:
-            self._durations_s.labels(agent, outcome).observe(took_s)
 
     def collect(self) -> Iterator[Metric]:
         """Yield what is asked at each scrape."""

@@ -8,10 +8,8 @@
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Final
 
 from agent.cache.plan import PlannedRequest
@@ -21,7 +19,7 @@ from agent.signals import DmnState, LeftOff, Presence
 from agent.turn import build_prefix_request
 from gateway.access.limits import UsageLimiter
 from gateway.config.models import AgentConfig, Settings
-from gateway.context.compaction import CompactionOutcome, Compactor, Summarizer
+from gateway.context.compaction import CompactionStats, Compactor, Summarizer
 from gateway.context.conversation import ConversationReader, wants_answer
 from gateway.context.digest import DigestBuilder
 from gateway.context.dream import Dreamer
@@ -179,33 +177,25 @@ class Agent(AgentLoop):
                 places=agents.places,
             ),
             history=self._history,
-            compaction=self._build_compactor(agent_model),
+            compaction=Compactor(
+                agents.store,
+                agents.clock,
+                agents.live,
+                history=self._history,
+                model=model,
+                primary=agent_model.primary,
+                summarizer=Summarizer(
+                    self.id,
+                    agents.store,
+                    agents.clock,
+                    agents.live,
+                    model=agent_model.summarizer or model,
+                    stats=agents.compaction_stats,
+                ),
+            ),
             tools=tools,
             guidance=self._guidance,
             limits=agents.limits,
-            on_truncated=lambda: agents.on_compacted(self.id, "tool_result_truncated", None),
-        )
-
-    def _build_compactor(self, agent_model: AgentModel) -> Compactor:
-        agents, live = self._agents, self._agents.live
-        summarizer = Summarizer(
-            agent=self.id,
-            store=agents.store,
-            clock=agents.clock,
-            random=random.random,
-            model=lambda: agent_model.summarizer or agent_model.model,
-            settings=lambda: live.optimization.compaction,
-            on_outcome=partial(agents.on_compacted, self.id),
-        )
-        return Compactor(
-            store=agents.store,
-            clock=agents.clock,
-            history=self._history,
-            model=agent_model.model,
-            cache_forecast=partial(agent_model.forecast, self.id),
-            settings=lambda: live.optimization,
-            is_enabled=lambda: live.enabled_optimizations(self.id).compaction,
-            summarizer=summarizer,
         )
 
     @contextlib.contextmanager
@@ -348,12 +338,10 @@ class Agents:
         limits: UsageLimiter | None,
         states: Mapping[str, DmnState],
         chosen: Mapping[str, str],
-        on_compacted: Callable[[str, CompactionOutcome, float | None], None],
     ) -> None:
         """`states`: by agent, the state of its DMN from the last run; `chosen`: see `load_chosen_models`.
 
-        `limits`: budgets of people; None: there are none. `on_compacted` is called as
-        `AgentStats.count_compaction`.
+        `limits`: budgets of people; None: there are none.
         """
         self.store = store
         self.clock = clock
@@ -378,7 +366,7 @@ class Agents:
         self.previews = previews
         self.tracker = tracker
         self.limits = limits
-        self.on_compacted = on_compacted
+        self.compaction_stats = CompactionStats([agent.id for agent in self.live.settings.agents])
         self.room_locks = messaging.locks
         self.by_id = {
             one.id: Agent(one, self, states.get(one.id, DmnState()), chosen.get(one.id, ""))

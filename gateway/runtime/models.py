@@ -16,7 +16,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from agent.cache.client import CacheWarmer, CachingModel
-from agent.cache.plan import UNKNOWN_FORECAST, CacheForecast, CachePolicy, CacheProfile
+from agent.cache.plan import CachePolicy, CacheProfile
 from agent.cache.state import LIFETIME_S, Cadence
 from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import Model, ModelRequest
@@ -76,11 +76,6 @@ class AgentModel:
     def ceiling_usd(self, request: ModelRequest) -> float:
         """Return the highest possible cost of a request in US dollars, whichever model answers."""
         return max((model.max_cost_usd(request) for model in self.caching_models), default=0.0)
-
-    def forecast(self, agent: str, conversation: str) -> CacheForecast:
-        """Return the cache forecast of an agent's conversation, for the model that is asked first."""
-        first = self.primary
-        return first.forecast(agent, conversation) if isinstance(first, CachingModel) else UNKNOWN_FORECAST
 
 
 class _ModelKey(NamedTuple):

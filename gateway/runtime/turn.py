@@ -21,10 +21,10 @@ from agent.models.base import FailureCause, ModelRequest, PromptTooLong, Request
 from agent.prompt import NOTHING_NEW, PromptInput
 from agent.prompts import load_prompt
 from agent.turn import take_turn
-from agent.turn_context import SizeHints, TurnHost, TurnOutcome, TurnProgress, build_first_request
+from agent.turn_context import SizeHints, TurnOutcome, TurnProgress, build_first_request
 from channels.aio import run_to_completion
 from gateway.access.limits import LimitHit
-from gateway.context.compaction import CompactionInput
+from gateway.context.compaction import FoldHost
 from gateway.context.conversation import (
     CurrentMessage,
     RenderedInput,
@@ -33,7 +33,6 @@ from gateway.context.conversation import (
     render_lines,
 )
 from gateway.context.digest import Digest, DigestBuilder
-from gateway.context.evidence import TurnEvidence
 from gateway.context.history import HistoryView
 from gateway.context.observer import RunningTurn, TurnTracker
 from gateway.context.recall import RecallResult
@@ -43,7 +42,7 @@ from gateway.context.requesters import (
     find_inherited_requesters,
 )
 from gateway.core.clock import new_id
-from gateway.core.events import Address, Alarm, ConversationId, Message, Post, PostKey, Sender
+from gateway.core.events import Address, Alarm, ConversationId, EvidenceRef, Message, Post, PostKey, Sender
 from gateway.core.facts import AMBIENT, FoldDecision, PostQueued, Seq, TurnCause, TurnId, TurnRecord, is_inner
 from gateway.core.logging import log_context
 from gateway.core.tool import ToolContext, TurnTrust
@@ -145,7 +144,7 @@ class TurnRunner:
                                         key=context.agent.id,
                                         max_tool_rounds=context.live.settings.tools.max_rounds,
                                         progress=turn.progress,
-                                        evidence=turn.archive(),
+                                        evidence=turn,
                                         fits=turn.size_hints(),
                                     )
                                 except (PromptTooLong, RequestRefused) as error:
@@ -244,10 +243,10 @@ class TurnRunner:
                 await run_to_completion(write_record(recorded, outcome))
 
 
-class Turn(TurnHost):
+class Turn(FoldHost):
     """One turn: its steps in their order, and what it has done so far, which can be read at any time.
 
-    To `agent.turn.take_turn` it is the host, and the tools.
+    To `agent.turn.take_turn` it is the host, the tools, and the archive of their results.
     """
 
     def __init__(
@@ -262,6 +261,7 @@ class Turn(TurnHost):
         is_compaction: bool = False,
     ) -> None:
         """`is_compaction`: it only folds the view, on request."""
+        super().__init__()
         self.id = TurnId(new_id(context.clock.now()))
         self.conversation = conversation
         self.place = Address.parse(conversation)
@@ -282,8 +282,6 @@ class Turn(TurnHost):
         self.trust: TurnTrust | None = None
         """None: nothing was read yet."""
         self.progress = TurnProgress()
-        self.preparation = TurnProgress()
-        """Costs of making room for the turn."""
         self.limit_hit: LimitHit | None = None
         """The budget that the turn would exceed. None: none so far."""
         self.preview: TurnPreview | None = None
@@ -393,16 +391,11 @@ class Turn(TurnHost):
         result = await self.context.compaction.fold_if_due(
             self.place,
             self.view,
-            CompactionInput(
-                fixed_tokens=self._prompt_context.tokens,
-                rendered=rendered,
-                attempts=tries,
-                is_requested=is_requested,
-                build_request=self._build_summary_request,
-                can_afford=self.can_afford_now,
-                progress=self.preparation,
-                current_label=lambda: self.label,
-            ),
+            self,
+            fixed_tokens=self._prompt_context.tokens,
+            rendered=rendered,
+            attempts=tries,
+            is_requested=is_requested,
         )
         self.view, self._is_folded = result.view, result.is_folded
         self.view_digest, self.weighed = result.view.digest, None if result.is_folded else result.weighed
@@ -448,11 +441,24 @@ class Turn(TurnHost):
         left = f"{len(history.turns) - len(folded.turns)} of {len(history.turns)} turns have left the view"
         return f"{left}; it takes about {folded.tokens} tokens, and took {history.tokens}."
 
-    def archive(self) -> TurnEvidence:
-        """Return the archive of the turn's tool results."""
-        context = self.context
-        usable_tokens, optimization = context.compaction.usable_tokens(), context.live.optimization
-        return context.evidence.for_turn(self.id, self.conversation, optimization, usable_tokens, context.on_truncated)
+    @property
+    def budget_tokens(self) -> int:
+        """See `agent.turn_context.ResultArchive`."""
+        return self.context.live.optimization.folds.active_evidence_tokens
+
+    @property
+    def max_result_tokens(self) -> int:
+        """See `agent.turn_context.ResultArchive`."""
+        share = self.context.live.optimization.compaction.tool_result_max_pct
+        return int(self.context.compaction.usable_tokens * share)
+
+    async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef:
+        """See `agent.turn_context.ResultArchive`. Raises StoreError."""
+        return await self.context.evidence.keep(self.id, self.conversation, call, result)
+
+    def record_cut(self) -> None:
+        """See `agent.turn_context.ResultArchive`."""
+        self.context.compaction.stats.count(self.context.agent.id, "tool_result_truncated")
 
     def size_hints(self) -> SizeHints:
         """Return what is known of the sizes of the turn's requests."""
@@ -548,9 +554,9 @@ class Turn(TurnHost):
     def _budget_tokens(self) -> int:
         """Return how many tokens the conversation and the new input may take."""
         compaction, share = self.context.compaction, self.context.live.optimization.folds.fold_at_pct
-        return max(256, int(compaction.usable_tokens() * share) - self._prompt_context.tokens)
+        return max(256, int(compaction.usable_tokens * share) - self._prompt_context.tokens)
 
-    async def _build_summary_request(self, history: HistoryView) -> ModelRequest:
+    async def build_summary_request(self, history: HistoryView) -> ModelRequest:
         """Return the request of the turn with this view and no new input, for the summarizer."""
         context = self.context
         prompt_input = await self._build_prompt_input(history, RenderedInput(), folded=False)

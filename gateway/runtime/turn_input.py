@@ -5,7 +5,7 @@
 - `TurnInput`: unread messages of one turn, or its digest, and what of it the turn has consumed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -81,8 +81,6 @@ class AgentContext:
     guidance: "TurnGuidance"
     limits: UsageLimiter | None = None
     """Budgets of people. None: there are none."""
-    on_truncated: Callable[[], None] = lambda: None
-    """Called when a tool's result was too large to be shown whole."""
 
     @property
     def is_small_model(self) -> bool:

@@ -16,7 +16,7 @@ from agent.workspace.cache import WorkspaceCache
 from agent.workspace.persona import PersonaBundle, PersonaScope
 from gateway.config.models import ContextOptimizationConfig
 from gateway.config.reload import LiveSettings
-from gateway.context.compaction import Compactor, Summarizer
+from gateway.context.compaction import CompactionOutcome, CompactionStats, Compactor, Summarizer
 from gateway.context.conversation import ConversationReader
 from gateway.context.digest import Digest, DigestBuilder
 from gateway.context.dream import Dreamer
@@ -76,27 +76,31 @@ ANYWHERE = BindingPattern(
 )
 
 
-def folds_of(desk: "Desk", views: HistoryStore) -> Compactor:
-    """As an agent makes them."""
-    compacting = Summarizer(
-        agent="ana",
-        store=desk.store,
-        clock=desk.clock,
-        random=lambda: 0.5,
-        model=lambda: desk.model,
-        settings=lambda: desk.context.compaction,
-        on_outcome=lambda outcome, _: desk.compacted.append(outcome),
-    )
-    return Compactor(
-        store=desk.store,
-        clock=desk.clock,
-        history=views,
-        model=desk.model,
-        cache_forecast=lambda _: desk.outlook,
-        settings=lambda: desk.context,
-        is_enabled=lambda: desk.compacts,
-        summarizer=compacting,
-    )
+WARM = CacheForecast(is_cold=False, read_share=0.1, write_share=1.25, expected_requests=20.0)
+
+
+class Folds(Compactor):
+    """As an agent has it; a desk says what its cache is like, and whether a model summarises."""
+
+    desk: "Desk | None" = None
+
+    def forecast(self, conversation: ConversationId) -> CacheForecast:  # noqa: ARG002 - as the product's
+        return WARM if self.desk is None else self.desk.outlook
+
+    def is_summarising(self) -> bool:
+        return self.desk is not None and self.desk.compacts
+
+
+class Outcomes(CompactionStats):
+    """What became of summaries, and results that were too large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: list[tuple[str, float | None]] = []
+
+    def count(self, agent: str, outcome: CompactionOutcome, took_s: float | None = None) -> None:
+        super().count(agent, outcome, took_s)
+        self.counted.append((outcome, took_s))
 
 
 class Idle(AgentLoop):
@@ -202,9 +206,9 @@ def context_of(  # noqa: PLR0917 - as an agent has them
     tools: ToolDispatcher,
     guidance: TurnGuidance,
     history: HistoryStore | None = None,
-    compaction: Compactor | None = None,
     *,
-    on_truncated: Callable[[], None] = lambda: None,
+    desk: "Desk | None" = None,
+    stats: CompactionStats | None = None,
     dreamer: Dreamer | None = None,
 ) -> AgentContext:
     """What turns need, with a real store and nobody who speaks or listens."""
@@ -216,15 +220,9 @@ def context_of(  # noqa: PLR0917 - as an agent has them
     journal = JournalStore(store, clock, live.agent_directory)
     memory = MemoryStore(store, clock, live.agent_directory)
     history = history or HistoryStore(store, clock, media)
-    summarizer = Summarizer(
-        agent=agent.id,
-        store=store,
-        clock=clock,
-        random=lambda: 0.5,
-        model=lambda: model,
-        settings=lambda: live.optimization.compaction,
-        on_outcome=lambda *_: None,
-    )
+    summarizer = Summarizer(agent.id, store, clock, live, model=model, stats=stats or Outcomes(), random=lambda: 0.5)
+    folds = Folds(store, clock, live, history=history, model=model, primary=model, summarizer=summarizer)
+    folds.desk = desk
     return AgentContext(
         agent=agent,
         store=store,
@@ -252,24 +250,10 @@ def context_of(  # noqa: PLR0917 - as an agent has them
             places=places,
         ),
         history=history,
-        compaction=compaction
-        or Compactor(
-            store=store,
-            clock=clock,
-            history=history,
-            model=model,
-            cache_forecast=lambda _: WARM,
-            settings=lambda: live.optimization,
-            is_enabled=lambda: False,
-            summarizer=summarizer,
-        ),
+        compaction=folds,
         tools=tools,
         guidance=guidance,
-        on_truncated=on_truncated,
     )
-
-
-WARM = CacheForecast(is_cold=False, read_share=0.1, write_share=1.25, expected_requests=20.0)
 
 
 @dataclass
@@ -292,8 +276,7 @@ class Desk:
     said: int = 0
     outlook: CacheForecast = WARM
     compacts: bool = False
-    compacted: list[str] = field(default_factory=list)
-    """What became of summaries, and results that were too large."""
+    outcomes: Outcomes = field(default_factory=Outcomes)
 
     def __post_init__(self) -> None:
         views = HistoryStore(self.store, self.clock, MediaStore(live_settings(), Path("/nonexistent"), {}, self.clock))
@@ -307,8 +290,8 @@ class Desk:
             Hands(self),
             Guidance(self),
             views,
-            folds_of(self, views),
-            on_truncated=lambda: self.compacted.append("tool_result_truncated"),
+            desk=self,
+            stats=self.outcomes,
         )
         self.turns = TurnRunner(
             previews=TurnPreviews(self.store, self.clock, {}, LooseTasks(), redactor=Redactor()),
@@ -316,6 +299,10 @@ class Desk:
             tracker=TurnTracker(),
         )
         self.store.subscribe(lambda _: self.after() if self.after is not None else None, TurnRecord)
+
+    @property
+    def compacted(self) -> list[str]:
+        return [outcome for outcome, _ in self.outcomes.counted]
 
     @property
     def context(self) -> ContextOptimizationConfig:

@@ -28,9 +28,8 @@ from agent.models.base import (
 from agent.prompt import PromptInput, PromptTurn, build_request
 from agent.summary import NO_CALLS_HINT, build_summary_request
 from agent.tools import ENDING_TOOLS
-from agent.turn_context import TurnProgress
-from gateway.config.models import CompactionConfig
-from gateway.context.compaction import OVER_BUDGET, Summarizer, SummaryResult
+from gateway.config.reload import LiveSettings
+from gateway.context.compaction import OVER_BUDGET, FoldHost, Summarizer, SummaryResult
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage, Usage
 from gateway.core.facts import CompactionLocked, Seq, ViewFolded
@@ -38,8 +37,10 @@ from gateway.store import NewEntry, Store, StoreClosed, rebuild
 from tests.agent.cache.test_client import IDENTITY, Bench
 from tests.agent.cache.test_client import story as wire
 from tests.kits.channels import story
+from tests.kits.gateway import settings
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Played, Say
 from tests.kits.store import place
+from tests.kits.turns import Outcomes
 from tests.servers.model_api_events import Answer
 
 AT = place("#a")
@@ -97,27 +98,46 @@ class Hasty(ManualClock):
             await super().sleep(delay_s)
 
 
+class Poor(FoldHost):
+    """Can afford one request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[ModelRequest] = []
+
+    def can_afford_now(self, request: ModelRequest) -> bool:
+        self.seen.append(request)
+        return len(self.seen) < 2
+
+
 @dataclass
 class Kit:
     store: Store
     clock: ManualClock
     model: Model
-    said: CompactionConfig = field(default_factory=CompactionConfig)
-    told: list[tuple[str, float | None]] = field(default_factory=list)
+    outcomes: Outcomes = field(default_factory=Outcomes)
 
-    def compacting(self, model: Model | None = None) -> Summarizer:
+    @property
+    def told(self) -> list[tuple[str, float | None]]:
+        return self.outcomes.counted
+
+    def compacting(self) -> Summarizer:
         return Summarizer(
-            agent="reverie",
-            store=self.store,
-            clock=self.clock,
+            "reverie",
+            self.store,
+            self.clock,
+            LiveSettings(settings(self.store.path.parent)),
+            model=self.model,
+            stats=self.outcomes,
             random=lambda: 0.5,
-            model=lambda: model or self.model,
-            settings=lambda: self.said,
-            on_outcome=lambda outcome, took_s: self.told.append((outcome, took_s)),
         )
 
-    async def make(self, request: ModelRequest = ASKED, *, leaving: int = 3, **more: Any) -> SummaryResult:
-        return await self.compacting().summarise(AT, request, leaving=leaving, tail=1, tokens_before=900, **more)
+    async def make(
+        self, request: ModelRequest = ASKED, host: FoldHost | None = None, *, leaving: int = 3, **more: Any
+    ) -> SummaryResult:
+        return await self.compacting().summarise(
+            AT, request, host or FoldHost(), leaving=leaving, tail=1, tokens_before=900, **more
+        )
 
     async def locks(self) -> list[CompactionLocked]:
         found = await self.store.entries(kinds=["compaction_lock"])
@@ -225,7 +245,7 @@ async def test_of_two_at_once_one_asks(tmp_path: Path) -> None:
 async def test_other_conversations_have_locks_of_their_own(tmp_path: Path) -> None:
     async with kit(tmp_path, Played(Say(text=TEXT))) as made:
         await lock(made.store, made.clock, "other", 60)
-        came = await made.compacting().summarise(place("#b"), ASKED, leaving=1, tail=1, tokens_before=9)
+        came = await made.compacting().summarise(place("#b"), ASKED, FoldHost(), leaving=1, tail=1, tokens_before=9)
         assert came.outcome == "ok"
 
 
@@ -255,15 +275,16 @@ async def test_a_process_that_dies_in_between_leaves_a_lock_that_expires(tmp_pat
 async def test_cancelled_it_gives_the_lock_back_and_says_what_it_cost(tmp_path: Path) -> None:
     played = Billing()
     async with kit(tmp_path, played) as made:
-        progress = TurnProgress()
-        task = asyncio.ensure_future(made.make(progress=progress))
+        host = FoldHost()
+        task = asyncio.ensure_future(made.make(host=host))
         await played.asked.wait()
         assert not await made.free()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert await made.free()
-        assert (progress.current.accounts, progress.current.requests, made.told) == ((ACCOUNT,), 1, [])
+        spent = host.preparation.current
+        assert (spent.accounts, spent.requests, spent.usage, made.told) == ((ACCOUNT,), 1, USAGE, [])
 
 
 @story
@@ -401,7 +422,7 @@ async def test_what_cannot_be_mended_ends_it_at_once(tmp_path: Path, error: Mode
     async with kit(tmp_path, failing) as made:
         came = await made.make()
         assert (came.outcome, came.reason, len(failing.requests)) == ("failed", error.reason, 1)
-        assert (came.accounts, came.usage) == ((ACCOUNT,), USAGE)
+        assert (came.accounts, came.requests) == ((ACCOUNT,), 1)
         assert not await made.free()  # nobody tries again at once
         made.clock.advance(300)
         assert await made.free()
@@ -419,15 +440,10 @@ async def test_the_servers_hint_is_waited_for(tmp_path: Path) -> None:
 async def test_what_cannot_be_afforded_is_not_asked(tmp_path: Path) -> None:
     played = Played(Say(), Say(text=TEXT))
     async with kit(tmp_path, played) as made:
-        seen = list[ModelRequest]()
-
-        def afford(request: ModelRequest) -> bool:
-            seen.append(request)
-            return len(seen) < 2
-
-        came = await made.make(afford=afford)
+        host = Poor()
+        came = await made.make(host=host)
         assert (came.outcome, came.reason, len(played.requests)) == ("failed", OVER_BUDGET, 1)
-        assert (came.accounts, seen[0]) == ((ACCOUNT,), played.requests[0])
+        assert (came.accounts, host.seen[0]) == ((ACCOUNT,), played.requests[0])
 
 
 # What the store makes of it

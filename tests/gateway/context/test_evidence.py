@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.models.base import ToolResult
-from agent.turn import take_turn
-from gateway.config.models import ContextOptimizationConfig
 from gateway.context.evidence import MAX_TURNS, UNKNOWN_HANDLE, EvidenceStore
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
@@ -37,7 +34,6 @@ from gateway.core.events import (
 )
 from gateway.core.facts import (
     ConversationRewound,
-    Evidence,
     Fact,
     Judgement,
     Seq,
@@ -55,11 +51,9 @@ from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.memory import MAX_EVIDENCE_CHARS, MemoryTools
 from tests.kits.channels import story
-from tests.kits.evidence import Bring
 from tests.kits.examples import examples
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, at, sight_of
 from tests.kits.places import privacy
-from tests.kits.scripted_turn import Played, Say, brief
 from tests.kits.store import NOW, turn
 from tests.kits.tools import dispatcher
 
@@ -449,31 +443,6 @@ async def test_a_range_that_is_not_there_is_refused_with_what_would_do(tmp_path:
             told = await kit.hands.call(ToolCall(id="f", name="fetch_evidence", arguments=asked), at(ROOM))
             assert told.is_error
             assert said in told.text
-
-
-@story
-async def test_a_turn_keeps_what_it_does_not_tell_and_reads_it_again(tmp_path: Path) -> None:
-    async with desk(tmp_path) as kit:
-        cuts = list[int]()
-        said = ContextOptimizationConfig()
-        shelf = kit.evidences.for_turn(TurnId("t9"), ROOM.conversation, said, 60_000, lambda: cuts.append(1))
-        assert (shelf.budget_tokens, shelf.max_result_tokens) == (18_000, 18_000)
-        bring = Bring(ToolResult(id="", text=HUGE, kind="page", origin="https://a\nb"))
-        ended = await take_turn(brief(), Played(Say(calls=(("l", "look_up"),))), bring, key="ana", evidence=shelf)
-        (called,) = ended.steps[0].calls
-        assert called.source is not None
-        assert (called.source.kind, called.source.origin) == ("page", "https://a b")
-        assert cuts == [1]
-        (kept,) = await kit.store.newest_entries(9, kinds=["evidence"])
-        assert isinstance(kept.fact, Evidence)
-        assert (kept.fact.turn, kept.fact.call, kept.fact.tool, kept.conversation) == (
-            "t9",
-            "l",
-            "look_up",
-            ROOM.conversation,
-        )
-        assert (await kit.evidences.find(called.source.handle, *sight_of(at(ROOM)))).text == HUGE
-        assert kept.at - NOW <= timedelta(minutes=2)
 
 
 @story

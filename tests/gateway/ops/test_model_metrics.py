@@ -11,11 +11,12 @@ import pytest
 
 from agent.workspace.cache import WorkspaceCache
 from gateway.config.models import OpsConfig
+from gateway.context.compaction import COMPACTION_OUTCOMES, CompactionStats
 from gateway.core.clock import ManualClock
 from gateway.core.events import BlockUsage, ChannelName
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
-from gateway.ops.metrics import COMPACTION_OUTCOMES, MAX_MODELS, AgentStats, WorkspaceCounts
+from gateway.ops.metrics import MAX_MODELS, AgentStats, WorkspaceCounts
 from gateway.ops.server import OpsService
 from gateway.store import Store
 from tests.kits.ops import rendered_metrics
@@ -38,7 +39,7 @@ NAMES = {
 ME = 'agent="ana",model="m",provider="anthropic"'
 
 
-def scraped(llm: AgentStats, then: Callable[[], None] = lambda: None) -> tuple[str, dict[str, float]]:
+def scraped(llm: AgentStats | CompactionStats, then: Callable[[], None] = lambda: None) -> tuple[str, dict[str, float]]:
     """What the server shows after `then`, as text and by sample."""
     then()
     text = rendered_metrics(llm.metrics)
@@ -48,14 +49,15 @@ def scraped(llm: AgentStats, then: Callable[[], None] = lambda: None) -> tuple[s
 
 
 def test_every_metric_has_its_name_its_type_and_its_help() -> None:
-    text, _ = scraped(AgentStats(["ana"]))
+    text = scraped(AgentStats())[0] + scraped(CompactionStats(["ana"]))[0]
     for name, kind in NAMES.items():
         assert f"# TYPE {name} {kind}\n" in text
         assert re.search(rf"(?m)^# HELP {name} [A-Z].+\.$", text)
 
 
 def test_before_the_first_request_the_known_outcomes_are_there_at_nought() -> None:
-    _, samples = scraped(AgentStats(["ana", "bob"]))
+    assert scraped(AgentStats())[1] == {}
+    _, samples = scraped(CompactionStats(["ana", "bob"]))
     for agent in ("ana", "bob"):
         for outcome in COMPACTION_OUTCOMES:
             assert samples.pop(f'llm_compaction_triggered_total{{agent="{agent}",outcome="{outcome}"}}') == 0
@@ -65,7 +67,7 @@ def test_before_the_first_request_the_known_outcomes_are_there_at_nought() -> No
 
 
 def test_requests_are_counted_by_agent_provider_and_model() -> None:
-    llm = AgentStats(["ana", "bob"])
+    llm = AgentStats()
 
     def asked() -> None:
         llm.count_request("ana", account(read=90, plain=10, cost=0.25))
@@ -86,7 +88,7 @@ def test_requests_are_counted_by_agent_provider_and_model() -> None:
 
 
 def test_estimates_are_compared_with_the_bill() -> None:
-    llm = AgentStats(["ana"])
+    llm = AgentStats()
 
     def asked() -> None:
         for billed in (130, 125, 104, 65, 0):  # estimated at 130: 0 %, 4 %, 25 %, 100 %, and nothing to compare
@@ -106,7 +108,7 @@ def test_estimates_are_compared_with_the_bill() -> None:
 
 
 def test_the_newest_estimate_is_shown() -> None:
-    llm = AgentStats(["ana"])
+    llm = AgentStats()
     llm.count_request("ana", account(plain=130))
     long = BlockUsage(name="now", tokens=870, read=0, written=0, lifetime=None)
     one = account(plain=1000)
@@ -115,13 +117,13 @@ def test_the_newest_estimate_is_shown() -> None:
 
 
 def test_compactions_are_counted_and_timed() -> None:
-    llm = AgentStats(["ana"])
+    llm = CompactionStats(["ana"])
 
     def folded() -> None:
-        llm.count_compaction("ana", "ok", 0.5)
-        llm.count_compaction("ana", "ok", 7.0)
-        llm.count_compaction("ana", "failed", 500.0)
-        llm.count_compaction("ana", "lock_held")
+        llm.count("ana", "ok", 0.5)
+        llm.count("ana", "ok", 7.0)
+        llm.count("ana", "failed", 500.0)
+        llm.count("ana", "lock_held")
 
     _, samples = scraped(llm, folded)
     counts = [
@@ -143,7 +145,7 @@ def test_workspaces_are_asked_at_each_scrape() -> None:
     def now() -> WorkspaceCounts:
         return counts
 
-    _, samples = scraped(AgentStats([], now), lambda: counts.update({'/a "b"': (7, 2, 1)}))
+    _, samples = scraped(AgentStats(now), lambda: counts.update({'/a "b"': (7, 2, 1)}))
     assert samples == {
         'workspace_cache_hits_total{path="/a \\"b\\""}': 7,
         'workspace_cache_misses_total{path="/a \\"b\\""}': 2,
@@ -163,7 +165,7 @@ def test_the_workspace_cache_is_scraped(tmp_path: Path) -> None:
         return {path: (counts.hits[path], counts.misses[path], counts.invalidations[path]) for path in counts.misses}
 
     counts = asyncio.run(story())
-    _, samples = scraped(AgentStats([], lambda: counts))
+    _, samples = scraped(AgentStats(lambda: counts))
     assert samples[f'workspace_cache_hits_total{{path="{tmp_path}"}}'] == 2
     assert samples[f'workspace_cache_misses_total{{path="{tmp_path}"}}'] == 1
     assert samples[f'workspace_cache_invalidations_total{{path="{tmp_path}"}}'] == 0
@@ -171,7 +173,7 @@ def test_the_workspace_cache_is_scraped(tmp_path: Path) -> None:
 
 def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    llm = AgentStats(["ana"])
+    llm = AgentStats()
     llm.count_request("ana", account(read=130))
 
     async def story() -> str:
@@ -193,7 +195,7 @@ def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_a_server_that_makes_up_names_fills_no_memory() -> None:
-    llm = AgentStats(["ana"])
+    llm = AgentStats()
     for number in range(3 * MAX_MODELS):
         llm.count_request("ana", account(plain=1, model=f"m{number}"))
     _, samples = scraped(llm)

@@ -124,7 +124,6 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 limits=None,
                 states={},
                 chosen={},
-                on_compacted=lambda *_: None,
             ),
             store,
         )
