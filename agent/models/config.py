@@ -50,7 +50,7 @@ def _check_pattern(value: str) -> str:
     return value
 
 
-ProviderUrl = Annotated[str, AfterValidator(_check_url)]
+ProviderUrl = Annotated[str, AfterValidator(_check_url), Field(json_schema_extra={"format": "uri"})]
 """http or https; may end in `/v1` or not."""
 ProviderKey = Annotated[SecretStr, AfterValidator(_check_key)]
 """Empty or `none`: no key is sent."""

