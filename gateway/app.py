@@ -1,8 +1,9 @@
 """Composition root: builds the services of the gateway, starts them in order, and stops them."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from importlib.metadata import version
@@ -125,26 +126,57 @@ async def run(
     taken up at the next start.
     """
     clock, live = clock or SystemClock(), live or LiveSettings(settings)
-    settings = live.settings
-    if channels is None and not settings.channels:
+    if channels is None and not live.settings.channels:
         raise ChannelUnavailable("no channels are configured: add one under `channels`")
     if channels is None:
-        check_adapters(settings)
+        check_adapters(live.settings)
+    async with _opened(live, clock, channels, model=model, redactor=redactor) as (gateway, _):
+        await gateway.serve(stop)
+
+
+async def carry_out_stopped(settings: Settings, order: CommandRequest) -> ControlResponse:
+    """Carry out a command of the operator on the store of a stopped gateway: its services are built, and none starts.
+
+    Raises `StoreError` if the store cannot be opened or written, `GatewayNotRunning` for a command that needs a running
+    gateway, `ChannelUnavailable`, `PriceTableError`.
+    """
+    clock = SystemClock()
+    names = [ChannelName(name) for name, one in settings.channels.items() if one.platform != "console"]
+    channels = {name: make_channel(name, settings, clock, None) for name in names}
+    async with _opened(LiveSettings(settings), clock, channels, is_stopped=True) as (gateway, tasks):
+        await gateway.load()
+        answer = await gateway.dispatcher.carry_out(order, stopped=True)
+        tasks.cancel()  # e.g. deliveries of what was appended: the next gateway begins them
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def _opened(
+    live: LiveSettings,
+    clock: Clock,
+    channels: Mapping[ChannelName, Channel] | None,
+    *,
+    model: Model | None = None,
+    redactor: Redactor | None = None,
+    is_stopped: bool = False,
+) -> AsyncIterator[tuple["_Gateway", "GatewayTasks"]]:
+    """Open store and models, and build the services. `channels` None: make the configured ones, and follow changes.
+
+    `is_stopped`: no gateway runs, and another program that uses the store is an error at once.
+    """
+    settings, make = live.settings, make_channel if channels is None else None
     try:
         async with (
             open_model_services(live, clock, model=model) as model_services,
-            await Store.open(settings.store.path, clock, patient=True) as store,
+            await Store.open(settings.store.path, clock, patient=not is_stopped) as store,
             GatewayTasks(store) as tasks,
         ):
-            make: AdapterFactory | None = None
             if channels is None:
                 names = [ChannelName(name) for name in settings.channels]
                 channels = {name: make_channel(name, settings, clock, await store.saved_cursor(name)) for name in names}
-                make = make_channel
-            if settings.ops.token is not None:
+            if settings.ops.token is not None and not is_stopped:
                 channels = {**channels, OPERATOR_CHANNEL: OperatorChannel(clock)}
             gateway = _Gateway(
-                settings=settings,
                 store=store,
                 clock=clock,
                 channels=channels,
@@ -155,49 +187,9 @@ async def run(
                 redactor=redactor or Redactor(collect_secrets(settings)),
                 tasks=tasks,
             )
-            await gateway.serve(stop)
+            yield gateway, tasks
     except BaseExceptionGroup as group:
         raise _first_error(group) from group
-
-
-async def carry_out_stopped(settings: Settings, order: CommandRequest) -> ControlResponse:
-    """Carry out a command of the operator on the store of a stopped gateway: its services are built, and none starts.
-
-    Raises `StoreError` if the store cannot be opened or written, `GatewayNotRunning` for a command that needs a running
-    gateway, `ChannelUnavailable`, `PriceTableError`.
-    """
-    clock, live, answer = SystemClock(), LiveSettings(settings), ControlResponse(ok=False, lines=())
-    try:
-        async with (
-            open_model_services(live, clock, model=None) as model_services,
-            await Store.open(settings.store.path, clock) as store,
-            GatewayTasks(store) as tasks,
-        ):
-            names = [ChannelName(name) for name, one in settings.channels.items() if one.platform != "console"]
-            gateway = _Gateway(
-                settings=settings,
-                store=store,
-                clock=clock,
-                channels={name: make_channel(name, settings, clock, None) for name in names},
-                make=None,
-                model_services=model_services,
-                states=await load_dmn_states(store, [agent.id for agent in settings.agents], clock.now()),
-                chosen=await load_chosen_models(store, settings),
-                redactor=Redactor(collect_secrets(settings)),
-                tasks=tasks,
-            )
-            await gateway.load()
-            answer = await gateway.dispatcher.carry_out(order, stopped=True)
-            raise _CarriedOut
-    except BaseExceptionGroup as group:
-        error = _first_error(group)
-        if not isinstance(error, _CarriedOut):
-            raise error from group
-    return answer
-
-
-class _CarriedOut(Exception):
-    """The command is done."""
 
 
 class GatewayTasks(asyncio.TaskGroup):
@@ -206,6 +198,12 @@ class GatewayTasks(asyncio.TaskGroup):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self._store = store
+        self._running = set[asyncio.Task[Any]]()
+
+    def cancel(self) -> None:
+        """Cancel all that run."""
+        for task in self._running:
+            task.cancel()
 
     def create_task(
         self,
@@ -221,6 +219,8 @@ class GatewayTasks(asyncio.TaskGroup):
         except RuntimeError:  # the group ends: what the last append still starts is cancelled like all else
             task = asyncio.get_running_loop().create_task(work, name=name, context=context)
             task.cancel()
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         task.add_done_callback(lambda _: coro.close())  # a task cancelled before its first step would never close it
         return task
 
@@ -245,14 +245,13 @@ class _Gateway:
     def __init__(  # noqa: PLR0915 - the picture of the program
         self,
         *,
-        settings: Settings,
         store: Store,
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
         make: AdapterFactory | None,
         model_services: ModelServices,
         states: Mapping[str, DmnState],
-        chosen: Mapping[str, str] | None = None,
+        chosen: Mapping[str, str],
         redactor: Redactor,
         tasks: asyncio.TaskGroup,
     ) -> None:
@@ -263,6 +262,7 @@ class _Gateway:
         """
         self.store, self.clock, self.model_services, self.tasks = store, clock, model_services, tasks
         live = self.live = model_services.live
+        settings = live.settings
         self.channels = Channels(live, channels)
         live.add_secret_listener(redactor.add_secrets)
 
@@ -415,7 +415,7 @@ class _Gateway:
             tracker=self.turn_tracker,
             limits=limits,
             states=states,
-            chosen=chosen or {},
+            chosen=chosen,
         )
         self.rewinder = Rewinder(
             store=store,
@@ -424,7 +424,7 @@ class _Gateway:
             agents=self.agents,
             tasks=tasks,
         )
-        self.model_selector = ModelSelector(self.agents, chosen or {})
+        self.model_selector = ModelSelector(self.agents, chosen)
 
         # The platforms.
         platforms = {name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)}
@@ -581,14 +581,22 @@ class _Gateway:
     async def _start(self, background: list[asyncio.Task[None]]) -> None:
         self.store.add_outage_listener(self.outages.on_store_outage)
         await self.load()
-        background += [self.tasks.create_task(self.agents.warm_up()), self.tasks.create_task(self.ops_service.run())]
-        background.append(self.tasks.create_task(serve_control(self.store.path, self.dispatcher.carry_out)))
+        start = self.tasks.create_task
+        background += map(
+            start,
+            (
+                self.agents.warm_up(),
+                self.ops_service.run(),
+                serve_control(self.store.path, self.dispatcher.carry_out),
+                self.model_services.restore_cadences(self.store),
+                self.media.sweep(),
+                ConfigWatcher(self.live, self.clock).run(),
+                self.model_services.keep_warm.run(self.agent_stats.count_request),
+            ),
+        )
         if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
-            background.append(self.tasks.create_task(operator.run(partial(self.intake.accept, OPERATOR_CHANNEL))))
-        background.append(self.tasks.create_task(self.model_services.restore_cadences(self.store)))
-        background.append(self.tasks.create_task(self.media.sweep()))
-        background.append(self.tasks.create_task(ConfigWatcher(self.model_services.live, self.clock).run()))
-        background.append(self.tasks.create_task(self.model_services.keep_warm.run(self.agent_stats.count_request)))
+            emit = partial(self.intake.accept, OPERATOR_CHANNEL)
+            background.append(start(operator.run(emit)))
         await self.previews.recover()
         await self.outbox.recover()
         await self.recover_knowledge()
@@ -599,11 +607,7 @@ class _Gateway:
         for arrival in await self.agents.find_pending_arrivals():
             self.inbox.add(arrival)
         self.agents.start()
-        background.append(self.tasks.create_task(self.command_menus.run()))
-        background += [
-            self.tasks.create_task(self.reminders.run()),
-            self.tasks.create_task(self.presence.run()),
-        ]
+        background += map(start, (self.command_menus.run(), self.reminders.run(), self.presence.run()))
         self.channel_supervisor.start(self.intake)
 
     async def _wait_until_stopped(self, stop: asyncio.Event) -> None:

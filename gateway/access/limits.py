@@ -178,6 +178,7 @@ class UsageLimiter:
         """Limits that are in the log, by name and day."""
         self._taken = LruDict[str, _TakenTokens]()
         """Tokens of messages that are not in the log yet, by dedup key."""
+        live.add_reload_listener(lambda _: self._notify_freed())  # a budget may be higher now
 
     def _rate(self, scope: LimitScope) -> Rate:
         rates = self._live.settings.access.rates
@@ -301,7 +302,7 @@ class UsageLimiter:
             self._notify_freed()
 
     def _notify_freed(self) -> None:
-        """Wake those that wait for a reservation to end."""
+        """Wake those that wait for a budget."""
         freed, self._budget_freed = self._budget_freed, asyncio.Event()
         freed.set()
 

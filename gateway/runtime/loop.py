@@ -253,9 +253,9 @@ class AgentLoop(ABC):
         return True
 
     @property
-    def next_tick_s(self) -> float:
-        """Seconds until the timer fires."""
-        return max(0.0, self._tick_at_s - self._clock.monotonic())
+    def next_tick_s(self) -> float | None:
+        """Seconds until the timer fires. None: the loop does not run."""
+        return None if self._timer is None else max(0.0, self._tick_at_s - self._clock.monotonic())
 
     @property
     def turn_handles(self) -> list[tuple[ConversationId, TurnHandle]]:

@@ -173,7 +173,6 @@ async def serving(made: Settings, live: LiveSettings | None = None) -> AsyncIter
         asyncio.TaskGroup() as tasks,
     ):
         gateway = app._Gateway(
-            settings=made,
             store=store,
             clock=clock,
             channels={CONSOLE: console},

@@ -194,7 +194,6 @@ class Home:
         """As the gateway wires itself, but that replies are delivered to nobody."""
         channels = {CHANNEL: Town(CHANNEL, lambda _: None, self.clock)}
         gateway = self._gateway = app._Gateway(
-            settings=self.settings,
             redactor=Redactor(()),
             store=self.store,
             clock=self.clock,
@@ -202,6 +201,7 @@ class Home:
             make=None,
             model_services=equipment,
             states={},
+            chosen={},
             tasks=self._tasks,
         )
         minds = gateway.agents

@@ -91,6 +91,7 @@ class House:
         self.told: list[tuple[str, str]] = []
         """Keys and texts of the notices for owners. A limit that is in the log already is told no more that day."""
         self._limits_told: set[str] = set()
+        self.live = allowed
         self.limits = UsageLimiter(allowed, clock, policy(known))
         store.subscribe(self.limits.on_appended)
         store.subscribe(self._tell, LimitReached)

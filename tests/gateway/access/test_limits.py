@@ -18,6 +18,7 @@ from gateway.core.ratelimit import Rate
 from gateway.store import Store, StoreError
 from tests.gateway.access.limits_kit import AGENT, CHANNEL, Home, House, entries, judged, most, policy, said
 from tests.kits.ops import rendered_metrics
+from tests.kits.settings import reload
 from tests.kits.store import Fate, Urgency, account, spent
 
 Story = Callable[[House], Coroutine[Any, Any, None]]
@@ -306,6 +307,23 @@ def test_turns_at_once_cannot_spend_the_same_money(tmp_path: Path) -> None:
         assert limits.reserve(ann.at, AGENT, [ann.sender], 0.95) is not None, "what was spent is not there any more"
 
     lives(tmp_path, most(agent_usd=1.0), story)
+
+
+def test_a_turn_that_waits_for_money_goes_on_as_soon_as_the_budget_is_raised(tmp_path: Path) -> None:
+    async def story(house: House) -> None:
+        limits, one, two = house.limits, said("ann", "#a"), said("ann", "#b")
+        assert limits.reserve(one.at, AGENT, [one.sender], 0.4) is None
+        waiting = asyncio.create_task(limits.wait_for_budget(two.at, AGENT, [two.sender], 0.2))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        raised = most(sender_usd=1.0).settings
+        reload(house.live, access=raised.access, agents=(), llm=raised.llm)
+        async with asyncio.timeout(60):
+            await waiting
+        assert limits.reserve(two.at, AGENT, [two.sender], 0.2) is None
+
+    lives(tmp_path, most(sender_usd=0.5), story)
 
 
 def test_a_turn_that_goes_on_keeps_what_it_has_cost_and_waits_for_no_one_for_ever(tmp_path: Path) -> None:

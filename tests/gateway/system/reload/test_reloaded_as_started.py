@@ -50,13 +50,13 @@ async def gateway(live: LiveSettings, path: Path) -> AsyncIterator[app._Gateway]
     clock = ManualClock()
     async with open_model_services(live, clock, model=None) as equipment, await Store.open(path, clock) as store:
         yield app._Gateway(
-            settings=live.settings,
             store=store,
             clock=clock,
             channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None, now=clock.now)},
             make=None,
             model_services=equipment,
             states={},
+            chosen={},
             redactor=Redactor(collect_secrets(live.settings)),
             tasks=LooseTasks(),
         )
