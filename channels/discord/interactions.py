@@ -7,10 +7,14 @@ once and answered later, exactly once. Other interactions (buttons, forms) are a
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Final
+from inspect import Parameter, Signature
+from typing import Any, Final
+
+import discord
+from discord import app_commands
 
 from channels.aio import cancel_and_wait, with_timeout
 from channels.base import (
@@ -24,12 +28,13 @@ from channels.base import (
     RateLimited,
     Rejected,
     SendError,
+    SubcommandSpec,
     Uncertain,
     Unreachable,
 )
 from channels.discord.directory import DiscordDirectory, interaction_sender, is_direct_interaction
 from channels.discord.ids import get_snowflake
-from channels.discord.rest import DiscordRestClient
+from channels.discord.rest import FAILURES, DiscordRestClient
 from channels.discord.wire import INTERACTION_PREFIX, build_receipt, find_focused
 from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str, single_line
 from gateway.core.clock import Clock
@@ -37,72 +42,119 @@ from gateway.core.events import Address, Receipt
 from gateway.core.lru import LruDict
 
 logger = logging.getLogger("reverie.discord")
-_CHAT_INPUT, _SUB, _STRING = 1, 1, 3
-_WITH_US = 1
-_IN_GUILDS_AND_WITH_US = [0, _WITH_US]
-"""Interaction contexts: not in chats between other people, where the bot is absent."""
+_CHAT_INPUT = 1
 _MAX_SUMMARY_CHARS = 100
 
 
-def build_command_table(specs: Sequence[CommandSpec]) -> list[dict[str, object]]:
-    """Return the rows to register as global commands.
+class CommandMenu(app_commands.CommandTree):
+    """Our commands as Discord shows them: names, options, choices, contexts, and who sees them.
 
-    https://discord.com/developers/docs/interactions/application-commands
+    Commands of admins are shown to people who manage the server, until its admins say otherwise there.
     """
-    return [_command_row(spec) for spec in specs]
+
+    def __init__(self, client: discord.Client, specs: Sequence[CommandSpec]) -> None:
+        super().__init__(client)
+        for spec in specs:
+            self.add_command(_build_group(spec) if spec.subs else _build_command(spec, spec.args, **_audience(spec)))
+
+    async def interaction_check(self, _interaction: discord.Interaction, /) -> bool:
+        """Let nothing be carried out here: `InteractionResponder` answers, also commands of an outdated menu."""
+        return False
+
+    def to_rows(self) -> list[Json]:
+        """Return the rows that Discord is given."""
+        return [command.to_dict(self) for command in self.get_commands()]
 
 
-def _command_row(spec: CommandSpec) -> dict[str, object]:
-    subs = [_base_row(_SUB, sub.name, sub.summary) | {"options": _option_rows(sub.args)} for sub in spec.subs]
-    return _base_row(_CHAT_INPUT, spec.name, spec.summary) | {
-        "options": subs or _option_rows(spec.args),
-        "contexts": [_WITH_US] if spec.direct_only else list(_IN_GUILDS_AND_WITH_US),
-    }
+def _audience(spec: CommandSpec) -> dict[str, Any]:
+    """Return where, and to whom, a command is shown: not in chats between other people, where we are absent."""
+    contexts = app_commands.AppCommandContext(guild=not spec.direct_only, dm_channel=True, private_channel=False)
+    managers = discord.Permissions(manage_guild=True) if spec.role in {"owner", "admin"} else None
+    return {"allowed_contexts": contexts, "managers": managers}
 
 
-def _option_rows(args: Sequence[CommandArg]) -> list[dict[str, object]]:
-    return [_option_row(arg) for arg in args]
-
-
-def _option_row(arg: CommandArg) -> dict[str, object]:
-    row = _base_row(_STRING, arg.name, arg.summary) | {"required": arg.required}
-    if arg.choices:
-        return row | {"choices": [{"name": choice, "value": choice} for choice in arg.choices]}
-    return row | {"autocomplete": True} if arg.suggests else row
-
-
-def _base_row(kind: int, name: str, summary: str) -> dict[str, object]:
-    return {"type": kind, "name": name, "description": summary[:_MAX_SUMMARY_CHARS] or name}
-
-
-def is_same_table(registered: object, wanted: Sequence[Json]) -> bool:
-    """Return whether Discord already has that table."""
-    return isinstance(registered, list) and _normalized_rows(registered) == _normalized_rows(wanted)
-
-
-def _normalized_rows(rows: Sequence[object]) -> list[tuple[object, ...]]:
-    return sorted(
-        (get_str(row, "name"), get_int(row, "type") or _CHAT_INPUT, _contexts(row), _normalized_row(row))
-        for row in rows
+def _build_group(spec: CommandSpec) -> app_commands.Group:
+    audience = _audience(spec)
+    group = app_commands.Group(
+        name=spec.name,
+        description=_describe(spec),
+        allowed_contexts=audience["allowed_contexts"],
+        default_permissions=audience["managers"],
     )
+    for sub in spec.subs:
+        group.add_command(_build_command(sub, sub.args))
+    return group
 
 
-def _normalized_row(row: object) -> tuple[object, ...]:
+def _build_command(
+    spec: CommandSpec | SubcommandSpec,
+    args: Sequence[CommandArg],
+    *,
+    allowed_contexts: app_commands.AppCommandContext | None = None,
+    managers: discord.Permissions | None = None,
+) -> app_commands.Command[Any, ..., None]:
+    """Return a command of the library, which reads a command's options from the signature of a function."""
+
+    async def ignore(*_: object) -> None:
+        """Do nothing: `CommandMenu.interaction_check` lets nothing through."""
+
+    names = [f"arg{number}" for number in range(len(args))]  # those of the arguments may be words of Python's
+    vars(ignore)["__signature__"] = Signature(
+        [
+            Parameter("interaction", Parameter.POSITIONAL_OR_KEYWORD, annotation=discord.Interaction),
+            *(
+                Parameter(
+                    name,
+                    Parameter.POSITIONAL_OR_KEYWORD,
+                    annotation=app_commands.Transform[str, _Suggested()] if arg.suggests and not arg.choices else str,
+                    default=Parameter.empty if arg.required else "",
+                )
+                for name, arg in zip(names, args, strict=True)
+            ),
+        ]
+    )
+    app_commands.rename(**{name: arg.name for name, arg in zip(names, args, strict=True)})(ignore)
+    app_commands.describe(**{name: _describe(arg) for name, arg in zip(names, args, strict=True)})(ignore)
+    choices = {name: arg.choices for name, arg in zip(names, args, strict=True) if arg.choices}
+    app_commands.choices(
+        **{
+            name: [app_commands.Choice(name=choice, value=choice) for choice in found]
+            for name, found in choices.items()
+        }
+    )(ignore)
+    command: app_commands.Command[Any, ..., None] = app_commands.Command(
+        name=spec.name, description=_describe(spec), callback=ignore, allowed_contexts=allowed_contexts
+    )
+    command.default_permissions = managers
+    return command
+
+
+class _Suggested(app_commands.Transformer):
+    """Argument that `AutocompleteResponder` suggests values for."""
+
+    async def autocomplete(self, _interaction: discord.Interaction, _value: str | float, /) -> list[Any]:
+        return []
+
+
+def _describe(spec: CommandSpec | SubcommandSpec | CommandArg) -> str:
+    return spec.summary[:_MAX_SUMMARY_CHARS] or spec.name
+
+
+def _normalize(row: object) -> tuple[object, ...]:
     """Return a command or an option as a comparable value; Discord leaves out default values."""
+    permissions = row.get("default_member_permissions") if isinstance(row, Mapping) else None
+    contexts = row.get("contexts") if isinstance(row, Mapping) else None
     return (
-        get_int(row, "type") or _CHAT_INPUT,
         get_str(row, "name"),
+        get_int(row, "type") or _CHAT_INPUT,
         get_str(row, "description"),
+        "" if permissions is None else str(permissions),
+        tuple(sorted(contexts or ())),
         get_bool(row, "required"),
         get_bool(row, "autocomplete"),
         tuple((get_str(choice, "name"), get_str(choice, "value")) for choice in get_objects(row, "choices")),
-        tuple(_normalized_row(option) for option in get_objects(row, "options")),
+        tuple(_normalize(option) for option in get_objects(row, "options")),
     )
-
-
-def _contexts(row: object) -> tuple[int, ...]:
-    value = row.get("contexts") if isinstance(row, dict) else None
-    return tuple(sorted(n for n in value if isinstance(n, int))) if isinstance(value, list) else ()
 
 
 _COMPONENT, _TYPING, _FORM = 3, 4, 5
@@ -230,18 +282,20 @@ class InteractionResponder:
         self._public_posts: dict[str, None] = {}
         """Private posts that are sent publicly, because they answer a text message."""
 
-    async def register_commands(self) -> None:
+    async def register_commands(self, client: discord.Client) -> None:
         """Register our commands with Discord. Best effort; nothing if we have none."""
         if not self.specs:
             return
+        menu = CommandMenu(client, self.specs)
         try:
-            application = get_snowflake(await self._api.call("GET", "/oauth2/applications/@me"), "id")
-            path, wanted = "/applications/{application_id}/commands", build_command_table(self.specs)
-            if not is_same_table(await self._api.call("GET", path, application_id=application), wanted):
-                await self._api.call("PUT", path, json=wanted, application_id=application)
-                logger.info("%d commands are registered with Discord", len(wanted))
-        except SendError as error:
-            logger.warning("the commands could not be registered: %s", error.reason)
+            # Not `fetch_commands`: in discord.py 2.7.1 it does not read all contexts of a command.
+            path = "/applications/{application_id}/commands"
+            registered = await self._api.call("GET", path, application_id=str(client.application_id))
+            rows = registered if isinstance(registered, list) else []
+            if sorted(map(_normalize, rows)) != sorted(map(_normalize, menu.to_rows())):
+                logger.info("%d commands are registered with Discord", len(await menu.sync()))
+        except (SendError, *FAILURES) as error:
+            logger.warning("the commands could not be registered: %s (%s)", error, type(error).__name__)
 
     def handle_interaction(self, data: object) -> None:
         """Acknowledge a command at once, whatever else is waiting."""

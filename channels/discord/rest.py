@@ -293,7 +293,7 @@ class DiscordRestClient:
             more["params"] = params
         try:
             return await self.client.request(Route(method, path, **ids), **more)
-        except _FAILURES as error:
+        except FAILURES as error:
             if guard.is_hook_error:
                 raise
             verdict = _to_send_error(error, guard)
@@ -323,7 +323,7 @@ def _build_form(json: object, upload: discord.File, file: OutgoingFile) -> list[
     ]
 
 
-_FAILURES = (
+FAILURES = (
     discord.DiscordException,
     _ResendForbidden,
     aiohttp.ClientError,

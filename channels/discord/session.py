@@ -128,7 +128,7 @@ class DiscordSession:
                 return f"cannot log in to Discord: {type(error).__name__}"
             self._directory.own_id = own_id or self._directory.own_id
             self.api.client = client
-            registering = asyncio.create_task(self.interactions.register_commands())
+            registering = asyncio.create_task(self.interactions.register_commands(client))
             await self.run_gateway(client)
             return "the connection has ended"
         finally:

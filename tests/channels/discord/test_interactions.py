@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import discord
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,19 +17,29 @@ from gateway.commands.definition import CommandDefinition
 from gateway.commands.parser import ParsedArguments, parse_arguments
 from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME
 from gateway.core.clock import ManualClock
-from tests.channels.discord.channel_kit import both
+from tests.channels.discord.channel_kit import both, running
+from tests.channels.discord.faults_kit import Hurried
 from tests.kits.channels import story
+from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_menu import wrong
+
+
+def rows(specs: Sequence[CommandSpec]) -> Any:
+    """What Discord is given for them."""
+    return interactions.CommandMenu(discord.Client(intents=discord.Intents.none()), specs).to_rows()
+
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=30)
 
 
 def test_discord_takes_the_whole_table() -> None:
-    menu: Any = interactions.build_command_table(COMMAND_SPECS)
+    menu = rows(COMMAND_SPECS)
     assert wrong(menu) == []
     assert [row["name"] for row in menu] == [row.name for row in COMMANDS]
     for row, shown in zip(COMMANDS, menu, strict=True):
         assert (shown["description"], shown["contexts"]) == (row.summary, [1] if row.direct_only else [0, 1])
+        managers = "32" if row.role in {"owner", "admin"} else None
+        assert (shown["default_member_permissions"] and str(shown["default_member_permissions"])) == managers
         options = shown["options"]
         if row.subs:
             assert [(one["type"], one["name"], one["description"]) for one in options] == [
@@ -59,11 +71,6 @@ def test_discord_takes_the_whole_table() -> None:
             name="log", summary="Show", args=(CommandArg(name="n", summary=""), CommandArg(name="n", summary=""))
         ),
         CommandSpec(
-            name="log",
-            summary="S",
-            args=(CommandArg(name="n", summary="N"), CommandArg(name="m", summary="M", required=True)),
-        ),
-        CommandSpec(
             name="log", summary="S", args=(CommandArg(name="n", summary="N", choices=tuple(map(str, range(26)))),)
         ),
         CommandSpec(name="log", summary="S", args=(CommandArg(name="n", summary="N", choices=("x" * 101,)),)),
@@ -83,44 +90,37 @@ def test_discord_takes_the_whole_table() -> None:
     ],
 )
 def test_what_discord_would_not_take_is_found_out(spec: CommandSpec) -> None:
-    assert wrong(interactions.build_command_table([spec])) != []
+    try:
+        found = wrong(rows([spec]))
+    except (TypeError, ValueError, discord.app_commands.AppCommandError):  # by the library
+        return
+    assert found != []
 
 
-CHANGES: Sequence[Any] = (
-    {"contexts": [0, 1, 2]},
-    {"description": "other"},
-    {"options": []},
-    {"options": [{"type": 1, "name": "list", "description": "All"}]},
+WHICH = CommandArg(name="which", summary="One", suggests=True)
+CHANGES = (
+    CommandSpec(name="log", summary="Show more", args=(WHICH,)),
+    CommandSpec(name="log", summary="Show", args=(replace(WHICH, required=True),)),
+    CommandSpec(name="log", summary="Show", args=(replace(WHICH, suggests=False),)),
+    CommandSpec(name="log", summary="Show", args=(replace(WHICH, choices=("a", "b")),)),
+    CommandSpec(name="log", summary="Show", args=(WHICH,), role="admin"),
+    CommandSpec(name="log", summary="Show", args=(WHICH,), direct_only=True),
+    CommandSpec(name="log", summary="Show", subs=(SubcommandSpec(name="all", summary="All"),)),
+    CommandSpec(name="journal", summary="Show", args=(WHICH,)),
 )
 
 
-def test_the_menu_is_told_again_only_if_it_differs() -> None:
-    menu: Any = interactions.build_command_table(COMMAND_SPECS)
-    left_out = ("required", "autocomplete")
-    theirs = [
-        row | {"id": "1", "version": "2", "nsfw": False, "options": _lean(row["options"], left_out)} for row in menu
-    ]
-    assert interactions.is_same_table(theirs[::-1], menu)
-    for number, row in enumerate(menu):
-        for change in CHANGES:
-            if row | change != row:
-                assert not interactions.is_same_table([*menu[:number], row | change, *menu[number + 1 :]], menu)
-        for at, option in enumerate(row["options"]):
-            for change in ({"required": True}, {"autocomplete": True}, {"choices": [{"name": "x", "value": "x"}]}):
-                if option | change != option:
-                    options = [*row["options"][:at], option | change, *row["options"][at + 1 :]]
-                    assert not interactions.is_same_table(
-                        [*menu[:number], row | {"options": options}, *menu[number + 1 :]], menu
-                    )
-
-
-def _lean(options: Any, left_out: Sequence[str]) -> Any:
-    """As Discord gives it back: without what is not so anyway."""
-    return [
-        {key: value for key, value in option.items() if key not in left_out or value}
-        | ({"options": _lean(option["options"], left_out)} if "options" in option else {})
-        for option in options
-    ]
+@story
+async def test_the_menu_is_told_again_only_if_it_differs() -> None:
+    async with DiscordApi() as api:
+        for number, spec in enumerate((CommandSpec(name="log", summary="Show", args=(WHICH,)), *CHANGES), 1):
+            for _ in range(2):
+                seen = len(api.made("GET /applications/.*/commands"))
+                async with running(api, Hurried(50), commands=(spec,)) as run:
+                    await run.up()
+                    await api.until(lambda seen=seen: len(api.made("GET /applications/.*/commands")) > seen)  # type: ignore[misc] # its own
+                    await api.until(lambda number=number: len(api.made("PUT ")) == number)  # type: ignore[misc] # its own
+        assert api.offences == []
 
 
 def data(name: str, sub: str = "", **options: Any) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class _Life(DiscordSession):
         self._directory.own_id = str(self.simulated.user.id) if self.simulated.user else ""
         self.api.client = self.simulated
         try:
-            await self.interactions.register_commands()
+            await self.interactions.register_commands(self.simulated)
             self.report_link(True, "simulated")
             await asyncio.Event().wait()
         finally:
@@ -266,13 +266,16 @@ async def test_somebody_elses_discord_takes_the_whole_table() -> None:
         run.channel.set_completer(suggest)
         guild = env.create_guild()
         room = guild.create_text_channel("general")
-        ann = guild.add_member(env.create_user("ann"))
-        assert set(ann.available_commands(room)) == {
-            f"{spec.name} {sub}".strip()
-            for spec in COMMAND_SPECS
-            for sub in ([sub.name for sub in spec.subs] or [""])
-            if not spec.direct_only
-        }
+        managers = guild.create_role("managers", permissions=discord.Permissions(manage_guild=True))
+        ann = guild.add_member(env.create_user("ann"), roles=[managers])
+        ben = guild.add_member(env.create_user("ben"))
+        for who, hidden_roles in ((ann, set[str]()), (ben, {"owner", "admin"})):
+            assert set(who.available_commands(room)) == {
+                f"{spec.name} {sub}".strip()
+                for spec in COMMAND_SPECS
+                for sub in ([sub.name for sub in spec.subs] or [""])
+                if not spec.direct_only and spec.role not in hidden_roles
+            }
         result = await ann.slash(room, "role set", role="member", who="Ann Lee")
         assert result.ephemeral
         command = await run.command()

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yarl
 
-from channels.base import CommandArg, CommandSpec
-from channels.discord import inflow, interactions, wire
+from channels.discord import inflow, wire
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import DiscordDirectory, DiscordPlace, resolve_references
 from channels.discord.gateway import IdentifyLimiter
@@ -318,20 +317,6 @@ def test_a_day_of_dropping_connections_stays_within_the_budget() -> None:
         count += 1
         now_s += 61  # a minute up, and a second of back-off
     assert count <= 1000
-
-
-def test_the_command_table_is_told_only_if_it_differs() -> None:
-    specs = [
-        CommandSpec(name="log", summary="Show", args=(CommandArg(name="entry", summary="Which"),)),
-        CommandSpec(name="join", summary="Go", args=(CommandArg(name="room", summary="Where to", required=True),)),
-    ]
-    wanted = interactions.build_command_table(specs)
-    assert [row["options"][0]["required"] for row in wanted] == [False, True]  # type: ignore[index] # as built
-    theirs = [row | {"id": "1", "version": "2", "nsfw": False} for row in wanted]
-    assert interactions.is_same_table(theirs[::-1], wanted)
-    assert not interactions.is_same_table(theirs[:1], wanted)
-    assert not interactions.is_same_table([theirs[0] | {"description": "other"}, theirs[1]], wanted)
-    assert not interactions.is_same_table({"message": "no"}, wanted)
 
 
 def test_a_room_is_an_id() -> None:
