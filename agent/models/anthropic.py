@@ -23,7 +23,7 @@ from agent.models.anthropic_wire import (
     build_anthropic_request,
     build_options,
     find_capabilities,
-    find_context_editing,
+    find_clearing_trigger,
     render_context_editing,
 )
 from agent.models.base import (
@@ -118,10 +118,8 @@ class AnthropicModel:
         self._takes_system_messages = find_capabilities(model).takes_system_messages
         self._takes_breakpoints = True
         self._may_leak_calls = may_leak_calls
-        keep = clear_keeping
-        self._context_editing = (
-            None if keep is None else find_context_editing(model, context_tokens, max_output_tokens, keep)
-        )
+        self._clear_keeping = clear_keeping
+        self._clearing_trigger = find_clearing_trigger(model, context_tokens, max_output_tokens)
         self._thinking_store = ThinkingStore()
         self.name = name
         self.label = f"{model} at {self._api.host}"
@@ -133,16 +131,15 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         while True:
-            editing_options = (
-                {}
-                if self._context_editing is None
-                else {_CONTEXT_MANAGEMENT: render_context_editing(self._context_editing, request.conversation)}
-            )
+            options = self._options
+            if self._clearing_trigger is not None and (keep := self._clear_keeping) is not None:
+                edits = render_context_editing(self._clearing_trigger, keep, request.conversation)
+                options = options | {_CONTEXT_MANAGEMENT: edits}
             wire = build_anthropic_request(
                 request if self._takes_breakpoints else replace(request, breakpoints=()),
                 model=self._model,
                 recall=self._thinking_store.recall,
-                options=self._options | editing_options,
+                options=options,
                 takes_system_messages=self._takes_system_messages,
             )
             answer = AnthropicResponse(model=self._model)
@@ -225,7 +222,7 @@ class AnthropicModel:
             return True
         if _CONTEXT_MANAGEMENT in wire.body and _NO_CONTEXT_EDITING.search(reason):
             logger.info("%s does not leave tool results out by itself: not asked to any more", self.label)
-            self._context_editing = None
+            self._clear_keeping = None
             return True
         return False
 

@@ -230,7 +230,6 @@ class AnthropicResponse:
 
 
 def _sum_usage(parts: Sequence[_AnthropicUsage]) -> _AnthropicUsage:
-    """Sum the usage of several requests that were made as one."""
     return _AnthropicUsage(
         input_tokens=sum(part.input_tokens or 0 for part in parts),
         cache_creation_input_tokens=sum(part.cache_creation_input_tokens or 0 for part in parts),

@@ -347,7 +347,6 @@ def _merge_roles(conversation: Iterable[ModelMessage]) -> list[tuple[str, _Index
 
 
 def _render_content(parts: _IndexedParts) -> list[tuple[int, Json]]:
-    """Render parts as blocks, tool results first."""
     blocks = [(number, _render_block(part)) for number, part in parts]
     if any(isinstance(part, ToolResult) for _, part in parts):
         blocks.sort(key=lambda block: block[1]["type"] != "tool_result")
@@ -386,7 +385,6 @@ def _with_suffix(messages: list[Json], suffix: RequestSuffix, *, takes_system_me
 
 
 def _append_to_user(messages: list[Json], text: str) -> list[Json]:
-    """Return the messages with `text` at the end of the last user message."""
     block: Json = {"type": "text", "text": text}
     if not messages or messages[-1]["role"] != "user":
         return [*messages, {"role": "user", "content": [block]}]
@@ -525,27 +523,15 @@ _MIN_CLEARED_SHARE = 0.1
 """Least share of the trigger to clear at once: for less, writing the cache again costs more than it saves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextEditing:
-    """Settings of context editing for one model."""
-
-    trigger_tokens: int
-    """Size of the whole prompt from which on results are cleared."""
-    keep_results: int
-    """Number of newest results that stay."""
-
-
-def find_context_editing(model: str, context_tokens: int, output_tokens: int, keep: int) -> ContextEditing | None:
-    """Return the settings for `model` with this window and output limit. None: it has no context editing."""
+def find_clearing_trigger(model: str, context_tokens: int, output_tokens: int) -> int | None:
+    """Return the size of the prompt, in tokens, from which on results are cleared. None: `model` cannot do it."""
     if not find_capabilities(model).takes_context_editing:
         return None
-    return ContextEditing(
-        trigger_tokens=int(usable_tokens(context_tokens, output_tokens) * _TRIGGER_SHARE), keep_results=keep
-    )
+    return int(usable_tokens(context_tokens, output_tokens) * _TRIGGER_SHARE)
 
 
-def render_context_editing(settings: ContextEditing, conversation: Sequence[ModelMessage]) -> Json:
-    """Return `context_management` for a request.
+def render_context_editing(trigger_tokens: int, keep: int, conversation: Sequence[ModelMessage]) -> Json:
+    """Return `context_management` for a request. `keep`: number of newest results that stay.
 
     The results of the tool loop at the end of the conversation stay, too: the model has not read them before this
     request or the one before. So nothing that is cached changes during a loop.
@@ -556,9 +542,9 @@ def render_context_editing(settings: ContextEditing, conversation: Sequence[Mode
         "edits": [
             {
                 "type": "clear_tool_uses_20250919",
-                "trigger": {"type": "input_tokens", "value": settings.trigger_tokens},
-                "keep": {"type": "tool_uses", "value": max(1, settings.keep_results + fresh)},  # 0 is not documented
-                "clear_at_least": {"type": "input_tokens", "value": int(settings.trigger_tokens * _MIN_CLEARED_SHARE)},
+                "trigger": {"type": "input_tokens", "value": trigger_tokens},
+                "keep": {"type": "tool_uses", "value": max(1, keep + fresh)},  # 0 is not documented
+                "clear_at_least": {"type": "input_tokens", "value": int(trigger_tokens * _MIN_CLEARED_SHARE)},
             }
         ]
     }

@@ -165,7 +165,6 @@ class FailoverModel:
         return self._stream_first(request) if request.max_output_tokens else self._models[0].stream(request)
 
     async def _stream_first(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-        """Yield the answer of the first model that gives one."""
         failed: ModelError | None = None
         lost: list[RequestUsage] = []
         for index in self._candidate_order():

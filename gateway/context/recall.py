@@ -211,7 +211,6 @@ class RecallSearch:
         ]
 
     async def _search_journal(self, context: ToolContext, words: Sequence[str]) -> list[SearchHit]:
-        """Return matching journal entries of people."""
         try:
             entries = await self._journal.read_handwritten(context.agent)
         except OSError:
@@ -220,7 +219,6 @@ class RecallSearch:
         return context.visibility.only_visible(found, scope_of_hit)
 
     async def _search_log(self, context: ToolContext, match: str) -> list[SearchHit]:
-        """Return matching messages and notes of the log, newest first."""
         unread = await self._reader.unread_entries(context.at.conversation, most=_MAX_UNREAD)
         unread_seqs = {one.seq for one in unread.messages}  # the messages being answered are not results
         found, before = list[SearchHit](), None

@@ -360,7 +360,6 @@ def _with_fixed_offset(moment: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _ceil_to_second(moment: datetime) -> datetime:
-    """Round up to a whole second."""
     return (moment + timedelta(microseconds=999_999)).replace(microsecond=0)
 
 

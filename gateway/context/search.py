@@ -237,7 +237,6 @@ class HitBuilder:
         return f"in {sanitize_name(titled)} at {sanitize_name(conversation)}"
 
     def _format_note_origin(self, noted: NoteWritten, scope: str, context: ToolContext) -> str:
-        """Return the kind of a note and its scope."""
         owner = scope if is_shared_scope(scope) else self._format_place(ConversationId(scope), context)
         return f"{REMEMBERED_TITLE if noted.lasting else 'your journal'} ({owner})"
 
@@ -256,7 +255,6 @@ class HitBuilder:
         return not used <= OWN_TOOLS or any(one is None or one.role not in TRUSTED_ROLES for one in judgements)
 
     async def _find_original(self, conversation: ConversationId, edited: MessageEdited) -> LogEntry | None:
-        """Return the message before the edit."""
         original = await self._reader.entry_by_key(f"message:{conversation}:{edited.message}")
         return original if original is not None and isinstance(original.fact, Message) else None
 

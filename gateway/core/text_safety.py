@@ -296,7 +296,6 @@ def mixed_alphabets(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=_CACHED_NAMES)
 def _name_skeletons(name: str) -> frozenset[str]:
-    """Return the skeletons of a name, as written and in lower case."""
     visible = " ".join(strip_hidden(name).split())
     return frozenset({_skeleton(visible), _skeleton(visible.casefold())} - {""})
 

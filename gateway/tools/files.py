@@ -512,7 +512,6 @@ def _explain_not_found(name: str, data: bytes, old_bytes: bytes, new_bytes: byte
 
 
 def _format_line_numbers(data: bytes, starts: Sequence[int]) -> str:
-    """Return the line numbers of these positions."""
     numbers = [str(data.count(b"\n", 0, start) + 1) for start in starts[:5]]
     more = " and more" if len(starts) > len(numbers) else ""
     return f"{'line' if len(starts) == 1 else 'lines'} {', '.join(numbers)}{more}"
@@ -673,7 +672,6 @@ class _GrepSearch:
 
 
 def _clip_line(line: str, span: tuple[int, int]) -> str:
-    """Return a line, or the part around its match."""
     if len(line) <= MAX_SHOWN_CHARS:
         return line
     start = max(0, span[0] - _BEFORE_CHARS)

@@ -274,7 +274,6 @@ class RoomReader:
         return "\n".join([head, *(_format_person(role, one) for role, one in people)])
 
     async def _render_recent_speakers(self, at: Address, context: ToolContext) -> str:
-        """Render the recent speakers, for platforms without a list of members."""
         lately = await self._reader.newest_entries(_MAX_LATELY, kinds=MESSAGE_KINDS, conversation=at.conversation)
         spoke = dict[str, tuple[Sender, datetime]]()
         for one in reversed(lately):
@@ -399,7 +398,6 @@ class RoomReader:
         return [message for one in ended for message in one.ids]
 
     async def _completed_actions(self, place: ConversationId, after: int) -> Sequence[PlatformAction]:
-        """Return the platform actions there that were completed."""
         found = await self._reader.newest_entries(_MAX_ACTIONS, after=after, kinds=["acted"], conversation=place)
         return [one.fact for one in found if isinstance(one.fact, PlatformAction) and one.fact.state == "done"]
 

@@ -113,7 +113,6 @@ def _child_pids(pid: int) -> list[int]:
 
 
 def _descendants(top: int) -> set[int]:
-    """Return all visible descendants."""
     parents = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - only names, and quickly
         if name.isdigit():

@@ -282,7 +282,6 @@ class WebFetcher:
             self._lookups.shutdown(wait=False, cancel_futures=True)
 
     async def _resolve_allowed(self, target: FetchTarget) -> list[str]:
-        """Return the addresses to connect to."""
         allowed = AllowedHosts.parse(self._config.allow_private)
         addresses.check_target(target, allowed)
         found = addresses.check_addresses(target, await self._resolve_target(target), allowed)

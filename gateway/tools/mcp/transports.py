@@ -80,7 +80,6 @@ async def stdio_transport(
 async def _read_messages(
     child: ChildProcess, incoming: MemoryObjectSendStream[_IncomingMessage], on_lost: Callable[[str], None]
 ) -> None:
-    """Pass on all messages of the server, to its end."""
     assert child.stdout is not None
     try:
         async for line in _read_lines(child.stdout):

@@ -29,7 +29,7 @@ from agent.models.anthropic_wire import (
     build_anthropic_request,
     build_options,
     find_capabilities,
-    find_context_editing,
+    find_clearing_trigger,
     find_unsupported_setting,
     parse_tool_input,
     render_context_editing,
@@ -726,8 +726,8 @@ def test_it_is_not_asked_of_who_is_not_known_to_have_it_nor_unless_it_is_wanted(
 
 
 def test_what_the_running_loop_brought_is_never_left_out() -> None:
-    wanted = find_context_editing(OPUS, WINDOW, 4_096, 2)
-    assert wanted is not None
+    trigger = find_clearing_trigger(OPUS, WINDOW, 4_096)
+    assert trigger is not None
     before = used(0, 3)
     told = {
         "before": (*before, user("more")),
@@ -735,9 +735,9 @@ def test_what_the_running_loop_brought_is_never_left_out() -> None:
         "longer": (*before, user("more"), calls(), RESULTS, calls(), RESULTS),
         "after": (*before, user("more"), calls(), RESULTS, assistant("ok"), user("thanks")),
     }
-    stay = {name: kept({"context_management": render_context_editing(wanted, said)}) for name, said in told.items()}
+    stay = {name: kept({"context_management": render_context_editing(trigger, 2, said)}) for name, said in told.items()}
     assert stay == {"before": 2, "loop": 4, "longer": 6, "after": 2}
-    assert kept({"context_management": render_context_editing(replace(wanted, keep_results=0), told["before"])}) == 1
+    assert kept({"context_management": render_context_editing(trigger, 0, told["before"])}) == 1
 
 
 def test_what_was_left_out_is_told_and_the_request_stays_whole(caplog: pytest.LogCaptureFixture) -> None:
