@@ -16,6 +16,8 @@ templates:
 `[f(a=1)]` on lines of its own   Llama 4
 JSON that is the whole answer    Llama 3
 
+The order of this file: values, declared tools, calls, then calls that the model may only repeat.
+
 Text between two tags is not escaped. If an end tag is missing, an argument ends before the next argument or call. Each
 character is read a fixed number of times.
 """  # noqa: RUF002 - the models write these characters
@@ -169,11 +171,6 @@ def recover_tool_calls(text: str, specs: Iterable[ToolSpec]) -> list[LeakedCall]
         return []
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Values
-# ---------------------------------------------------------------------------------------------------------------------
-
-
 def read_value(text: str) -> object:
     """Read JSON, also with raw line breaks in strings, single quotes, Python's literals or a comma too many.
 
@@ -280,11 +277,6 @@ def _skip_space(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     assert found is not None
     return found.end()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Declared tools
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 class DeclaredTools:
@@ -400,11 +392,6 @@ def _allowed_types(declared: object, root: Mapping[str, object], depth: int) -> 
 
 def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Calls
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -585,8 +572,6 @@ class _CallReader:
             at = self._skip_space(at + len("[ARGS]"))
         return at
 
-    # JSON and Python
-
     def _read_json_calls(self, at: int, form: str) -> FoundCalls:
         """Read the object or list of objects that begins here; a list may hold Python calls in place of objects."""
         if self._text[at] == "[" and (name := self._read_name(self._skip_space(at + 1))):
@@ -631,8 +616,6 @@ class _CallReader:
         return [
             self._tools.build_call(tool, arguments, form) for tool, (_, arguments) in zip(tools, calls, strict=True)
         ], end
-
-    # Arguments as elements
 
     def _read_element_call(self, tag: MarkupTag) -> FoundCalls:
         """Read the call behind `tag`, which is `<function=f>` or `<invoke name="f">`."""
@@ -735,8 +718,6 @@ class _CallReader:
                 within += 1
             at = tag.end
         return None if first < 0 else (self._text[opened.end : first], first)
-
-    # Special tokens that became text
 
     def _read_headed(self, tag: MarkupTag) -> FoundCalls:
         """Read a call of DeepSeek V3 (`function`, name, fenced JSON), V3.1 (name, JSON) or Kimi K2 (name:0)."""
@@ -843,8 +824,6 @@ class _CallReader:
         closed = self._find_kimi_close(end)
         return closed[1] if closed is not None and closed[0] == end else at
 
-    # Text
-
     def _skip_space(self, at: int) -> int:
         return _skip_space(self._text, at)
 
@@ -930,10 +909,6 @@ def _parse_tag(head: str, rest: str, end: int) -> MarkupTag:
             attributes[key] = html.unescape(double or single)
     return MarkupTag(name=name, end=end, is_closing=is_closing, value=value, attributes=attributes)
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Calls that the model may only repeat
-# ---------------------------------------------------------------------------------------------------------------------
 
 DISTINCTIVE_CHARS: Final = 6
 """Letters and digits: an argument of this length beside the tool's name is the same call, whatever the other arguments.

@@ -23,7 +23,7 @@ from channels.discord.rest import fetch_channel, parse_messages
 from channels.text import Json, get_bool, get_int, get_object, get_objects
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Message, Notification
-from gateway.core.lru import LruDict
+from gateway.core.ratelimit import LruDict
 
 if TYPE_CHECKING:
     from channels.discord.session import DiscordAccountState

@@ -39,7 +39,7 @@ from channels.discord.wire import INTERACTION_PREFIX, build_receipt, find_focuse
 from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str, single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Receipt
-from gateway.core.lru import LruDict
+from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.discord")
 _CHAT_INPUT = 1

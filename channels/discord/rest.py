@@ -24,7 +24,7 @@ from channels.discord.config import DiscordConfig
 from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake
 from channels.text import Json, get_number, get_object, get_objects, get_str, safe_content_type, safe_file_name
-from gateway.core.lru import LruDict
+from gateway.core.ratelimit import LruDict
 
 # Otherwise the library warns at every start that voice is not available.
 discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False

@@ -25,7 +25,7 @@ from gateway.core.events import (
     Notification,
     ReactionChanged,
 )
-from gateway.core.lru import LruDict
+from gateway.core.ratelimit import LruDict
 
 if TYPE_CHECKING:
     from channels.irc.session import IrcSession

@@ -17,7 +17,7 @@ from typing import Final, Literal
 from channels.irc.people import IrcUsers, message_target
 from channels.irc.wire import IrcLine, Isupport, format_line
 from gateway.core.events import RoomId
-from gateway.core.lru import LruDict
+from gateway.core.ratelimit import LruDict
 
 _MAX_REMEMBERED: Final = 1_000
 _MAX_MONITORED: Final = 30

@@ -32,7 +32,7 @@ from channels.telegram.rate_limit import HandOver
 from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, render
 from channels.text import single_line
 from gateway.core.events import Address, ChannelName, MessageId, Sender, SenderId
-from gateway.core.lru import LruDict
+from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.telegram")
 _DESCRIPTION_CHARS, _TOPIC_CHARS = 255, 128

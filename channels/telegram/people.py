@@ -17,7 +17,7 @@ from telegram.constants import ChatID
 from channels.telegram.ids import TelegramCursor, format_message_id
 from channels.text import clean_name, clean_text, get_object, get_raw_str, single_line
 from gateway.core.events import Address, Attachment, ChannelName, MessageId, RoomId, Sender, SenderId, ThreadId
-from gateway.core.lru import LruDict
+from gateway.core.ratelimit import LruDict
 
 _Form = Literal["image", "audio", "video", "file", "sticker", "location"]
 _FILE_KINDS: dict[str, tuple[_Form, str | None]] = {

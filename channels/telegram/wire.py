@@ -46,7 +46,7 @@ from gateway.core.events import (
     ReactionChanged,
     Sender,
 )
-from gateway.core.lru import LruDict
+from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.telegram")
 _MAX_UPDATE_ID = 2**52

@@ -34,8 +34,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, Message, Post, PostKey, Sender, SenderId
 from gateway.core.facts import AMBIENT, URGENT, Judgement, LimitReached, PostQueued, TurnRecord, dedup_key
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key, role_of, stable_source
-from gateway.core.lru import MAX_REMEMBERED, LruDict
-from gateway.core.ratelimit import Rate, TokenBuckets
+from gateway.core.ratelimit import MAX_REMEMBERED, LruDict, Rate, TokenBuckets
 from gateway.store import AppendResult, LogEntry, NewEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.store.spending import NANO_PER_USD, DailyCosts, budget_cost, budget_costs, to_nano_usd

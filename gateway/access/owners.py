@@ -41,7 +41,7 @@ from gateway.core.facts import (
     RoleAssigned,
 )
 from gateway.core.identity import AccessPolicy, identify
-from gateway.core.lru import LruDict
+from gateway.core.ratelimit import LruDict
 from gateway.store import LogEntry, NewEntry, Store
 
 logger = logging.getLogger("reverie.owners")

@@ -43,7 +43,7 @@ from gateway.core.facts import (
     TurnRecord,
     ViewFolded,
 )
-from gateway.core.lru import LruDict
+from gateway.core.ratelimit import LruDict
 from gateway.core.tool_spec import Image, ToolCall
 from gateway.core.trust import ANYBODY_ROLE, UNKNOWN_LABEL, TrustLabel, label_of_summary, recorded_label
 from gateway.store import LogEntry, NewEntry, Store, StoreReader

@@ -1,14 +1,34 @@
-"""Rate limiters with keys: token buckets, and counts within a sliding window. Pure: times are arguments.
+"""Rate limiters with keys: token buckets, counts within a sliding window, and their bounded dict. Pure.
+
+Times are arguments.
 
 A token bucket (https://en.wikipedia.org/wiki/Token_bucket) allows a burst, then so many a minute. It counts in whole
 numbers (nanoseconds, millionths of a token a minute), so nothing drifts, however long and in however many steps it
 fills. A sliding window allows so many in any stretch of its length, and no burst beyond them.
 """
 
-from collections import deque
-from typing import Final, NamedTuple
+from collections import OrderedDict, deque
+from typing import Final, NamedTuple, TypeVar
 
-from gateway.core.lru import MAX_REMEMBERED, LruDict
+K = TypeVar("K")
+V = TypeVar("V")
+MAX_REMEMBERED: Final = 10_000
+"""Most people, rooms or notices remembered at once, where nothing else is said."""
+
+
+class LruDict(OrderedDict[K, V]):
+    """Dict of at most `max_size` entries: the entry that was written longest ago is dropped first. Write with `put`."""
+
+    def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
+        super().__init__()
+        self._max_size = max_size
+
+    def put(self, key: K, value: V) -> None:
+        """Store the value as the newest entry."""
+        self[key] = value
+        self.move_to_end(key)
+        if len(self) > self._max_size:
+            self.popitem(last=False)
 
 
 class Rate(NamedTuple):

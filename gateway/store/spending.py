@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 from agent.cache.prices import ASSUMED_PRICE
 from gateway.core.events import RequestUsage, SenderId, Usage
 from gateway.core.facts import TurnRecord
-from gateway.core.lru import MAX_REMEMBERED, LruDict
+from gateway.core.ratelimit import MAX_REMEMBERED, LruDict
 
 MAX_NUMBER = 2**50
 """Limit of each number. A server may report any bill; more than this is nonsense, and sums must fit SQLite's

@@ -54,7 +54,7 @@ from gateway.core.facts import (
 )
 from gateway.core.fields import GuardedRegex, RegexOutcome
 from gateway.core.identity import ROLE_ORDER, Role
-from gateway.core.lru import LruDict
+from gateway.core.ratelimit import LruDict
 from gateway.store import LogEntry, Store
 
 REGEX_TIMED_OUT: Final = "; too slow: the regex of "

@@ -6,7 +6,7 @@
 - `agent.py`: skills and rest. `memory.py`: journal, notes, recall, evidence and reminders.
 - `platform.py`, `read_room.py`: messages, reactions, rooms and people.
 - `files.py` on `workspace_fs.py`: the agent's files, and the only way from tools to the disk.
-- `shell.py`, `sandbox.py`, `seccomp.py`, `warden.py`: commands, their sandbox and limits.
+- `shell.py`, `sandbox.py`, `warden.py`: commands, their sandbox and limits.
 - `web.py`, `extract.py`, `pinned_connection.py`: pages and searches.
 - `mcp/`: tools of Model Context Protocol servers. `metrics.py`: counters.
 

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import logging
 import secrets
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -54,6 +53,7 @@ from gateway.core.facts import (
 )
 from gateway.core.format import format_duration
 from gateway.core.identity import AccessPolicy, has_role_holder, role_of
+from gateway.core.ratelimit import LruDict
 from gateway.core.tool import Requester
 from gateway.core.trust import role_rank
 from gateway.store import AppendResult, LogEntry, NewEntry, Store
@@ -295,7 +295,7 @@ class Approvals:
         self.grants = ToolGrants(store)
         self._pending: dict[ApprovalCallKey, tuple[PendingApproval, asyncio.Task[ApprovalVerdict]]] = {}
         self._tasks = set[asyncio.Task[ApprovalVerdict]]()
-        self._refused_calls = OrderedDict[ApprovalCallKey, ApprovalVerdict]()
+        self._refused_calls = LruDict[ApprovalCallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
         store.subscribe(self._on_delivered, DeliveryReport)
 
     @property
@@ -388,9 +388,7 @@ class Approvals:
         finally:
             del self._pending[call]
         if verdict not in APPROVAL_DURATIONS:
-            self._refused_calls[call] = verdict
-            while len(self._refused_calls) > MAX_REMEMBERED_REFUSALS:
-                self._refused_calls.popitem(last=False)
+            self._refused_calls.put(call, verdict)
         logger.info("%s: %s: %s", pending.request.turn, pending.request.tool, verdict)
         return verdict
 

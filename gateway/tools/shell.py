@@ -46,6 +46,7 @@ from gateway.tools.agent import SkillTools
 from gateway.tools.dispatch import are_blocked
 from gateway.tools.sandbox import (
     BWRAP_PROCESSES,
+    LIBRARY,
     MARKER_VARIABLE,
     NOBODY,
     PATH,
@@ -54,10 +55,10 @@ from gateway.tools.sandbox import (
     build_environment,
     build_sandboxed_argv,
     build_unsandboxed_argv,
+    filter_file,
     kill_marked,
     watch_limits,
 )
-from gateway.tools.seccomp import LIBRARY, filter_file
 from gateway.tools.workspace_fs import AgentFiles
 
 logger = logging.getLogger("reverie.tools.shell")

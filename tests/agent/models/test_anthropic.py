@@ -16,8 +16,7 @@ import pytest
 
 from agent.cache.client import CachingModel
 from agent.cache.plan import CacheProfile, find_idle_conversation
-from agent.models.anthropic import AnthropicModel
-from agent.models.anthropic_stream import AnthropicEvent, AnthropicResponse
+from agent.models.anthropic import AnthropicEvent, AnthropicModel, AnthropicResponse
 from agent.models.anthropic_wire import (
     CONTEXT_EDITING_BETA,
     Effort,

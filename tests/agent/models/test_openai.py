@@ -19,8 +19,16 @@ from agent.models.base import (
     TextPart,
     ToolResult,
 )
-from agent.models.openai import OpenAIDialect, OpenAIModel, build_chat_request, find_dialect
-from agent.models.openai_stream import ChatCompletionChunk, ChatCompletionResponse, ThinkingFilter, UnmarkedThinking
+from agent.models.openai import (
+    ChatCompletionChunk,
+    ChatCompletionResponse,
+    OpenAIDialect,
+    OpenAIModel,
+    ThinkingFilter,
+    UnmarkedThinking,
+    build_chat_request,
+    find_dialect,
+)
 from gateway.core.events import Usage
 from gateway.core.tool_spec import ToolCall
 from tests.kits.models import BLOCKS, TOOL, against, ask, assistant, end, make, request, text, user

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.lru import MAX_REMEMBERED
-from gateway.core.ratelimit import Rate, SlidingWindows, TokenBuckets
+from gateway.core.ratelimit import MAX_REMEMBERED, Rate, SlidingWindows, TokenBuckets
 
 WHO = "irc.test:ann"
 NANO = 10**9

@@ -16,8 +16,7 @@ import pytest
 
 from gateway.config.tools import BashConfig
 from gateway.tools import sandbox
-from gateway.tools.sandbox import SandboxMounts, build_sandboxed_argv
-from gateway.tools.seccomp import filter_file
+from gateway.tools.sandbox import SandboxMounts, build_sandboxed_argv, filter_file
 from tests.kits.channels import story
 from tests.kits.shell import desk
 
