@@ -1,8 +1,8 @@
 """Tools of Model Context Protocol servers: local programs or HTTP addresses, each supervised, none trusted.
 
 - `client.py`: `McpServers` for all servers, `McpServerClient` for one: started, restarted, called, closed.
-- `connection.py`: one connection by the library `mcp`. Only loaded where servers are configured.
-- `transports.py`: stdio and HTTP for that library, with limits.
+- `connection.py`: one connection by the library `mcp`, over stdio or HTTP with limits. Only loaded where servers are
+  configured.
 - `convert.py`: names, schemas, descriptions and results, from the server's form to ours. Pure.
 - `review.py`: changed definitions of tools, which are off until an admin approves them.
 

@@ -1,19 +1,36 @@
-"""One connection to a server, by the protocol's own library.
+"""One connection to a server, by the protocol's own library, and its transports: a child process's stdio, and HTTP.
 
 Only loaded where servers are configured: the library includes a web server (about 36 MB and half a second).
+
+stdio obeys the specification (2025-11-25, basic/transports, stdio; basic/lifecycle, shutdown): one JSON-RPC message is
+a line; to stop the server, close its input, wait, then SIGTERM, then SIGKILL. The library's own transport passes on
+more of the environment, holds lines of any length, leaves children behind and logs lines that it cannot read.
+
+The library stops listening to an HTTP server after two failures, and reports neither that nor the HTTP status (mcp 2.3,
+client/streamable_http.py). So all of its requests pass through `McpHttpClient`, which has limits and reports failures.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import anyio
+import httpx2
 import mcp_types as types
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client import Client, IncomingMessage, Transport
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_METHOD_HEADER
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
 from pydantic import TypeAdapter, ValidationError
 
 from agent.journal import to_single_line
@@ -21,18 +38,254 @@ from agent.models.http import is_loopback
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import Clock
-from gateway.core.process import ProgramNotStarted
+from gateway.core.process import READ_BYTES, ChildProcess, ProgramNotStarted, select_environment, start_process
 from gateway.tools.mcp.client import McpConnectionLost, McpNotSent, McpTimeout
 from gateway.tools.mcp.convert import McpSecretFilter
-from gateway.tools.mcp.transports import (
-    MAX_MESSAGE_BYTES,
-    REQUEST_STATE,
-    McpHttpClient,
-    McpRequestState,
-    stdio_transport,
-)
 
 logger = logging.getLogger("reverie.mcp")
+
+MAX_MESSAGE_BYTES: Final = 16_777_216
+"""Bytes of one message: a picture of a whole screen is a few MB as base64."""
+MAX_UNSENT_BYTES: Final = 16_777_216
+"""Bytes waiting for a server that does not read."""
+PASSED_ENVIRONMENT: Final = ("PATH", "HOME", "LANG")
+"""Environment variables that a server gets: none of our secrets but its own."""
+CLOSE_WAIT_S: Final = 2.0
+"""Seconds after closing its input, as in the library."""
+TERMINATE_WAIT_S: Final = 1.0
+"""Seconds after SIGTERM."""
+
+_IncomingMessage = SessionMessage | Exception
+StdioStreams = tuple[MemoryObjectReceiveStream[_IncomingMessage], MemoryObjectSendStream[SessionMessage]]
+
+
+@contextlib.asynccontextmanager
+async def stdio_transport(
+    command: Sequence[str], env: Mapping[str, str], *, on_lost: Callable[[str], None], on_stderr: Callable[[str], None]
+) -> AsyncIterator[StdioStreams]:
+    """Start the server, and exchange messages with it.
+
+    However this ends, the server and its process group have ended.
+
+    `on_lost` is called with the reason when the server can send nothing more, `on_stderr` with each line of its
+    standard error. Raises ProgramNotStarted.
+    """
+    async with start_process(
+        command, env=select_environment(*PASSED_ENVIRONMENT) | dict(env), listens=True, stderr="pipe"
+    ) as child:
+        incoming_send, incoming_receive = anyio.create_memory_object_stream[_IncomingMessage](0)
+        outgoing_send, outgoing_receive = anyio.create_memory_object_stream[SessionMessage](0)
+        working = [
+            asyncio.create_task(_read_messages(child, incoming_send, on_lost)),
+            asyncio.create_task(_write_messages(child, outgoing_receive, on_lost)),
+            asyncio.create_task(_read_stderr(child, on_stderr)),
+        ]
+        try:
+            yield incoming_receive, outgoing_send
+        finally:
+            try:
+                await _stop_process(child)
+            finally:
+                for stream in (incoming_send, incoming_receive, outgoing_send, outgoing_receive):
+                    stream.close()
+                await cancel_and_wait(*working)
+
+
+async def _read_messages(
+    child: ChildProcess, incoming: MemoryObjectSendStream[_IncomingMessage], on_lost: Callable[[str], None]
+) -> None:
+    assert child.stdout is not None
+    try:
+        async for line in _read_lines(child.stdout):
+            try:
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValueError:
+                logger.debug("a server said %d bytes that are no message", len(line))  # some servers print other things
+                continue
+            await incoming.send(SessionMessage(message))
+    except OverflowError:
+        on_lost(f"it said more than {MAX_MESSAGE_BYTES:,} bytes at once")
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        pass  # nobody listens any more
+    else:
+        on_lost("it ended")
+    incoming.close()
+
+
+async def _read_lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the lines. Raises OverflowError for one that is too long."""
+    buffer, searched = bytearray(), 0
+    while piece := await output.read(READ_BYTES):
+        buffer += piece
+        while (at := buffer.find(b"\n", searched)) >= 0:
+            yield bytes(buffer[:at])
+            del buffer[: at + 1]
+            searched = 0
+        searched = len(buffer)
+        if searched > MAX_MESSAGE_BYTES:
+            raise OverflowError
+
+
+async def _write_messages(
+    child: ChildProcess, outgoing: MemoryObjectReceiveStream[SessionMessage], on_lost: Callable[[str], None]
+) -> None:
+    """Write messages. Never waits for a server that does not read, so no caller does."""
+    assert child.stdin is not None
+    async for one in outgoing:
+        line = one.message.model_dump_json(by_alias=True, exclude_unset=True)
+        child.stdin.write(line.encode() + b"\n")
+        if child.stdin.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            on_lost("it does not listen")
+
+
+async def _read_stderr(child: ChildProcess, on_stderr: Callable[[str], None]) -> None:
+    """Read its standard error, so that it never blocks on it."""
+    assert child.stderr is not None
+    while piece := await child.stderr.read(READ_BYTES):
+        for line in piece.splitlines():
+            on_stderr(line.decode("utf-8", "replace"))
+
+
+async def _stop_process(child: ChildProcess) -> None:
+    """Stop the server as the specification says, up to SIGTERM.
+
+    `start_process` does the last step, at once if this is cancelled.
+    """
+    assert child.stdin is not None
+    child.stdin.close()
+    for wait_s, then in ((CLOSE_WAIT_S, signal.SIGTERM), (TERMINATE_WAIT_S, None)):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await child.wait()
+        if child.status is not None or then is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, then)
+
+
+CONNECT_TIMEOUT_S: Final = 10.0
+CLOSE_SESSION_S: Final = 2.0
+"""Seconds for a server to accept the end of a session."""
+MAX_STREAM_BREAKS: Final = 2
+"""Broken event streams: after so many the library does not listen any more."""
+_METHOD_NOT_ALLOWED: Final = 405
+"""Answer to a GET without listening (2025-11-25, basic/transports, listening for messages)."""
+
+
+@dataclass(slots=True)
+class McpRequestState:
+    """State of the HTTP request that carried a call."""
+
+    sent: bool = False
+    """True: a server may have received it."""
+    is_session_unknown: bool = False
+    """True: it was refused, perhaps because its session does not exist any more."""
+
+
+REQUEST_STATE: Final[ContextVar[McpRequestState | None]] = ContextVar("fate", default=None)
+"""State of the call that is made in this context; the library keeps the context."""
+
+
+class McpHttpClient(httpx2.AsyncClient):
+    """HTTP client of one server."""
+
+    def __init__(
+        self,
+        headers: Mapping[str, str],
+        *,
+        timeout_s: float,
+        trust_env: bool,
+        on_suspect: Callable[[str], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """`trust_env`: use the proxies of the environment. `on_suspect` and `on_lost` are called with a reason."""
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=4)
+        super().__init__(
+            headers={**headers, "accept-encoding": "identity"},
+            timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            limits=limits,
+            trust_env=trust_env,
+        )
+        self._on_suspect = on_suspect
+        self._on_lost = on_lost
+        self._stream_breaks = 0
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # noqa: ANN401 - as the library declares it
+        state = REQUEST_STATE.get() or McpRequestState()
+        state.sent = True
+        listens = request.method == "GET" or request.headers.get(MCP_METHOD_HEADER) == "subscriptions/listen"
+        if listens:
+            request.extensions["timeout"]["read"] = None
+        elif request.method == "DELETE":
+            request.extensions["timeout"]["read"] = CLOSE_SESSION_S
+        try:
+            response = await super().send(request, **options)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            state.sent = False
+            self._on_suspect("it cannot be reached")
+            raise
+        except httpx2.TransportError:
+            self._on_suspect("its connection broke")
+            raise
+        if response.headers.get("content-encoding", "identity") != "identity":  # its unpacked size is unknown
+            await response.aclose()
+            raise httpx2.RemoteProtocolError("it answers in a form that was not asked for")
+        self._check_status(request, response, state)
+        streams = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        max_bytes = None if streams else MAX_MESSAGE_BYTES
+        response.stream = _LimitedStream(
+            response.stream, max_bytes, self._on_stream_broken if listens and streams else None
+        )
+        return response
+
+    def _check_status(self, request: httpx2.Request, response: httpx2.Response, state: McpRequestState) -> None:
+        status = response.status_code
+        if (
+            not response.is_error
+            or request.method == "DELETE"
+            or (request.method == "GET" and status == _METHOD_NOT_ALLOWED)
+        ):
+            return
+        # 404 is the specification's (session management); many servers answer 400.
+        state.is_session_unknown = status in (400, 404) and "mcp-session-id" in request.headers
+        self._on_suspect(f"HTTP {status}")
+
+    def _on_stream_broken(self) -> None:
+        self._stream_breaks += 1
+        if self._stream_breaks >= MAX_STREAM_BREAKS:
+            self._on_lost("its connection broke")
+        else:
+            self._on_suspect("its connection broke")
+
+
+class _LimitedStream(httpx2.AsyncByteStream):
+    """Body with a limit, or with a callback when it breaks."""
+
+    def __init__(
+        self, inner: httpx2.AsyncByteStream, max_bytes: int | None, on_broken: Callable[[], None] | None
+    ) -> None:
+        self._inner = inner
+        self._max_bytes = max_bytes
+        self._on_broken = on_broken
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        try:
+            async for piece in self._inner:
+                read += len(piece)
+                if self._max_bytes is not None and read > self._max_bytes:
+                    # As a StreamError, so that the library answers that one request with it.
+                    raise httpx2.StreamError(f"more than {self._max_bytes:,} bytes at once")
+                yield piece
+        except httpx2.TransportError:
+            if self._on_broken is not None:
+                self._on_broken()
+            raise
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
 
 INPUT_REQUIRED: Final = "(It wants to know more before it goes on, and nobody here can tell it.)"
 

@@ -1,6 +1,7 @@
-"""What an agent writes down: in the log first, then in a file that people may edit; and how it forgets."""
+"""What an agent writes down: in the log first, then in a file; how it forgets; and what crashes leave of it."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import stat
@@ -23,7 +24,7 @@ from gateway.core.tool import Requester, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import Store
 from gateway.store.rebuild import rebuild
-from tests.gateway.context.test_dream import dream, model, told
+from tests.gateway.context.test_dream import dream, dreamed, model, told
 from tests.kits.channels import story
 from tests.kits.examples import examples
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, Papers, at, papers
@@ -601,3 +602,91 @@ async def test_the_tables_made_anew_agree(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
         found = await store.newest_entries(10, kinds=["noted"], match="harbour OR lighthouse")
         assert [one.fact.text for one in found if isinstance(one.fact, NoteWritten)] == ["lighthouse"]
+
+
+STEPS = frozenset({"open", "write", "fsync", "replace", "unlink"})
+
+
+class Cut(BaseException):
+    """The end."""
+
+
+class Disk:
+    """The real one, until its patience is at an end. A write that is cut off has written half."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def __getattr__(self, name: str) -> object:
+        real = getattr(os, name)
+        if name not in STEPS:
+            return real
+
+        def step(*args: object, **kwargs: object) -> object:
+            self.left -= 1
+            if self.left < 0:
+                raise Cut
+            if self.left == 0 and name == "write":
+                handle, text = args
+                assert isinstance(handle, int)
+                assert isinstance(text, memoryview)
+                os.write(handle, text[: len(text) // 2])
+                raise Cut
+            return real(*args, **kwargs)
+
+        return step
+
+
+async def live(kit: Papers) -> None:
+    """Everything that an agent keeps for itself, twice."""
+    for number in range(2):
+        await kit.notes.write_entry(at(ROOM), f"title {number}", f"text {number}\n## 2026-01-01 00:00\nand more")
+        await kit.notes.remember(at(ANN), f"fact {number}")
+        await dream(kit, model(f"- dream {number}"))
+
+
+@pytest.mark.parametrize("first", range(0, 96, 8))
+def test_wherever_it_ends_the_files_follow_the_log_after_the_next_start(tmp_path: Path, first: int) -> None:
+    @story
+    async def run() -> None:
+        cuts = 0
+        for steps in range(first, first + 8):
+            directory = tmp_path / f"{steps}"
+            directory.mkdir()
+            with contextlib.suppress(Cut):
+                async with papers(directory) as kit:
+                    with pytest.MonkeyPatch.context() as patch:
+                        patch.setattr(private_files, "os", Disk(steps))
+                        try:
+                            await live(kit)
+                        except Cut:
+                            cuts += 1
+                            raise
+            with contextlib.suppress(Cut), pytest.MonkeyPatch.context() as patch:  # the next start is cut off, too
+                patch.setattr(private_files, "os", Disk(steps % 7))
+                async with papers(directory):
+                    pass
+            async with papers(directory) as kit:
+                entries = parse_journal(kit.journal.read_text())
+                assert [one.text for one in entries] == [noted.text for noted in await kit.noted()]
+                keys = [one.key for one in await kit.store.newest_entries(9, kinds=["noted"])]
+                assert [f"note:{one.note_id}" for one in entries] == keys
+                dreams, memory = await dreamed(kit), kit.directory / "MEMORY.md"
+                assert (memory.read_text() if memory.exists() else "") == (dreams[-1].after if dreams else "")
+                assert sorted(path.name for path in kit.directory.glob(".*")) == []
+        assert cuts == 8 or first > 72, "every number of steps up to all of them was tried"
+
+    run()
+
+
+def test_the_steps_are_fewer_than_are_tried(tmp_path: Path) -> None:
+    @story
+    async def run() -> None:
+        disk = Disk(1_000)
+        async with papers(tmp_path) as kit:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(private_files, "os", disk)
+                await live(kit)
+        assert 80 < 1_000 - disk.left < 96
+
+    run()
