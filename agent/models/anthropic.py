@@ -155,7 +155,8 @@ class AnthropicResponse:
             self._add_edits(event.context_management)
             if event.delta is not None:
                 self._stop = event.delta.stop_reason or self._stop
-                self._note_stop_details(event.delta.stop_details)
+                if (details := event.delta.stop_details) is not None and details.category:
+                    self.notes.append(f"declined to answer: {_safe_word(details.category)}")
         elif event.type == "message_stop":
             self.is_complete = True
         return ""
@@ -179,10 +180,6 @@ class AnthropicResponse:
         for edit in (management.applied_edits or ()) if management is not None else ():
             self._cleared += edit.cleared_input_tokens
             self.notes.append(f"left out {edit.cleared_tool_uses} tool results, {edit.cleared_input_tokens} tokens")
-
-    def _note_stop_details(self, details: _StopDetails | None) -> None:
-        if details is not None and details.category:
-            self.notes.append(f"declined to answer: {_safe_word(details.category)}")
 
     def _add_delta(self, index: int, delta: _AnthropicDelta) -> str:
         block = self._blocks.get(index)

@@ -127,7 +127,9 @@ class ToolGrants:
         approved = await self._store.approved(*grant)
         entry = await self._store.entry(approved) if approved is not None else None
         fact = entry.fact if entry is not None else None
-        return isinstance(fact, ApprovalEnded) and covers(provenance_from_fact(fact), call, required_role)
+        if not isinstance(fact, ApprovalEnded):
+            return False
+        return covers(CallProvenance(fact.least, fact.foreign, fact.arguments), call, required_role)
 
     def add_session_grant(self, grant: ToolGrant, since: Seq, provenance: CallProvenance) -> None:
         """Approve until the conversation is started afresh behind that position, or the process ends."""
@@ -157,11 +159,6 @@ class ToolGrants:
         else:
             self.drop_session_grant(grant)
         return [provenance for _, provenance in lives]
-
-
-def provenance_from_fact(ended: ApprovalEnded) -> CallProvenance:
-    """Return the provenance of the call that this verdict was about."""
-    return CallProvenance(ended.least, ended.foreign, ended.arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

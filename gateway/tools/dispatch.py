@@ -96,7 +96,7 @@ class PermissionGate:
                 required_role=permit.role,
                 rule=verdict.rule,
                 recovered=call.is_recovered,
-                least_role=least_role_behind(situation),
+                least_role=lowest_role([*(situation.roles or [situation.unasked_role]), *situation.overheard_roles]),
                 foreign=bool(situation.foreign),
             )
         )
@@ -160,11 +160,6 @@ def current_role(who: AccessPolicy, at: Address, asker: Requester) -> Role:
 def are_blocked(access_policy: AccessPolicy, at: Address, requesters: Sequence[Requester]) -> bool:
     """Return whether a person asked there, and everyone who did is blocked by now. Pure."""
     return bool(requesters) and all(current_role(access_policy, at, one) == "blocked" for one in requesters)
-
-
-def least_role_behind(now: PermissionRequest) -> str:
-    """Return the lowest role of those whose words led to a call."""
-    return lowest_role([*(now.roles or [now.unasked_role]), *now.overheard_roles])
 
 
 def has_side_effects(tool: Tool) -> bool:
@@ -283,7 +278,7 @@ class ToolDispatcher:
         """
         self._gate = gate
         self._off = tuple(off)
-        self._tools = {tool.spec.name: tool for tool in self._enabled(tools)}
+        self._tools = {tool.spec.name: tool for tool in tools if not is_off(tool.spec.name, self._off)}
         self._agent = agent
         self._dynamic = dynamic
         self._max_dynamic_tokens = max_dynamic_tokens
@@ -399,9 +394,6 @@ class ToolDispatcher:
             )
         self._omitted = left
         return {name: tool for name, tool in kept.items() if not is_off(name, self._off)}
-
-    def _enabled(self, tools: Sequence[Tool]) -> list[Tool]:
-        return [tool for tool in tools if not is_off(tool.spec.name, self._off)]
 
     def _build_result(self, call: ToolCall, output: ToolOutput, context: ToolContext, *, error: bool) -> ToolResult:
         context.trust.add(TrustLabel(output.role, call.name if output.is_foreign else ""))
