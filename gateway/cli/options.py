@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.config.loader import ConfigError, check_config, referenced_values
+from gateway.config.loader import ConfigError, read_config
 from gateway.config.models import Settings
 from gateway.config.secrets import collect_secrets
 from gateway.core.redaction import Redactor
@@ -52,24 +52,24 @@ def add_command(
 def load_settings(directory: Path) -> Settings:
     """Load the settings. Exits after all problems were printed to standard error."""
     try:
-        settings, warnings = check_config(directory, os.environ)
+        loaded = read_config(directory, os.environ)
     except ConfigError as error:
         for problem in error.problems:
             sys.stderr.write(f"{problem}\n")
         count = len(error.problems)
         sys.stderr.write(f"{count} problem{'s' if count > 1 else ''} found\n")
         raise SystemExit(BAD_USAGE) from None
-    for warning in warnings:
+    for warning in loaded.warnings:
         sys.stderr.write(f"warning: {warning}\n")
-    return settings
+    return loaded.settings
 
 
 def build_redactor(directory: Path | None) -> Redactor:
     """Return a redactor that knows the secrets of a good configuration. None: those that everybody knows."""
     if directory is None:
         return Redactor()
-    settings, _ = check_config(directory, os.environ)
-    return Redactor(collect_secrets(settings, referenced_values(directory, os.environ)))
+    loaded = read_config(directory, os.environ)
+    return Redactor(collect_secrets(loaded.settings, loaded.resolved_values))
 
 
 def resolve_store_path(args: argparse.Namespace) -> Path:

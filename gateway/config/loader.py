@@ -9,7 +9,6 @@ number or a boolean: `port: ${PORT}`. Reading files blocks: for a thread.
 import contextlib
 import copy
 import difflib
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +62,6 @@ _CONTEXT_MESSAGES = {
     "too_short": "must have at least {min_length}",
     "string_too_short": "must have at least {min_length} characters",
 }
-logger = logging.getLogger(__name__)
 _PATH_KEYS: tuple[Keys, ...] = (
     ("store", "path"),
     ("agents", "*", "files"),
@@ -199,22 +197,8 @@ class LoadedConfig:
     """File and line of every written key, by key, e.g. `agents[0].model`."""
 
 
-def load_config(directory: Path, env: Mapping[str, str]) -> Settings:
-    """Read a configuration and log its warnings. Raises `ConfigError`, and nothing else for any content."""
-    settings, warnings = check_config(directory, env)
-    for warning in warnings:
-        logger.warning("%s", warning)
-    return settings
-
-
-def check_config(directory: Path, env: Mapping[str, str]) -> tuple[Settings, tuple[ConfigProblem, ...]]:
-    """Read a configuration and its warnings. Raises `ConfigError`."""
-    loaded = read_config(directory, env)
-    return loaded.settings, loaded.warnings
-
-
 def read_config(directory: Path, env: Mapping[str, str]) -> LoadedConfig:
-    """Read a configuration with warnings, referenced files and positions. Raises `ConfigError`."""
+    """Read a configuration. Raises `ConfigError`, and nothing else for any content."""
     source = _read_directory(directory, env)
     settings = _validate(source, directory)
     access = [_problem_at(source, keys, message) for keys, message in access_warnings(settings)]
@@ -225,16 +209,6 @@ def read_config(directory: Path, env: Mapping[str, str]) -> LoadedConfig:
         referenced_files=frozenset(source.referenced_files),
         positions={format_key(keys): (str(file), line) for keys, (file, line) in source.positions.items()},
     )
-
-
-def referenced_values(directory: Path, env: Mapping[str, str]) -> frozenset[str]:
-    """Return the values of the references of a configuration. Raises `ConfigError` if it cannot be read at all."""
-    return frozenset(_read_directory(directory, env).resolved_values)
-
-
-def referenced_files(directory: Path, env: Mapping[str, str]) -> frozenset[Path]:
-    """Return the files named by `${file:...}`. Raises `ConfigError` if the configuration cannot be read at all."""
-    return frozenset(_read_directory(directory, env).referenced_files)
 
 
 def parse_config(data: Mapping[str, object], base: Path) -> Settings:
@@ -391,7 +365,7 @@ class ConfigFiles:
     def find_references(self) -> None:
         """Find the referenced files. Raises nothing for bad content or missing files."""
         with contextlib.suppress(ConfigError, OSError):
-            self._targets = referenced_files(self._directory, self._env)
+            self._targets = frozenset(_read_directory(self._directory, self._env).referenced_files)
             self._stamp |= self._take_stamp(self._targets) - self._take_stamp(())
 
     def is_stale(self) -> bool:

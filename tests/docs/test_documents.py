@@ -8,7 +8,7 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.commands.table import COMMANDS_BY_NAME
-from gateway.config.loader import check_config
+from gateway.config.loader import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTED = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
@@ -125,5 +125,5 @@ def test_whole_configurations_are_good(page: Path, tmp_path: Path) -> None:
         if all(re.search(rf"^{key}:", block, re.MULTILINE) for key in ("channels", "agents", "llm")):
             (tmp_path / "reverie.yaml").write_text(block, "utf-8")
             secrets = dict.fromkeys(re.findall(r"\$\{(\w+)\}", block), "a-secret-of-16-letters")
-            _, warnings = check_config(tmp_path, secrets)
+            warnings = read_config(tmp_path, secrets).warnings
             assert warnings == ()

@@ -19,7 +19,7 @@ from agent.models.scripted import Script, ScriptedModel
 from channels.base import Channel
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
@@ -159,7 +159,7 @@ def configured_in(
     )
     tmp.mkdir(exist_ok=True)
     (tmp / "reverie.yaml").write_text(written, encoding="utf-8")
-    return load_config(tmp, {})
+    return read_config(tmp, {}).settings
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from gateway import app
 from gateway.commands.table import COMMANDS_BY_NAME
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.events import ConnectionChanged
 from gateway.core.facts import Fact
@@ -102,7 +102,7 @@ class Town:
         file = self.directory / "reverie.yaml"
         file.write_text(json.dumps(self.config))  # JSON is YAML
         file.chmod(0o600)
-        settings = load_config(self.directory, {})
+        settings = read_config(self.directory, {}).settings
         self._stop = asyncio.Event()
         self._running = asyncio.create_task(
             app.run(settings, self._stop, live=LiveSettings(settings, self.directory, {}))

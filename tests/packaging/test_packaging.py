@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gateway.cli.main import main
-from gateway.config.loader import check_config
+from gateway.config.loader import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "config" / "reverie.service"
@@ -158,6 +158,7 @@ def test_what_the_container_is_made_of_is_not_ignored() -> None:
 def test_a_compose_file_beside_the_configuration_is_no_part_of_it(tmp_path: Path) -> None:
     shutil.copy(COMPOSE, tmp_path / "compose.yaml")
     shutil.copy(ROOT / "config" / "examples" / "irc" / "reverie.yaml", tmp_path / "reverie.yaml")
-    settings, warnings = check_config(tmp_path, {"IRC_PASSWORD": "x", "ANTHROPIC_API_KEY": "sk-ant"})
+    loaded = read_config(tmp_path, {"IRC_PASSWORD": "x", "ANTHROPIC_API_KEY": "sk-ant"})
+    settings, warnings = loaded.settings, loaded.warnings
     assert warnings == ()
     assert list(settings.channels) == ["irc.libera"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from gateway import app
-from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, check_config, referenced_values
+from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, read_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.config.secrets import PriceTableError, collect_secrets
@@ -36,15 +36,15 @@ def main() -> int:
     directory: Path = parser.parse_args().config
     parameters = json.loads(sys.stdin.buffer.readline())
     try:
-        settings, warnings = check_config(directory, os.environ)
-        redactor = Redactor([*collect_secrets(settings, referenced_values(directory, os.environ)), parameters["token"]])
+        loaded = read_config(directory, os.environ)
     except ConfigError as error:
         sys.stderr.writelines(f"{problem}\n" for problem in error.problems)
         return 2
+    redactor = Redactor([*collect_secrets(loaded.settings, loaded.resolved_values), parameters["token"]])
     start_logging(logging.INFO, redactor, form="text")
-    for warning in warnings:
+    for warning in loaded.warnings:
         logger.warning("%s", warning)
-    return asyncio.run(_serve(settings, directory, redactor, parameters["port"], parameters["token"]))
+    return asyncio.run(_serve(loaded.settings, directory, redactor, parameters["port"], parameters["token"]))
 
 
 async def _serve(settings: Settings, directory: Path, redactor: Redactor, port: int, token: str) -> int:

@@ -41,7 +41,7 @@ from gateway.cli.setup.dialog import (
     SetupAnswers,
     TelegramAnswers,
 )
-from gateway.config.loader import ConfigError, check_config, is_config_file
+from gateway.config.loader import ConfigError, is_config_file, read_config
 from gateway.config.source import Keys, Tree, format_key, parse_scalar, value_at
 from gateway.core.redaction import Redactor
 
@@ -465,7 +465,7 @@ def check_files(directory: Path, files: tuple[SetupFile, ...], env: Mapping[str,
         for file in files:
             _write_file(stage / file.path, file)
         try:
-            _, warnings = check_config(stage, env)
+            warnings = read_config(stage, env).warnings
         except ConfigError as error:
             return [_with_real_path(str(one), stage, directory) for one in error.problems], []
         return [], [_with_real_path(str(one), stage, directory) for one in warnings]

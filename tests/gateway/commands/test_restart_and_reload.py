@@ -8,7 +8,7 @@ import pytest
 
 from channels.base import Denied, Emit
 from gateway.commands.context import CommandContext
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.metrics import GatewayStats
 from gateway.stream.supervisor import ChannelSupervisor
@@ -38,7 +38,7 @@ def write(directory: Path, *, key: str = "one", cache: str = "true", port: str =
 
 def running(it: House, tmp_path: Path) -> tuple[CommandContext, ChannelSupervisor]:
     write(tmp_path)
-    live = LiveSettings(load_config(tmp_path, {}), tmp_path, {})
+    live = LiveSettings(read_config(tmp_path, {}).settings, tmp_path, {})
 
     async def emit(batch: object, *, cursor: str | None = None) -> None:
         del batch, cursor
@@ -179,7 +179,7 @@ async def test_reload_of_a_broken_configuration_tells_where_and_changes_nothing(
 async def test_reload_without_files_says_so(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
         world, _ = running(it, tmp_path)
-        live = LiveSettings(load_config(tmp_path, {}))
+        live = LiveSettings(read_config(tmp_path, {}).settings)
         world = replace(world, live=live)
         answer = await answer_of(it.ask("reload"), world)
         assert (answer.ok, answer.text) == (

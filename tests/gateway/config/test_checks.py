@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config.loader import ConfigError, check_config
+from gateway.config.loader import ConfigError, read_config
 from tests.gateway.config.test_loader import ENV, MINIMAL, written
 
 SASL = {"mechanism": "plain", "account": "a", "password": "p"}
@@ -16,7 +16,7 @@ def told(tmp_path: Path, access: object) -> tuple[list[tuple[str, str]], list[tu
     """Errors and warnings, each with its key."""
     tree = {**yaml.safe_load(MINIMAL), "channels": IRC, "access": access}
     try:
-        _, warnings = check_config(written(tmp_path, yaml.safe_dump(tree)), ENV)
+        warnings = read_config(written(tmp_path, yaml.safe_dump(tree)), ENV).warnings
     except ConfigError as error:
         return [(one.key, one.message) for one in error.problems], []
     return [], [(one.key, one.message) for one in warnings]
@@ -115,6 +115,6 @@ def test_a_password_for_a_server_that_nobody_checks_is_a_warning(
 ) -> None:
     channel = {"platform": "irc", "host": "irc.example.org", "nick": "r", "contact": "ann"}
     tree = {**yaml.safe_load(MINIMAL), "channels": {"irc.x": channel | more}}
-    _, found = check_config(written(tmp_path, yaml.safe_dump(tree)), ENV)
+    found = read_config(written(tmp_path, yaml.safe_dump(tree)), ENV).warnings
     assert [one.key for one in found if one.key] == ([key] if key else [])
     assert all("; name the server's root in tls.ca_file" in one.message for one in found if one.key)

@@ -8,14 +8,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.config.loader import ConfigError, check_config, load_config
+from gateway.config.loader import ConfigError, read_config
 from tests.gateway.config.test_loader import CONTRACT, ENV, MINIMAL, written
 from tests.kits.examples import examples
 
 
 def problems(directory: Path, env: dict[str, str] | None = None) -> list[tuple[str, int, str, str]]:
     with pytest.raises(ConfigError) as caught:
-        load_config(directory, ENV if env is None else env)
+        read_config(directory, ENV if env is None else env)
     return [(Path(p.file).name, p.line, p.key, p.message) for p in caught.value.problems]
 
 
@@ -422,7 +422,7 @@ def test_a_secret_anywhere_is_not_shown(tmp_path: Path, key: str, value: str) ->
 def _outcome(directory: Path, env: dict[str, str]) -> str:
     """Return the whole text of a refusal; empty if there was none."""
     try:
-        load_config(directory, env)
+        read_config(directory, env)
     except ConfigError as error:
         return f"{error} {error!r} {error.problems} {error.__cause__}"
     return ""
@@ -484,6 +484,6 @@ def test_files_of_an_agent_that_hold_what_is_not_its_own(tmp_path: Path, files: 
     bound = {"bindings": [{"match": {"room": "a"}}]}
     told["agents"] = [{"id": "a", "files": files, **bound}, {"id": "b", "workspace": "mind", **bound}]
     told["store"] = {"path": "data/r.db"}
-    _, warnings = check_config(written(tmp_path, yaml.safe_dump(told)), ENV)
+    warnings = read_config(written(tmp_path, yaml.safe_dump(told)), ENV).warnings
     said = [(one.key, one.message.partition(",")[0]) for one in warnings if "readable" not in one.message]
     assert said == [("agents[0].files", f"holds {what}") for what in holds]

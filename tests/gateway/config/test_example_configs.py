@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gateway import app
-from gateway.config.loader import check_config, load_config
+from gateway.config.loader import read_config
 from tests.kits.platform_users import DISCORD, IRC, NICK, TELEGRAM, so
 from tests.kits.three_platforms import ROOM, Town, town
 
@@ -45,7 +45,8 @@ def test_there_is_one_for_each_kind_of_use() -> None:
 def test_it_loads_without_a_warning_and_names_all_it_needs(name: str) -> None:
     text = (EXAMPLES / name / "reverie.yaml").read_text()
     needs = set(re.findall(r"\$\{([A-Z_]+)\}", text))
-    settings, warnings = check_config(EXAMPLES / name, {one: GIVEN[one] for one in needs})
+    loaded = read_config(EXAMPLES / name, {one: GIVEN[one] for one in needs})
+    settings, warnings = loaded.settings, loaded.warnings
     assert warnings == ()
     assert {channel.platform for channel in settings.channels.values()} == {
         one.partition(".")[0] for one in PLATFORMS[name]
@@ -89,7 +90,7 @@ def test_it_runs_and_answers(tmp_path: Path, name: str) -> None:
                 "DISCORD_OWNER": it.user("olga"),
             }
             stop = asyncio.Event()
-            running = asyncio.create_task(app.run(load_config(tmp_path, env), stop))
+            running = asyncio.create_task(app.run(read_config(tmp_path, env).settings, stop))
 
             async def until(true: Callable[[], bool], what: str) -> None:
                 await so(lambda: true() or running.done(), what)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, load_config
+from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, read_config
 from gateway.config.models import Settings
 from gateway.config.reload import EnabledOptimizations, LiveSettings, ReloadResult
 from gateway.config.source import ConfigProblem
@@ -42,7 +42,7 @@ def write(directory: Path, *, own: str = "true", general: str = "true", port: st
 
 
 def live(directory: Path) -> LiveSettings:
-    return LiveSettings(load_config(directory, {}), directory, {})
+    return LiveSettings(read_config(directory, {}).settings, directory, {})
 
 
 def test_an_agents_own_word_counts_before_the_general_one(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_counter_that_is_switched_on_later_is_asked(tmp_path: Path) -> None:
     async def story() -> None:
         counter("tiktoken")
         now = live(tmp_path)
-        counting, llm = TokenCounters(now, ManualClock()), load_config(tmp_path, {}).llm
+        counting, llm = TokenCounters(now, ManualClock()), read_config(tmp_path, {}).settings.llm
         assert counting.endpoint("s", llm.providers["s"]) is None
         counter("auto")
         await now.reload()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.loader import ConfigError, load_config
+from gateway.config.loader import ConfigError, read_config
 from gateway.config.reload import POLL_S, ConfigWatcher, LiveSettings, ReloadResult
 from gateway.core.clock import ManualClock
 
@@ -48,7 +48,7 @@ class Watched:
     """A watched configuration."""
 
     def __init__(self, directory: Path) -> None:
-        self.live = LiveSettings(load_config(directory, {}), directory, {})
+        self.live = LiveSettings(read_config(directory, {}).settings, directory, {})
         self.live.add_reload_listener(self._told)
         self.clock = ManualClock()
         self.came: list[ReloadResult] = []
@@ -235,7 +235,7 @@ async def test_what_is_not_heard_of_is_found_out_in_time(tmp_path: Path) -> None
 
 def test_without_files_there_is_nothing_to_watch(tmp_path: Path) -> None:
     write(tmp_path)
-    asyncio.run(ConfigWatcher(LiveSettings(load_config(tmp_path, {})), ManualClock()).run())
+    asyncio.run(ConfigWatcher(LiveSettings(read_config(tmp_path, {}).settings), ManualClock()).run())
 
 
 @story
@@ -254,7 +254,7 @@ async def test_a_directory_that_is_gone_is_waited_for(tmp_path: Path) -> None:
 
 def test_one_reading_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def told(change: Callable[[], object]) -> list[str]:
-        live = LiveSettings(load_config(tmp_path, {}), tmp_path, {})
+        live = LiveSettings(read_config(tmp_path, {}).settings, tmp_path, {})
         change()
         caplog.clear()
         with caplog.at_level(logging.INFO, "reverie.live"):

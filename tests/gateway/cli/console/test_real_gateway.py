@@ -21,7 +21,7 @@ from channels import aio
 from gateway.cli.console.client import ApiRejected, ApiUnauthorized, ApiUnavailable, GatewayApiClient
 from gateway.cli.console.launch import ConsoleUnavailable, GatewayProcess, find_target
 from gateway.cli.main import main
-from gateway.config.loader import check_config
+from gateway.config.loader import read_config
 from gateway.config.models import Settings
 from gateway.ops.health import heartbeat_file
 from tests.kits.console import OWN, StubGateway, opened
@@ -113,7 +113,7 @@ def test_a_restarted_gateway_tells_what_was_said_meanwhile(tmp_path: Path, monke
 
 def configured(folder: Path, port: int, ops: str = "{port: 0}") -> Settings:
     (folder / "reverie.yaml").write_text(CONFIG.format(port=port, ops=ops))
-    return check_config(folder, os.environ)[0]
+    return read_config(folder, os.environ).settings
 
 
 def test_a_gateway_of_ones_own_runs_and_ends_with_the_console(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from gateway.cli.doctor.gateway import infer_gateway_state
 from gateway.cli.doctor.model import build_prompt_prefix
 from gateway.cli.doctor.system import check_libraries, judge_clock
 from gateway.cli.main import main
-from gateway.config.loader import check_config
+from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, DeliveryReport, EventId, PostKey, RoomId
@@ -52,7 +52,7 @@ from tests.servers.model_api import ModelApi
 async def gateway(here: World) -> AsyncIterator[None]:
     """Runs with that configuration, all its channels up."""
     here.write()
-    read, _ = check_config(here.directory, here.env)
+    read = read_config(here.directory, here.env).settings
     stop = asyncio.Event()
     running = asyncio.create_task(app.run(read, stop, live=LiveSettings(read, here.directory, dict(here.env))))
     try:
@@ -282,7 +282,7 @@ async def test_what_is_measured_is_what_the_gateway_sends(tmp_path: Path) -> Non
             async with asyncio.timeout(120):
                 while not (asked := said_to(here.model)):
                     await asyncio.sleep(0.05)
-        read, _ = check_config(here.directory, here.env)
+        read = read_config(here.directory, here.env).settings
         request = await build_prompt_prefix(read, read.agents[0])
         assert [tool.name for tool in request.tools] == [tool["name"] for tool in asked["tools"]]
         assert request.blocks[0].text == asked["system"][0]["text"]

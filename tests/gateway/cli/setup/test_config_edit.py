@@ -35,7 +35,7 @@ from gateway.cli.setup.dialog import (
     TelegramAnswers,
 )
 from gateway.cli.setup.interview import build_farewell, next_commands
-from gateway.config.loader import check_config
+from gateway.config.loader import read_config
 from gateway.config.source import Tree, value_at
 
 PERSONA = {"IDENTITY.md": "You are Reverie.\n", "SOUL.md": "Calm.\n", "AGENTS.md": "Brief.\n"}
@@ -84,7 +84,8 @@ def put(directory: Path, answers: SetupAnswers) -> None:
 def test_a_new_file_says_what_was_answered_and_is_taken(tmp_path: Path, answers: SetupAnswers) -> None:
     directory = tmp_path / "a" / "bot"
     put(directory, answers)
-    settings, warnings = check_config(directory, {"DISCORD": "d"})
+    loaded = read_config(directory, {"DISCORD": "d"})
+    settings, warnings = loaded.settings, loaded.warnings
     assert warnings == ()
     assert settings.agents[0].id == answers.agent_id
     names = {one.channel for one in (answers.telegram, answers.discord, answers.irc) if one}

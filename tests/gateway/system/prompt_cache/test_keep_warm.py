@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from tests.gateway.system.prompt_cache.test_prompt_bytes import grows
@@ -46,7 +46,7 @@ async def garden(tmp: Path, knobs: str, *, config: str = CONFIG) -> AsyncIterato
         (tmp / "reverie.yaml").chmod(0o600)
         (tmp / "ana").mkdir()
         (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 600)
-        settings = load_config(tmp, {})
+        settings = read_config(tmp, {}).settings
         async with asyncio.timeout(60), running(settings, clock, LiveSettings(settings, tmp, {})) as made:
             yield made, api
 

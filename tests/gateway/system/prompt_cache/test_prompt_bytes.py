@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from tests.kits.console_platforms import Running, running
@@ -44,7 +44,7 @@ def town(tmp: Path, api: ModelApi, clock: ManualClock) -> Any:
     (tmp / "ana").mkdir()
     (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 300)
     (tmp / "ana" / "USER.md").write_text("Ann grows beans.")
-    settings = load_config(tmp, {})
+    settings = read_config(tmp, {}).settings
     return running(settings, clock, LiveSettings(settings, tmp, {}))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Message, RoomId
@@ -203,7 +203,7 @@ def test_what_was_sent_stays_in_front(actions: list[tuple[Any, ...]]) -> None:
             (tmp / "ana").mkdir()
             (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 120)
             (tmp / "ana" / "USER.md").write_text("Ann grows beans at home.")
-            made = load_config(tmp, {})
+            made = read_config(tmp, {}).settings
             async with running(made, clock, LiveSettings(made, tmp, {})) as gateway:
                 await gateway.towns["irc.libera"].receive_topic("beans", room="#lobby", sender="ann")
                 async with await Store.open_readonly(made.store.path) as reader:

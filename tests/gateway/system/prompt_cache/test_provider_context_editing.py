@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.runtime.models import open_model_services
@@ -35,7 +35,7 @@ def test_old_tool_results_are_left_out_where_the_operator_wants_it(tmp_path: Pat
     async def story() -> None:
         async with ModelApi() as api:
             (tmp_path / "reverie.yaml").write_text(CONFIG % (api.url, said))
-            loaded = load_config(tmp_path, {})
+            loaded = read_config(tmp_path, {}).settings
             async with open_model_services(LiveSettings(loaded), ManualClock(), model=None) as equipment:
                 await ask(equipment.pool.get("ana", "main").model)
             edits = api.seen[0].body.get("context_management", {"edits": []})["edits"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from tests.kits.console_platforms import Running, running
@@ -38,7 +38,7 @@ async def gateway(
     (tmp / "reverie.yaml").chmod(0o600)
     (tmp / "ana").mkdir()
     (tmp / "ana" / "IDENTITY.md").write_text("You are Ana . " + "Knows of gardens . " * 200)
-    settings = load_config(tmp, {})
+    settings = read_config(tmp, {}).settings
     async with asyncio.timeout(120), running(settings, ManualClock(), LiveSettings(settings, tmp, {})) as made:
         yield made
 

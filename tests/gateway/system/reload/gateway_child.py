@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway import app
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.context.history import HistoryTurn
 from tests.channels.discord.faults_kit import Hurried
@@ -74,7 +74,7 @@ async def steer(live: LiveSettings, stop: asyncio.Event) -> None:
 
 
 async def main(directory: Path, times: float) -> None:
-    settings = load_config(directory, {})
+    settings = read_config(directory, {}).settings
     live, stop = LiveSettings(settings, directory, {}), asyncio.Event()
     steering = asyncio.create_task(steer(live, stop))
     try:

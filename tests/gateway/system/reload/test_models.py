@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.cache.client import CachingModel
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from tests.kits.gateway import UNHURRIED
 from tests.kits.model_choice import Gate, serving, story
@@ -40,7 +40,7 @@ class Town:
             "ops": {"port": 0},
         }
         self.write()
-        self.settings = load_config(folder, {})
+        self.settings = read_config(folder, {}).settings
         self.live = LiveSettings(self.settings, folder, {})
         self.gate: Gate
 

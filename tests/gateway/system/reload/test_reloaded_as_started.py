@@ -10,7 +10,7 @@ import pytest
 
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.models import Settings
 from gateway.config.reload import RESTART_KEYS, LiveSettings, compare_settings, effective_settings
 from gateway.config.secrets import collect_secrets
@@ -41,7 +41,7 @@ ADAPTERS = "channels.*."
 def settings(directory: Path, *, second: bool) -> Settings:
     (directory / "reverie.yaml").write_text(json.dumps(document(second)))
     (directory / "reverie.yaml").chmod(0o600)
-    return load_config(directory, {})
+    return read_config(directory, {}).settings
 
 
 @contextlib.asynccontextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.loader import load_config
+from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import ManualClock
 from tests.kits.console_platforms import Running, running
@@ -83,7 +83,7 @@ async def town(folder: Path) -> AsyncIterator[Town]:
     async with asyncio.timeout(60), ModelApi() as api:
         said = config(api.url)
         write(folder, said)
-        settings = load_config(folder, {})
+        settings = read_config(folder, {}).settings
         async with running(settings, ManualClock(), LiveSettings(settings, folder, {})) as gateway:
             it = Town(folder, gateway, api, said)
             await it.ask("!whoami")  # it is up
