@@ -103,7 +103,8 @@ async def handle_status(call: CommandCall, context: CommandContext) -> str:
     shown = [one for one in snapshot.channels if everything or one.channel == call.command.at.channel]
     running = format_duration((now - snapshot.started).total_seconds())
     lines = [f"Running for {running} with {_format_model(call, context)}; the agent is {context.agents.mode_label}."]
-    lines += [f"Under way here: {one}." for one in context.agents.tool_list(call.command.at).running]
+    under_way = context.agents.running_calls(call.command.at.conversation)
+    lines += [f"Under way here: {one}." for one in under_way]
     return "\n".join(lines + [f"- {one.channel}: {one.state} since {format_time(one.since)}" for one in shown])
 
 
@@ -182,7 +183,7 @@ async def handle_usage(call: CommandCall, context: CommandContext) -> str:
 
 async def handle_tools(call: CommandCall, context: CommandContext) -> str:
     """List the tools of the agent there, by family."""
-    return context.agents.tool_list(call.command.at).render()
+    return context.agents.describe_tools(call.command.at)
 
 
 async def handle_more(call: CommandCall, context: CommandContext) -> str | CommandReply:

@@ -57,7 +57,7 @@ from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.agent import RestTools, SkillTools
-from gateway.tools.dispatch import ToolDispatcher, ToolList, are_blocked
+from gateway.tools.dispatch import ToolDispatcher, are_blocked
 from gateway.tools.platform import MessagingTools
 from gateway.tools.registry import ToolRegistry
 
@@ -414,10 +414,14 @@ class Agents:
             return next(iter(modes.values()))
         return ", ".join(f"{agent}: {mode}" for agent, mode in modes.items())
 
-    def tool_list(self, at: Address) -> ToolList:
+    def describe_tools(self, at: Address) -> str:
         """Return the tools of the agent that answers there, for people."""
         agent = self.agent_for(at.conversation)
-        return self.registry.list_tools(agent.id, agent.tools, at)
+        return self.registry.render_tools(agent.id, agent.tools)
+
+    def running_calls(self, place: ConversationId) -> list[str]:
+        """Return the calls of tools under way in a place, each in a few words."""
+        return self.registry.running.describe(place)
 
     @property
     def model_labels(self) -> str:

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, Final, Literal, Protocol
@@ -493,42 +493,27 @@ _APPROVAL_TEXTS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolList:
-    """Tools of one agent, for display to people."""
+def render_tool_list(
+    families: Mapping[str, Mapping[str, ToolPermit]],
+    rules: Sequence[ToolRule] = (),
+    off: Sequence[str] = (),
+    states: Sequence[str] = (),
+) -> str:
+    """Render the tools of one agent as Markdown, for people.
 
-    families: Mapping[str, Mapping[str, ToolPermit]] = field(default_factory=dict)
-    """Permits by the family (`files`, `shell`, ...) and name of the tool, without the operator's rules."""
-    rules: Sequence[ToolRule] = ()
-    """Rules of the operator."""
-    off: Sequence[str] = ()
-    """Globs of disabled tools. Globs without a match are shown, too: they keep something away."""
-    running: Sequence[str] = ()
-    """Calls under way in the place of the question, each in a few words."""
-    status_lines: Sequence[str] = ()
-    """State of what the tools depend on, a line each: the shell, MCP servers. May hold anybody's words."""
-
-    def render(self) -> str:
-        """Render everything as Markdown."""
-        lines = [
-            f"- {family}: {rendered}"
-            for family, tools in self.families.items()
-            if (rendered := self._render_family(tools))
-        ]
-        lines += [f"- off: {', '.join(inline_code(one) for one in self.off)}"] if self.off else []
-        lines += [f"- {inline_code(state, 200)}" for state in self.status_lines]
-        return "\n".join(lines) or "I have no tools."
-
-    def _render_family(self, tools: Mapping[str, ToolPermit]) -> str:
-        permits = {
-            name: apply_rules(name, permit, self.rules)
-            for name, permit in sorted(tools.items())
-            if not any(fnmatchcase(name, glob) for glob in self.off)
-        }
-        alike = groupby(
-            sorted(permits, key=lambda name: _permit_sort_key(permits[name])), key=lambda name: permits[name]
-        )
-        return "; ".join(f"{_format_codes(names)} ({_format_permit(permit)})" for permit, names in alike)
+    `families`: permits by the family (`files`, `shell`, ...) and name of the tool, without the operator's `rules`.
+    `off`: globs of disabled tools; those without a match are shown, too: they keep something away. `states`: state of
+    what the tools depend on, a line each, perhaps with anybody's words.
+    """
+    lines = list[str]()
+    for family, tools in families.items():
+        permits = {name: apply_rules(name, tools[name], rules) for name in sorted(tools) if not is_off(name, off)}
+        alike = groupby(sorted(permits, key=lambda name: _permit_sort_key(permits[name])), key=permits.__getitem__)
+        if rendered := "; ".join(f"{_format_codes(names)} ({_format_permit(permit)})" for permit, names in alike):
+            lines.append(f"- {family}: {rendered}")
+    lines += [f"- off: {_format_codes(off)}"] if off else []
+    lines += [f"- {inline_code(state, 200)}" for state in states]
+    return "\n".join(lines) or "I have no tools."
 
 
 def _permit_sort_key(permit: ToolPermit) -> tuple[int, str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.models.base import Model
 from gateway.config.reload import LiveSettings
-from gateway.core.events import Address, ConversationId
+from gateway.core.events import ConversationId
 from gateway.core.identity import ROLE_ORDER
 from gateway.core.permissions import ToolPermit, apply_rules
 from gateway.core.redaction import Redactor
@@ -17,8 +17,8 @@ from gateway.tools.dispatch import (
     PermissionGate,
     RunningCalls,
     ToolDispatcher,
-    ToolList,
     fit_families,
+    render_tool_list,
     render_tool_status,
 )
 from gateway.tools.files import FileTools
@@ -114,19 +114,13 @@ class ToolRegistry:
         if before_s is None or now_s - before_s > lasts_s:
             dispatcher.pin_specs()
 
-    def list_tools(self, agent: str, dispatcher: ToolDispatcher, at: Address) -> ToolList:
-        """Return the tools and their state, for people who ask in this place."""
+    def render_tools(self, agent: str, dispatcher: ToolDispatcher) -> str:
+        """Render the tools of an agent and their state, for people."""
         config, families = self._live.settings.tools, dict[str, dict[str, ToolPermit]]()
         for name, permit in dispatcher.permits().items():
             families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
         states = [self._shell.describe(agent), *(_describe_server(one) for one in self._mcp.servers)]
-        return ToolList(
-            families=families,
-            rules=config.rules,
-            off=config.off,
-            status_lines=states,
-            running=self.running.describe(at.conversation),
-        )
+        return render_tool_list(families, config.rules, config.off, states)
 
 
 def built_in_specs() -> list[ToolSpec]:

@@ -20,7 +20,6 @@ from gateway.store import Store
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.approvals import Approvals
-from gateway.tools.dispatch import ToolList
 from tests.kits.commands import NoApprovals, agents_of, command_context
 from tests.kits.people import People
 from tests.kits.policies import attention_of
@@ -75,7 +74,7 @@ def emits(
             else {"roster": people.roster, "account_linker": people.linker, "limits": people.limits}
         ),
         places=places,
-        agents=agents_of(tool_list=lambda _: ToolList(), agents=[]),
+        agents=agents_of(describe_tools=lambda _: "I have no tools.", running_calls=lambda _: [], agents=[]),
         rewinder=rewinds,
         approvals=approvals or NoApprovals(),
     )

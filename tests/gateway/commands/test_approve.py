@@ -11,7 +11,7 @@ from gateway.core.events import Address, Command, EventId, Message, MessageId, R
 from gateway.core.facts import Judgement
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, ToolPermit, ToolRule
 from gateway.core.tool_spec import ToolSpec
-from gateway.tools.dispatch import ToolList
+from gateway.tools.dispatch import render_tool_list
 from tests.kits.approvals import DONE, GUS, HERE, LOBBY, OFFICE, ROOT, THERE, House, house, story
 
 OLGA = Address(channel=HERE, room=RoomId("olga"))
@@ -184,7 +184,7 @@ async def test_what_is_changed_into_a_command_afterwards_decides_nothing(tmp_pat
         assert await it.verdicts() == []
 
 
-BOX = ToolList(
+BOX = render_tool_list(
     families={
         "notes": {"journal": ALLOW_ANYBODY},
         "files": {"read_file": ALLOW_MEMBERS, "glob": ALLOW_MEMBERS, "write_file": ALLOW_ADMINS},
@@ -193,13 +193,13 @@ BOX = ToolList(
     },
     rules=(ToolRule(tool="write_file", scope="private", approval="always"),),
     off=("mcp_git_log", "bash"),
-    status_lines=("shell: bubblewrap, no network", "mcp git: down: `exit 1`\n# no"),
+    states=("shell: bubblewrap, no network", "mcp git: down: `exit 1`\n# no"),
 )
 
 
 def test_tools_are_told_by_family_with_who_may_have_them_used() -> None:
     admins, private, always = "admin and above", "in private places only", "each call approved by an admin"
-    assert BOX.render().splitlines() == [
+    assert BOX.splitlines() == [
         "- notes: `journal` (anybody)",
         f"- files: `glob`, `read_file` (member and above); `write_file` ({admins}, {private}, {always})",
         f"- mcp git: `mcp_git_push` ({admins}, approved by an admin once text from outside is in view)",
@@ -207,7 +207,7 @@ def test_tools_are_told_by_family_with_who_may_have_them_used() -> None:
         "- `shell: bubblewrap, no network`",
         "- `mcp git: down: \\u0060exit 1\\u0060\\n# no`",
     ]
-    assert ToolList().render() == "I have no tools."
+    assert render_tool_list({}) == "I have no tools."
 
 
 @story
