@@ -1,9 +1,9 @@
 """IRC adapter: RFC 1459, RFC 2812, https://modern.ircdocs.horse and IRCv3.
 
-- `channel`: `IrcChannel`, its commands in rooms, and the splitting of posts. It connects and reconnects.
-- `connection`: the `irc` library's asyncio connection, hardened. `tls`: TLS contexts and STS policies.
+- `channel`: `IrcChannel`, its actions in rooms, and the splitting of posts. It connects and reconnects.
+- `connection`: the `irc` library's asyncio connection and its login, made safe. `tls`: TLS contexts and STS policies.
 - `session`: one connection from login to loss; the queue of notifications that holds back reading.
-- `registration`: capabilities, SASL and the login. `membership`: rooms, modes and nick recovery.
+- `registration`: capabilities, SASL and the end of the login. `membership`: rooms, modes and nick recovery.
 - `outgoing`: paced sending, confirmed by PING barriers or labels. `identity`: who has a nick before a private answer
   goes out.
 - `wire`: lines, ISUPPORT, batches and refusals. `people`: users, accounts, ranks, netsplits, and the state that
@@ -15,8 +15,8 @@ The parts of a connection hold its `IrcSession`, which has the nick, the server'
 be followed from the socket to `emit` by method names: `IrcConnection.process_data`, `IrcSession.on_line`,
 `IrcEmitter.emit_line`, `IrcNotificationQueue.run`.
 
-`channel`, `session`, `connection`, `outgoing`, `membership` and `IrcEmitter` have a clock; all other modules are pure:
-time and random values are passed in.
+`channel`, `session`, `connection`, `registration`, `outgoing`, `membership` and `IrcEmitter` act; all other modules are
+pure: time and random values are passed in.
 
 IRC has no acknowledgements, sends nothing twice and lets a nick change hands. So a sent part counts as accepted only
 after the answer to a later PING (or to its label), received events are kept while `emit` blocks, and a private answer

@@ -1,10 +1,10 @@
-"""IRC channel: the connection loop, actions in rooms, and posts sent part by part.
+"""IRC channel: the connection loop, actions in rooms, and posts cut into parts and sent.
 
-`IrcChannel` keeps one connection and delegates to the functions below, which take the current `IrcSession`. Pages and
-parts are cut for the current connection, or for the longest possible names while there is none.
+Pages and parts are cut for the current connection, or for the longest possible names while there is none.
 """
 
 import asyncio
+import itertools
 import logging
 import random as _random
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,7 @@ from channels.base import (
     Part,
     Rejected,
     RoomMembers,
+    Uncertain,
     Unreachable,
     no_before_send,
 )
@@ -33,24 +34,15 @@ from channels.irc.compose import (
     pack_bodies,
     paginate,
     reply_tags,
-    split_body,
     worst_case_body_bytes,
 )
 from channels.irc.config import IrcConfig
 from channels.irc.identity import is_direct_chat, is_room_name
-from channels.irc.outgoing import MAX_IN_FLIGHT, DirectDelivery
+from channels.irc.outgoing import MAX_IN_FLIGHT
 from channels.irc.people import IrcState, build_sender_id, direct_chat, message_target
 from channels.irc.registration import LoginHistory
 from channels.irc.render import FORMATTING
-from channels.irc.session import (
-    IrcNotificationQueue,
-    IrcSession,
-    bring_up,
-    join_room,
-    start_helper,
-    watch_silence,
-    work_periodically,
-)
+from channels.irc.session import IrcNotificationQueue, IrcSession
 from channels.irc.wire import add_tags, format_line
 from channels.text import single_line
 from gateway.core.clock import Clock, new_id
@@ -70,6 +62,13 @@ from gateway.core.fields import ConfigSection
 from gateway.core.text_safety import break_nicks
 
 logger = logging.getLogger("reverie.irc")
+_JOIN_ANSWER_S: Final = 30.0
+_MAX_ID_BYTES: Final = 500
+_MAX_REACTION_BYTES: Final = 64
+_NO_TAGS: Final[Mapping[str, str]] = {}
+_NOT_IN_ROOM: Final = ("(403)", "(442)")
+"""Ends of reasons that mean that the room does not exist, or that we are not in it."""
+_ACCOUNTS_NOTE: Final = "Who is logged in to services is known only as far as the server has told us."
 _LOGIN_REFUSED_DELAY_S = 60.0
 """Shortest delay between two logins that the services refuse."""
 
@@ -96,6 +95,7 @@ class IrcChannel:
         self._up: bool | None = None
         self._up_s = 0.0
         """Time when the connection came up last."""
+        self._batch_numbers = itertools.count(1)
 
     @property
     def name(self) -> ChannelName:
@@ -108,15 +108,67 @@ class IrcChannel:
         return Capabilities(platform="IRC", formatting=FORMATTING, max_in_flight=MAX_IN_FLIGHT)
 
     def split(self, post: Post) -> tuple[str, ...]:
-        return split_post(post, self._config, self._session)
+        room, session = post.to.room, self._session
+        pages, target = self._paginate(post), message_target(room, post.to.thread)
+        page = pages[min(post.page, len(pages)) - 1]
+        if session is None:
+            return page
+        if nicks := session.users.nicks_in(room):  # no mass mention; lines may be longer than one message then
+            page = tuple(break_nicks("\n".join(page), nicks, session.isupport.fold).split("\n"))
+        limits = None if is_direct_chat(room) else session.multiline
+        return pack_bodies(page, self.max_body_bytes(target), limits) if limits else page
 
     def page_count(self, post: Post) -> int:
-        return len(paginate_post(post, self._config, self._session))
+        return len(self._paginate(post))
+
+    def _paginate(self, post: Post) -> tuple[tuple[str, ...], ...]:
+        """Return all pages of the post, as messages."""
+        target = message_target(post.to.room, post.to.thread)
+        line_bytes = self.max_body_bytes(target)
+        if not is_direct_chat(post.to.room) and self._session and (limits := self._session.multiline):
+            line_bytes = max(line_bytes, limits.max_bytes - 1)  # text for one person is sent line by line
+        # A person who is asked to approve something must see all of it.
+        page_lines = 0 if post.style == "notice" and not post.private else self._config.page_lines
+        more = f"{self.nick}: more" if is_room_name(post.to.room) else "more"  # works with any command prefix
+        return paginate(post.text, worst_case_body_bytes(self._config.nick, target), line_bytes, page_lines, more)
+
+    def max_body_bytes(self, target: str) -> int:
+        """Return the length limit of the text of one message."""
+        session = self._session
+        return session.max_body_bytes(target) if session else worst_case_body_bytes(self._config.nick, target)
 
     async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
+        """Return once the server has certainly accepted the part.
+
+        Sent as one multiline message where the server supports that, else line by line.
+        """
         if not part.body.strip():
             raise ValueError("a part needs text")
-        return await send_part(*self._require_target(part.to), part, before_send)
+        session, target = self._require_target(part.to)
+        command = "NOTICE" if part.style == "notice" else "PRIVMSG"
+        limit, limits, folded = session.max_body_bytes(target), session.multiline, session.isupport.fold(target)
+        tags, multiline = reply_tags(part.reply_to, session.caps, session.isupport), None
+        try:
+            lines = compose_messages(command, target, part.body, limit, tags)
+            if limits is not None:
+                reference = f"b{next(self._batch_numbers)}"
+                multiline = compose_multiline(
+                    command, target, part.body, limit, limits=limits, reference=reference, tags=tags
+                )
+        except ValueError as error:
+            raise Rejected(f"{target!r} is not a room or nick") from error
+        session.typing_state.mark_stopped(folded)  # a message ends the typing indicator in clients
+        if is_direct_chat(part.to.room):
+            return await session.outgoing.send(lines, folded, before_send, chat=part.to.room)
+        if multiline is not None:
+            try:
+                return await session.outgoing.send(multiline[0], folded, before_send, multiline_text=multiline[1])
+            except Rejected as rejected:
+                if "MULTILINE" not in rejected.reason:
+                    raise
+                # Surely not accepted, and the hand-over is already recorded: send it line by line.
+                before_send = no_before_send
+        return await session.outgoing.send(lines, folded, before_send)
 
     def place_names(self, at: Address) -> PlaceNames | None:
         session = self._session
@@ -130,14 +182,16 @@ class IrcChannel:
 
     def _require_target(self, at: Address) -> tuple[IrcSession, str]:
         """Return the session, and the current target for a place. Raises SendError."""
-        if self._session is None:
+        session = self._session
+        if session is None:
             raise Unreachable(f"{self._name} is not connected")
-        if at.thread is None:
-            return self._session, self._session.identities.current_nick(at.room)
-        target = message_target(at.room, at.thread)
-        if self._session.isupport.status_prefix(target) != at.thread:  # else the whole room would receive it
+        target = message_target(at.room, at.thread) if at.thread else session.identities.current_nick(at.room)
+        if at.thread is not None and session.isupport.status_prefix(target) != at.thread:
+            # The whole room would receive it.
             raise Rejected(f"this server does not let anybody write to {target}")
-        return self._session, target
+        if "," in target or target.startswith("$"):
+            raise Rejected(f"{target} is not one room or person")
+        return session, target
 
     async def wait_for_recipient(self, at: Address) -> None:
         if self._session is not None:
@@ -146,8 +200,21 @@ class IrcChannel:
     typing_interval_s = TYPING_INTERVAL_S
 
     async def typing(self, at: Address, *, active: bool) -> None:
-        if self._session is not None:
-            send_typing(self._session, at, self._clock.monotonic(), active=active)
+        """Send a typing indicator, if it changes anything and the rate limit leaves room."""
+        session, now_s = self._session, self._clock.monotonic()
+        if session is None or "message-tags" not in session.caps or not session.isupport.relays_tag("typing"):
+            return
+        target, state = message_target(at.room, at.thread), "known"
+        if is_direct_chat(at.room):
+            target, state = session.resolve_target(at.room)
+        try:
+            raw = add_tags(format_line("TAGMSG", target), {"+typing": "active" if active else "done"})
+        except ValueError:  # not a target
+            return
+        folded, typing = session.isupport.fold(target), session.typing_state
+        wanted = state != "other" and typing.should_send(folded, now_s, active=active)
+        if wanted and session.outgoing.write_if_idle(raw):
+            typing.mark_sent(folded, now_s, active=active)
 
     @property
     def nick(self) -> str:
@@ -157,38 +224,113 @@ class IrcChannel:
         return direct_chat(sender)
 
     async def join(self, at: Address) -> None:
-        await join_room(self._require_target(at)[0], at.room)
+        session = self._require_room(at)
+        try:
+            entering = session.membership.join(at.room)
+        except ValueError as error:
+            raise Rejected(f"{at.room!r} is not a room") from error
+        try:
+            await with_timeout(session.clock, _JOIN_ANSWER_S, asyncio.wait_for(entering, None))
+        except TimeoutError:
+            raise Uncertain("the server did not answer our JOIN") from None
 
     async def leave(self, at: Address) -> None:
-        await part_room(self._require_target(at)[0], at.room)
+        session = self._require_room(at)
+        session.membership.begin_leave(at.room)
+        try:
+            await self._send_command("PART", replace(at, thread=None))
+        except Rejected as error:
+            if not error.reason.endswith(_NOT_IN_ROOM):
+                raise
+        finally:
+            session.membership.end_leave(at.room)
+
+    def _require_room(self, at: Address) -> IrcSession:
+        if self._session is not None and (not self._session.isupport.is_room(at.room) or "," in at.room):
+            raise Rejected(f"{at.room!r} is not a room")
+        return self._require_target(at)[0]
 
     def is_joined(self, room: RoomId) -> bool | None:
-        return is_in_room(self._session, room) if self._session else None
+        return self._session.membership.is_in_room(room) if self._session else None
 
     def join_refusal(self, room: RoomId) -> str:
-        session = self._session
-        return session.membership.join_refusal(room) if session else ""
+        return self._session.membership.join_refusal(room) if self._session else ""
 
     def audience(self, at: Address) -> Audience | None:
-        session = self._session
         if at.thread is not None:
             return "thread"
-        is_open = session.room_modes.is_open(session.isupport.fold(at.room)) if session is not None else None
+        is_open = self._session.room_modes.is_open(at.room) if self._session is not None else None
         return None if is_open is None else "everybody" if is_open else "room"
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        await send_reaction(*self._require_target(at), at.room, message, reaction, add=add)
+        """Add or remove a reaction: https://ircv3.net/specs/client-tags/react."""
+        session, _ = self._require_target(at)
+        tag, emoji = "draft/react" if add else "draft/unreact", single_line(reaction, len(reaction))
+        has_tags = "message-tags" in session.caps and session.isupport.relays_tag(tag)
+        if not has_tags or session.typing_state.is_unsupported:
+            raise Rejected("this server has no reactions")
+        if not emoji or len(emoji.encode()) > _MAX_REACTION_BYTES:
+            raise Rejected("a reaction is an emoji")
+        tags = reply_tags(message, session.caps, session.isupport)
+        if not tags or len(message.encode("utf-8", "replace")) > _MAX_ID_BYTES:
+            raise Rejected("this server does not name messages, so there is no pointing at one")
+        await self._send_command("TAGMSG", at, tags=tags | {f"+{tag}": emoji})
 
     async def delete(self, at: Address, message: MessageId) -> None:
-        await redact_message(*self._require_target(at), at.room, message)
+        """Delete one of our messages: https://ircv3.net/specs/extensions/message-redaction.
+
+        Operators may delete other people's messages, so only messages known to be ours are deleted.
+        """
+        session, _ = self._require_target(at)
+        if "draft/message-redaction" not in session.caps:
+            raise Rejected("nothing can be taken back on this server")
+        if message not in session.state.own_message_ids:
+            raise Rejected("that is not known to be a message of ours: only what was said since the start is")
+        try:
+            await self._send_command("REDACT", at, message)
+        except Rejected as error:
+            if "UNKNOWN_MSGID" not in error.reason:
+                raise
 
     async def set_topic(self, at: Address, topic: str) -> None:
-        await send_topic(*self._require_target(at), topic)
+        """Set the topic. Servers cut a topic that is too long, so it is refused here."""
+        session, room = self._require_target(at)
+        new, max_bytes = single_line(topic, len(topic)), session.max_body_bytes(room)
+        if not session.isupport.is_room(room):
+            raise Rejected("only rooms have topics")
+        if session.isupport.topic_bytes:
+            max_bytes = min(max_bytes, session.isupport.topic_bytes)
+        if (size := len(new.encode())) > max_bytes:
+            raise Rejected(f"a topic may have {max_bytes} bytes there, and this one has {size}")
+        await self._send_command("TOPIC", at, trailing=new)
+
+    async def _send_command(
+        self, command: str, at: Address, *middles: str, trailing: str | None = None, tags: Mapping[str, str] = _NO_TAGS
+    ) -> None:
+        """Send one line; return once the server has certainly accepted it. Raises SendError."""
+        session, target = self._require_target(at)
+        try:
+            raw = add_tags(format_line(command, target, *middles, trailing=trailing), tags)
+        except ValueError as error:
+            raise Rejected(f"that cannot be said to {target!r}") from error
+        chat = at.room if is_direct_chat(at.room) else None
+        await session.outgoing.send([raw], session.isupport.fold(target), lone_command=command, chat=chat)
 
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
-        return list_room_members(
-            self._require_target(at)[0], self._require_target(replace(at, thread=None))[1], at.room, most
+        session, target = self._require_target(replace(at, thread=None))
+        users = session.users
+        if not session.isupport.is_room(target):
+            account = at.room.partition("!account:")[2] or users.account(target)
+            return RoomMembers(members=(_member_sender(at.room, target, account),), total=2)
+        nicks = users.nicks_in(target)
+        if nicks is None:
+            raise Rejected(f"we are not in {target}")
+        others = sorted(nicks - {session.isupport.fold(session.nick)})[: max(0, most)]
+        found = tuple(
+            _member_sender(users.mask(nick), users.mask(nick).partition("!")[0], users.account(nick)) for nick in others
         )
+        note = "" if all(member.account for member in found) else _ACCOUNTS_NOTE
+        return RoomMembers(members=found, total=len(nicks), note=note)
 
     def apply_config(self, config: ConfigSection) -> bool:
         mine = self._config
@@ -281,8 +423,8 @@ class IrcChannel:
                 return f"cannot connect to {host}:{port}: {tls.connect_error_text(error)}"
             if self._inbox.is_full:
                 self._inbox.set_paused(True)
-            coroutines = (session.outgoing.run(), watch_silence(session, self._config), self._serve(session))
-            helpers = [start_helper(session, work) for work in coroutines]
+            coroutines = (session.outgoing.run(), session.watch_silence(), self._serve(session))
+            helpers = [session.start_helper(work) for work in coroutines]
             reason = await asyncio.shield(session.lost)
             if session.upgrade_port is not None:
                 self._state.sts_policy.record_upgrade(self._config.host, session.upgrade_port)
@@ -293,10 +435,10 @@ class IrcChannel:
 
     async def _serve(self, session: IrcSession) -> None:
         """Bring the session up, and use it until it is lost or this is cancelled."""
-        if await bring_up(session, self._config):
+        if await session.bring_up():
             self._session = session
             self._report_link(up=True, reason=f"connected to {self._config.host} as {session.nick}")
-            await work_periodically(session)
+            await session.work_periodically()
 
     async def _tear_down(self, session: IrcSession, secure_port: int | None, helpers: list[asyncio.Task[None]]) -> None:
         self._session = None
@@ -319,225 +461,5 @@ class IrcChannel:
             await connection.close_gracefully("goodbye")
 
 
-_MAX_ID_BYTES: Final = 500
-_MAX_REACTION_BYTES: Final = 64
-_NO_IDS: Final = "this server does not name messages, so there is no pointing at one"
-_NOT_IN_ROOM: Final = ("(403)", "(442)")
-"""Ends of reasons that mean that the room does not exist, or that we are not in it."""
-_ACCOUNTS_NOTE: Final = "Who is logged in to services is known only as far as the server has told us."
-
-
-async def send_reaction(
-    session: IrcSession, target: str, chat: RoomId, message: MessageId, reaction: str, *, add: bool
-) -> None:
-    """Add or remove a reaction: https://ircv3.net/specs/client-tags/react. Raises SendError."""
-    tag, emoji = "draft/react" if add else "draft/unreact", single_line(reaction, len(reaction))
-    if (
-        "message-tags" not in session.registration.caps
-        or not session.isupport.relays_tag(tag)
-        or session.typing_state.is_unsupported
-    ):
-        raise Rejected("this server has no reactions")
-    if not emoji or len(emoji.encode()) > _MAX_REACTION_BYTES:
-        raise Rejected("a reaction is an emoji")
-    reference_tags = reply_tags(message, session.registration.caps, session.isupport)
-    if not reference_tags or len(message.encode("utf-8", "replace")) > _MAX_ID_BYTES:
-        raise Rejected(_NO_IDS)
-    await _send_command(session, "TAGMSG", target, reference_tags | {f"+{tag}": emoji}, chat=chat)
-
-
-async def redact_message(session: IrcSession, target: str, chat: RoomId, message: MessageId) -> None:
-    """Delete one of our messages: https://ircv3.net/specs/extensions/message-redaction. Raises SendError.
-
-    Operators may delete other people's messages, so only messages known to be ours are deleted.
-    """
-    if "draft/message-redaction" not in session.registration.caps:
-        raise Rejected("nothing can be taken back on this server")
-    if message not in session.state.own_message_ids:
-        raise Rejected("that is not known to be a message of ours: only what was said since the start is")
-    try:
-        await _send_command(session, "REDACT", target, {}, message, chat=chat)
-    except Rejected as error:
-        if "UNKNOWN_MSGID" not in error.reason:
-            raise
-
-
-async def send_topic(session: IrcSession, room: str, topic: str) -> None:
-    """Set the topic. Raises SendError: servers cut a topic that is too long, so it is refused here."""
-    new, max_bytes = single_line(topic, len(topic)), session.max_body_bytes(room)
-    if not session.isupport.is_room(room):
-        raise Rejected("only rooms have topics")
-    if session.isupport.topic_bytes:
-        max_bytes = min(max_bytes, session.isupport.topic_bytes)
-    if (size := len(new.encode())) > max_bytes:
-        raise Rejected(f"a topic may have {max_bytes} bytes there, and this one has {size}")
-    await _send_command(session, "TOPIC", room, {}, trailing=new)
-
-
-def is_in_room(session: IrcSession, room: str) -> bool:
-    """Return whether we are in the room."""
-    return session.isupport.fold(room) in session.membership.entered_rooms
-
-
-async def part_room(session: IrcSession, room: str) -> None:
-    """Leave, and stay out. Raises SendError: `Rejected` with the server's reason."""
-    if not session.isupport.is_room(room):
-        raise Rejected(f"{room!r} is not a room")
-    session.membership.begin_leave(room)
-    try:
-        await _send_command(session, "PART", room, {})
-    except Rejected as error:
-        if not error.reason.endswith(_NOT_IN_ROOM):
-            raise
-    finally:
-        session.membership.end_leave(room)
-
-
-async def _send_command(
-    session: IrcSession,
-    command: str,
-    target: str,
-    tags: Mapping[str, str],
-    *middles: str,
-    trailing: str | None = None,
-    chat: RoomId | None = None,
-) -> None:
-    """Send one line; return once the server has certainly accepted it. Raises SendError."""
-    if "," in target or target.startswith("$"):
-        raise Rejected(f"{target} is not one room or person")
-    try:
-        raw = add_tags(format_line(command, target, *middles, trailing=trailing), tags)
-    except ValueError as error:
-        raise Rejected(f"that cannot be said to {target!r}") from error
-    direct = None
-    if chat is not None and is_direct_chat(chat):
-        direct = DirectDelivery(
-            chat,
-            lambda _nick, text: (text,),
-            lambda nick, _text, _first: add_tags(format_line(command, nick, *middles, trailing=trailing), tags),
-        )
-    await session.outgoing.send([raw], session.isupport.fold(target), lone_command=command, direct=direct)
-
-
-def list_room_members(session: IrcSession, target: str, chat: str, limit: int) -> RoomMembers:
-    """Return the members as the server reports them. `chat` identifies a direct one. Raises Rejected."""
-    isupport, users = session.isupport, session.users
-    if not isupport.is_room(target):
-        account = chat.partition("!account:")[2] or users.account(target, isupport)
-        return RoomMembers(members=(_member_sender(chat, target, account),), total=2)
-    nicks = users.nicks_in(target, isupport)
-    if nicks is None:
-        raise Rejected(f"we are not in {target}")
-    me = isupport.fold(session.nick)
-    others = [(users.mask(nick), nick) for nick in sorted(nicks) if nick != me][: max(0, limit)]
-    found = tuple(_member_sender(mask, mask.partition("!")[0], users.account(nick, isupport)) for mask, nick in others)
-    note = "" if all(member.account for member in found) else _ACCOUNTS_NOTE
-    return RoomMembers(members=found, total=len(nicks), note=note)
-
-
 def _member_sender(mask: str, nick: str, account: str | None) -> Sender:
     return Sender(id=build_sender_id(mask, account), name=nick, account=account, verified=bool(account))
-
-
-async def send_part(session: IrcSession, target: str, part: Part, before_send: BeforeSend) -> Receipt:
-    """Return once the server has certainly accepted the part.
-
-    Sent as one multiline message where the server supports that, else line by line. Raises SendError: `RecipientAway`
-    if it is for somebody who is not present.
-    """
-    command = "NOTICE" if part.style == "notice" else "PRIVMSG"
-    if "," in target or target.startswith("$"):
-        raise Rejected(f"{target} is not one room or person")
-    limit, limits, folded = session.max_body_bytes(target), session.multiline, session.isupport.fold(target)
-    tags, reference = (
-        reply_tags(part.reply_to, session.registration.caps, session.isupport),
-        session.new_batch_reference(),
-    )
-    try:
-        single = compose_messages(command, target, part.body, limit, tags)
-        multiline = None
-        if limits is not None:
-            multiline = compose_multiline(
-                command, target, part.body, limit, limits=limits, reference=reference, tags=tags
-            )
-    except ValueError as error:
-        raise Rejected(f"{target!r} is not a room or nick") from error
-    session.typing_state.mark_stopped(folded)  # a message ends the typing indicator in clients
-    if is_direct_chat(part.to.room):
-        direct = DirectDelivery(
-            part.to.room,
-            lambda nick, text: split_body(text, session.max_body_bytes(nick)),
-            lambda nick, text, first: add_tags(format_line(command, nick, trailing=text), tags if first else {}),
-        )
-        return await session.outgoing.send(split_body(part.body, limit), folded, before_send, direct=direct)
-    if multiline is not None:
-        try:
-            return await session.outgoing.send(
-                multiline.lines, folded, before_send, multiline_text=multiline.multiline_text
-            )
-        except Rejected as rejected:
-            if "MULTILINE" not in rejected.reason:
-                raise
-            # Surely not accepted, and the hand-over is already recorded: send it line by line.
-            before_send = no_before_send
-    return await session.outgoing.send(single.lines, folded, before_send)
-
-
-def break_mass_mentions(session: IrcSession, target: str, lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the lines with the nicks of people in the room broken up if there are many of them.
-
-    They may be longer than one message.
-    """
-    nicks = session.users.nicks_in(target, session.isupport)
-    return tuple(break_nicks("\n".join(lines), nicks, session.isupport.fold).split("\n")) if nicks else lines
-
-
-def send_typing(session: IrcSession, at: Address, now_s: float, *, active: bool) -> None:
-    """Send a typing indicator, if it changes anything and the rate limit leaves room."""
-    room = at.room
-    target, state = session.resolve_target(room) if is_direct_chat(room) else (message_target(room, at.thread), "known")
-    folded = session.isupport.fold(target)
-    if state == "other" or "message-tags" not in session.registration.caps or not session.isupport.relays_tag("typing"):
-        return
-    try:
-        raw = add_tags(format_line("TAGMSG", target), {"+typing": "active" if active else "done"})
-    except ValueError:  # not a target
-        return
-    if session.typing_state.should_send(folded, now_s, active=active) and session.outgoing.write_if_idle(raw):
-        session.typing_state.mark_sent(folded, now_s, active=active)
-
-
-def split_post(post: Post, config: IrcConfig, session: IrcSession | None) -> tuple[str, ...]:
-    """Return the messages of one page of the post."""
-    pages, target = paginate_post(post, config, session), message_target(post.to.room, post.to.thread)
-    page, limits = pages[min(post.page, len(pages)) - 1], session.multiline if session else None
-    page = break_mass_mentions(session, post.to.room, page) if session else page
-    return (
-        pack_bodies(page, max_body_bytes(target, config, session), limits)
-        if limits and not is_direct_chat(post.to.room)
-        else page
-    )
-
-
-def paginate_post(post: Post, config: IrcConfig, session: IrcSession | None) -> tuple[tuple[str, ...], ...]:
-    """Return all pages of the post, as messages."""
-    target = message_target(post.to.room, post.to.thread)
-    page_bytes = worst_case_body_bytes(config.nick, target)
-    # A person who is asked to approve something must see all of it.
-    page_lines = 0 if post.style == "notice" and not post.private else config.page_lines
-    # Text for one person is sent line by line.
-    limit_for = max_body_bytes if is_direct_chat(post.to.room) else _max_line_bytes
-    nick = session.nick if session else config.nick
-    more = f"{nick}: more" if is_room_name(post.to.room) else "more"  # works with any command prefix
-    return paginate(post.text, page_bytes, limit_for(target, config, session), page_lines, more)
-
-
-def _max_line_bytes(target: str, config: IrcConfig, session: IrcSession | None) -> int:
-    """Return the length limit of a line: with multiline messages, longer than one message."""
-    limits = session.multiline if session else None
-    return max(max_body_bytes(target, config, session), limits.max_bytes - 1 if limits else 0)
-
-
-def max_body_bytes(target: str, config: IrcConfig, session: IrcSession | None) -> int:
-    """Return the length limit of the text of one message."""
-    return session.max_body_bytes(target) if session else worst_case_body_bytes(config.nick, target)

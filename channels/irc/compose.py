@@ -4,7 +4,7 @@ Pure.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -217,18 +217,21 @@ def _split_exactly(line: str, line_bytes: int) -> list[str]:
     return [*pieces, rest]
 
 
-@dataclass(frozen=True, slots=True)
-class ComposedLines:
-    """Lines to send; `multiline_text` is the text if they are one multiline message, else empty."""
-
-    lines: list[str]
-    multiline_text: str = ""
-
-
-def compose_messages(command: str, target: str, body: str, line_bytes: int, tags: dict[str, str]) -> ComposedLines:
+def compose_messages(command: str, target: str, body: str, line_bytes: int, tags: Mapping[str, str]) -> list[str]:
     """Return each line as a message of its own. Raises ValueError for an invalid target."""
     lines = [format_line(command, target, trailing=piece) for piece in split_body(body, line_bytes)]
-    return ComposedLines([add_tags(raw, {} if number else tags) for number, raw in enumerate(lines)])
+    return [add_tags(raw, {} if number else tags) for number, raw in enumerate(lines)]
+
+
+def retarget(raw: str, target: str, line_bytes: int) -> list[str]:
+    """Return a message of ours for another nick; as several if its text is too long there."""
+    head, colon, text = raw.partition(" :")
+    tags, bare = (head.split(" ", 1)[0] + " ", head.split(" ", 1)[1]) if head.startswith("@") else ("", head)
+    command, _, *middles = bare.split(" ")
+    bare = format_line(command, target, *middles)
+    if not colon:
+        return [tags + bare]
+    return [f"{'' if number else tags}{bare} :{piece}" for number, piece in enumerate(split_body(text, line_bytes))]
 
 
 def split_body(body: str, line_bytes: int) -> list[str]:
@@ -245,9 +248,9 @@ def compose_multiline(
     *,
     limits: MultilineLimits,
     reference: str,
-    tags: dict[str, str],
-) -> ComposedLines | None:
-    """Return all lines as one message; None: there is one line, or they do not fit.
+    tags: Mapping[str, str],
+) -> tuple[list[str], str] | None:
+    """Return all lines as one message, and its text; None: there is one line, or they do not fit.
 
     Raises ValueError like `compose_messages`.
     """
@@ -260,7 +263,7 @@ def compose_multiline(
         for number, piece in enumerate(group):
             concat = {"draft/multiline-concat": ""} if number else {}
             lines.append(add_tags(format_line(command, target, trailing=piece), {"batch": reference} | concat))
-    return ComposedLines([*lines, format_line("BATCH", f"-{reference}")], "\n".join("".join(group) for group in groups))
+    return [*lines, format_line("BATCH", f"-{reference}")], "\n".join(map("".join, groups))
 
 
 def reply_tags(reply_to: str | None, caps: set[str], isupport: Isupport) -> dict[str, str]:

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from channels.irc.compose import LOCAL_ID_PREFIX
 from channels.irc.inbound import IrcLineContext, sent_at, to_notifications
 from channels.irc.wire import HistoryBatch, IrcLine, Isupport, format_line
 from gateway.core.clock import new_id
 from gateway.core.events import (
-    ConnectionChanged,
     MembershipChanged,
     Message,
     MessageDeleted,
@@ -42,9 +41,10 @@ PING_PREFIX: Final = "history-"
 
 
 class HistoryRequests:
-    """History requests of one connection. Places are folded rooms and nicks."""
+    """History requests of one connection, and the notifications that wait for the answers. Places are folded."""
 
-    def __init__(self) -> None:
+    def __init__(self, isupport: Isupport) -> None:
+        self._isupport = isupport
         self._places: deque[str] = deque()
         """Places to request, the current one first."""
         self._since: datetime | None = None
@@ -53,7 +53,6 @@ class HistoryRequests:
         self._last = ""
         self._held: list[tuple[set[str], Notification]] = []
         """Held notifications, each with the places it waits for; any of them holds it."""
-        self._isupport = Isupport()
         self._known_places: set[str] = set()
 
     @property
@@ -72,26 +71,27 @@ class HistoryRequests:
 
     def hold_rooms(self, rooms: Iterable[str]) -> None:
         """Hold back messages of these rooms and direct messages from now on."""
-        self._places = deque([*rooms, DIRECT_PLACE])
+        self._places = deque([*dict.fromkeys(map(self._isupport.fold, rooms)), DIRECT_PLACE])
 
-    def start(self, rooms: Iterable[str], since: datetime, now: datetime, isupport: Isupport) -> list[str]:
+    def start(self, rooms: Iterable[str], since: datetime, now: datetime) -> list[str]:
         """Begin requests for `rooms` and direct messages; return the lines to send."""
-        self._isupport, self._since = isupport, since
-        self._places = deque([*dict.fromkeys(map(isupport.fold, rooms)), DIRECT_PLACE])
+        self._since = since
+        self.hold_rooms(rooms)
         self._known_places = set(self._places)
         return self._request_page(f"timestamp={_format_time(since)}", now)
 
-    def stop(self) -> list[str]:
-        """End all requests; return no lines."""
+    def stop(self) -> None:
+        """End all requests."""
         self._places.clear()
-        return []
 
-    def hold(self, place: str, direct: bool, notification: Notification) -> bool:
-        """Hold the notification until its place is complete; False: emit it now."""
+    def hold(self, message: Message) -> bool:
+        """Hold the message until its place is complete; False: emit it now."""
+        direct = message.kind == "direct"
+        place = self._isupport.fold(message.sender.name if direct else message.at.room)
         waits = {place, DIRECT_PLACE} if direct else {place}
         if waits.isdisjoint(self._places):
             return False
-        self._held.append((waits, notification))
+        self._held.append((waits, message))
         return True
 
     def release_ready(self) -> list[Notification]:
@@ -107,14 +107,18 @@ class HistoryRequests:
     def handle_page(self, page: HistoryBatch, me: str, now: datetime) -> tuple[list[IrcLine], list[str]]:
         """Process an answer; return the lines to emit, and the lines to send."""
         place = self._places[0] if self._places else ""
-        answered_place = DIRECT_PLACE if page.kind == "draft/chathistory-targets" else self._isupport.fold(page.target)
-        if not place or self._since is None or answered_place != place:
+        lists_people = page.kind == "draft/chathistory-targets"
+        if not place or place != (DIRECT_PLACE if lists_people else self._isupport.fold(page.target)):
             return [], []
-        if answered_place == DIRECT_PLACE:
-            return [], self._add_people(page, now)
-        lines = (
-            [_with_target(line, me) for line in page.lines] if not self._isupport.is_room(place) else list(page.lines)
-        )
+        if lists_people:
+            self._add_people(page)
+            return [], self._request_next(now)
+        lines = list(page.lines)
+        if not self._isupport.is_room(place):  # direct messages of the past are addressed to our current nick
+            lines = [
+                replace(line, params=(me, *line.params[1:])) if line.command in {"PRIVMSG", "TAGMSG"} else line
+                for line in lines
+            ]
         last = self._reference(page.lines)
         self._pages += 1
         # The page limit ends a loop with a server that always has more.
@@ -147,14 +151,13 @@ class HistoryRequests:
             return []
         return self._request_page(f"timestamp={_format_time(self._since)}", now)
 
-    def _add_people(self, page: HistoryBatch, now: datetime) -> list[str]:
+    def _add_people(self, page: HistoryBatch) -> None:
         for line in page.lines:
             target = self._isupport.fold(line.param(1))
             person = line.command == "CHATHISTORY" and target and not self._isupport.is_room(target)
             if person and target not in self._known_places and " " not in target and target[0] not in ":*":
                 self._known_places.add(target)
                 self._places.append(target)
-        return self._request_next(now)
 
     def _reference(self, lines: Iterable[IrcLine]) -> str:
         last = next((line for line in reversed(list(lines)) if "time" in line.tags), None)
@@ -164,11 +167,6 @@ class HistoryRequests:
         if self._isupport.history_by_id and msgid and " " not in msgid:
             return f"msgid={msgid}"
         return f"timestamp={last.tags['time']}" if last.tags["time"].isascii() and " " not in last.tags["time"] else ""
-
-
-def _with_target(line: IrcLine, me: str) -> IrcLine:
-    """Return a direct message of the past addressed to our current nick."""
-    return replace(line, params=(me, *line.params[1:])) if line.command in {"PRIVMSG", "TAGMSG"} else line
 
 
 def _format_time(when: datetime) -> str:
@@ -187,10 +185,10 @@ class IrcEmitter:
 
     def __init__(self, session: "IrcSession", age_s: float) -> None:
         """Messages older than `age_s` are not requested."""
-        self._session, self.state, self.age_s = session, session.state, age_s
+        self._session, self._state, self._age_s = session, session.state, age_s
         self.has_history = False
         """The server keeps a history, so the cursor is worth storing."""
-        self._requests = HistoryRequests()
+        self._requests = HistoryRequests(session.isupport)
         self._skew = timedelta()
         """Time by which the server's clock is ahead of ours."""
         self._server_clock: tuple[datetime, float] | None = None
@@ -198,7 +196,7 @@ class IrcEmitter:
         self._id_counts = LruDict[str, int](_MAX_ID_COUNTS)
         """Number of equal messages without an id on this connection, by generated name."""
         # Without a cursor it is unknown what is missing; a gap that is not filled yet stays one.
-        self.state.has_gap = self.state.complete_until is not None
+        self._state.has_gap = self._state.complete_until is not None
 
     def emit_line(self, line: IrcLine, context: IrcLineContext) -> None:
         """Emit the events of a live line."""
@@ -206,13 +204,15 @@ class IrcEmitter:
         if self._server_clock is not None:  # our own clock may have been changed since
             sent, at_s = self._server_clock
             self._skew = sent + timedelta(seconds=self._session.last_heard_s - at_s) - now
-        old = "time" in line.tags and self._age(sent_at(line, now), now) > _LIVE_WINDOW
-        for notification in to_notifications(line, context, now, partial(self._event_id, line, old=old)):
-            if old and isinstance(notification, Message):
-                self._emit(_as_history(notification))
-            elif old and isinstance(notification, MembershipChanged) and notification.change == "invite":
+        is_old = "time" in line.tags and now - (sent_at(line, now) - self._skew) > _LIVE_WINDOW
+        for notification in to_notifications(line, context, now, partial(self._event_id, line, is_old=is_old)):
+            if is_old and isinstance(notification, Message):  # history, which addresses nobody
+                kind: Literal["direct", "room"] = "direct" if notification.kind == "direct" else "room"
+                self._emit(replace(notification, kind=kind, history=True))
+            elif is_old and isinstance(notification, MembershipChanged) and notification.change == "invite":
                 continue
-            elif isinstance(notification, ConnectionChanged) or not self._hold(notification, context.isupport):
+            # Membership events must not wait: access depends on who is in a room.
+            elif not isinstance(notification, Message) or not self._requests.hold(notification):
                 self._emit(notification)
         if self._requests.is_overfull:
             self._emit_released()
@@ -225,10 +225,7 @@ class IrcEmitter:
         if "time" in line.tags:
             self._server_clock = sent_at(line, self._now()), self._session.last_heard_s
 
-    def _age(self, sent: datetime, now: datetime) -> timedelta:
-        return now - (sent - self._skew)
-
-    def _event_id(self, line: IrcLine, *, old: bool) -> str:
+    def _event_id(self, line: IrcLine, *, is_old: bool) -> str:
         """Return an id for a line without one: equal for every playback of it, and for no other line.
 
         Equal words at an equal time are two messages, unless they are played back.
@@ -237,25 +234,17 @@ class IrcEmitter:
             return LOCAL_ID_PREFIX + new_id(self._now())
         words = "\0".join((line.tags["time"], line.source, *line.params))
         name = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:26]
-        count = 1 if old else self._id_counts.get(name, 0) + 1
+        count = 1 if is_old else self._id_counts.get(name, 0) + 1
         self._id_counts.put(name, count)
         return f"{LOCAL_ID_PREFIX}{name}" + (f"-{count}" if count > 1 else "")
 
-    def _hold(self, notification: Notification, isupport: Isupport) -> bool:
-        # Membership events must not wait: access depends on who is in a room.
-        if not self._requests.is_pending or not isinstance(notification, Message):
-            return False
-        direct = notification.kind == "direct"
-        place = notification.sender.name if direct else notification.at.room
-        return self._requests.hold(isupport.fold(place), direct, notification)
-
     def _emit(self, notification: Notification) -> None:
         now = self._now()
-        if isinstance(notification, Message) and not self.state.emitted_ids.add(
+        if isinstance(notification, Message) and not self._state.emitted_ids.add(
             f"{notification.at.room} {notification.id}"
         ):
             return
-        self.state.record_time(notification.sent, now)
+        self._state.record_time(notification.sent, now)
         if (
             isinstance(notification, Message | ReactionChanged | MembershipChanged | MessageDeleted)
             and abs(self._skew) > _MAX_SKEW
@@ -266,55 +255,53 @@ class IrcEmitter:
 
     @property
     def _cursor(self) -> str | None:
-        return self.state.cursor if self.has_history and not self.state.has_gap else None
+        return self._state.cursor if self.has_history and not self._state.has_gap else None
 
     def record_time(self, line: IrcLine) -> None:
         """Advance the cursor by a line that is not emitted."""
         now = self._now()
-        self.state.record_time(sent_at(line, now), now)
+        self._state.record_time(sent_at(line, now), now)
 
     def hold_rooms(self, rooms: Iterable[str]) -> None:
-        """Hold back live messages of these (folded) rooms until the missed ones are emitted.
-
-        We are about to join them.
-        """
-        if self.has_history and self.state.has_gap and self.age_s > 0:
+        """Hold back live messages of these rooms, which we are about to join, until the missed ones are emitted."""
+        if self.has_history and self._state.has_gap and self._age_s > 0:
             self._requests.hold_rooms(rooms)
 
-    def request_history(self, rooms: Sequence[str]) -> list[str]:
-        """Return the requests for messages of these rooms, and direct messages, that we missed."""
-        now, isupport = self._now(), self._session.isupport
-        since = self.state.missing_since(now, self.age_s) if self.has_history and self.state.has_gap else None
-        lines = self._requests.start(rooms, since, now, isupport) if since is not None else self._requests.stop()
+    def request_history(self, rooms: Sequence[str]) -> None:
+        """Request the messages of these rooms, and direct messages, that we missed."""
+        now = self._now()
+        since = self._state.missing_since(now, self._age_s) if self.has_history and self._state.has_gap else None
+        if since is None:
+            self._requests.stop()
+        else:
+            self._session.queue_lines(self._requests.start(rooms, since, now))
         self._emit_released()
-        return lines
 
-    def emit_history(self, page: HistoryBatch, context: IrcLineContext) -> list[str]:
-        """Emit the events of an answer; return the lines to send."""
+    def emit_history(self, page: HistoryBatch, context: IrcLineContext) -> None:
+        """Emit the events of an answer, and go on to the next request."""
         now = self._now()
         lines, requests = self._requests.handle_page(page, context.own_nick, now)
-        since, cursor = self.state.missing_since(now, self.age_s), self.state.complete_until
+        since, cursor = self._state.missing_since(now, self._age_s), self._state.complete_until
         for line in lines:
             sent = sent_at(line, now)
             # A line without an id cannot be recognised again: only surely new ones are emitted.
             is_emitted = "msgid" not in line.tags and cursor is not None and sent <= cursor
             if since is not None and sent >= since and not is_emitted:
-                for notification in to_notifications(line, context, now, partial(self._event_id, line, old=True)):
+                for notification in to_notifications(line, context, now, partial(self._event_id, line, is_old=True)):
                     self._emit(notification)
         self._emit_released()
-        return requests
+        self._session.queue_lines(requests)
 
-    def handle_pong(self, token: str) -> list[str]:
-        """Process the PONG behind a request; return the lines to send."""
-        lines = self._requests.handle_pong(token, self._now())
+    def handle_pong(self, token: str) -> None:
+        """Process the PONG behind a request."""
+        self._session.queue_lines(self._requests.handle_pong(token, self._now()))
         self._emit_released()
-        return lines
 
     def _emit_released(self) -> None:
         for notification in self._requests.release_ready():
             self._emit(notification)
-        if not self._requests.is_pending and self.state.has_gap:
-            self.state.close_gap()
+        if not self._requests.is_pending and self._state.has_gap:
+            self._state.close_gap()
             if self._cursor is not None:
                 self._session.inbox.put_notification(None, self._cursor)
 
@@ -328,8 +315,3 @@ class IrcEmitter:
         self._requests.stop()
         for notification in self._requests.release_ready():
             self._emit(notification)
-
-
-def _as_history(message: Message) -> Message:
-    """Return the message as history, which addresses nobody."""
-    return replace(message, kind="direct" if message.kind == "direct" else "room", history=True)

@@ -51,7 +51,8 @@ def is_direct_chat(room: str) -> bool:
 class NickIdentities:
     """Nick owners of one connection, fed with every line."""
 
-    def __init__(self) -> None:
+    def __init__(self, people: IrcUsers, isupport: Isupport) -> None:
+        self._people, self._isupport = people, isupport
         self._nicks = LruDict[str, str](_MAX_REMEMBERED)
         """Direct chat -> the person's current nick, if it changed; the latest last."""
         self._hosts = LruDict[str, str](_MAX_REMEMBERED)
@@ -72,11 +73,12 @@ class NickIdentities:
         self.has_account_updates = False
         """The server reports each login and logout (account-notify)."""
 
-    def feed(self, line: IrcLine, people: IrcUsers, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
-        """Process a line; `people` is the state before it."""
-        fold, nick = isupport.fold, isupport.fold(line.source.nick)
+    def feed(self, line: IrcLine) -> None:  # noqa: C901, PLR0912 - one case per command
+        """Process a line, before the people do."""
+        people, fold = self._people, self._isupport.fold
+        nick = fold(line.source.nick)
         before = self._last_speakers.get(nick, _NickOwner())
-        account = line.tags.get("account") or people.account(line.source.nick, isupport) or ""
+        account = line.tags.get("account") or people.account(line.source.nick) or ""
         if line.command == "NICK":
             account = account or before.account
         userhost = line.source.partition("!")[2]
@@ -97,12 +99,12 @@ class NickIdentities:
             case "NICK" if line.param(0) and line.source.user:
                 self._forget_nick(nick)
                 self._forget_nick(fold(line.param(0)))
-                self._rename_nick(nick, line.param(0), chats, isupport)
+                self._rename_nick(nick, line.param(0), chats)
                 if before.userhost:
                     self._last_speakers.put(fold(line.param(0)), before)
             case "CHGHOST" if line.param(1):
                 self._forget_nick(nick)
-                if people.shared_rooms(line.source.nick, isupport):
+                if people.shared_rooms(line.source.nick):
                     new = f"{line.param(0)}@{line.param(1)}"
                     for chat in [
                         c for c, host in self._hosts.items() if host == userhost and fold(message_target(c)) == nick
@@ -118,12 +120,12 @@ class NickIdentities:
             case "401":
                 self._forget_nick(fold(line.param(1)))
 
-    def feed_whois(self, line: IrcLine, isupport: Isupport, now_s: float) -> str:
+    def feed_whois(self, line: IrcLine, now_s: float) -> str:
         """Process a line that may be part of an answer to WHOIS.
 
         Returns the folded nick whose answer the line completes, else "".
         """
-        nick = isupport.fold(line.param(1))
+        nick = self._isupport.fold(line.param(1))
         self.has_whois_answer = self.has_whois_answer or line.command == "318"
         match line.command:
             case "311":  # RPL_WHOISUSER
@@ -148,9 +150,9 @@ class NickIdentities:
         self._whois_answers.pop(nick, None)
         self._partial_whois.pop(nick, None)
 
-    def _rename_nick(self, nick: str, new: str, chats: Iterable[str], isupport: Isupport) -> None:
+    def _rename_nick(self, nick: str, new: str, chats: Iterable[str]) -> None:
         for chat, now in self._nicks.items():
-            if isupport.fold(now) == nick:
+            if self._isupport.fold(now) == nick:
                 self._nicks[chat] = new
         for chat in chats:
             self._nicks.put(chat, new)
@@ -159,9 +161,7 @@ class NickIdentities:
         """Return the last known nick of the person; a room's name is itself."""
         return self._nicks.get(chat) or message_target(chat)
 
-    def resolve_target(
-        self, chat: RoomId, people: IrcUsers, isupport: Isupport, now_s: float
-    ) -> tuple[str, IdentityState]:
+    def resolve_target(self, chat: RoomId, now_s: float) -> tuple[str, IdentityState]:
         """Return the nick to write to, and whether it is known to be the person's.
 
         `confirmed`: WHOIS confirmed it a moment ago, for the items that waited for that. `unknown`: WHOIS would tell.
@@ -171,22 +171,20 @@ class NickIdentities:
         userhost = "" if account else self._hosts.get(chat) or chat.partition("!")[2]
         names = [self.current_nick(chat), message_target(chat)]
         if account:  # many people may share a `user@host`, but not an account
-            names += [*people.nicks_of(account), *filter(None, [self._account_nicks.get(account)])]
+            names += [*self._people.nicks_of(account), *filter(None, [self._account_nicks.get(account)])]
         unconfirmed = ""
         for name in dict.fromkeys(names):
-            state = self._identity_state(name, account, userhost, people, isupport, now_s)
+            state = self._identity_state(name, account, userhost, now_s)
             if state in {"known", "confirmed"}:
                 return name, state
             unconfirmed = unconfirmed or (name if state == "unknown" else "")
         return (unconfirmed, "unknown") if unconfirmed else (names[0], "other")
 
-    def _identity_state(  # noqa: PLR0917 - identity depends on all of these
-        self, name: str, account: str, userhost: str, people: IrcUsers, isupport: Isupport, now_s: float
-    ) -> IdentityState:
-        folded = isupport.fold(name)
-        if people.shared_rooms(name, isupport):
+    def _identity_state(self, name: str, account: str, userhost: str, now_s: float) -> IdentityState:
+        folded, people = self._isupport.fold(name), self._people
+        if people.shared_rooms(name):
             mask = people.mask(folded).partition("!")[2]
-            current_account = people.account(name, isupport)
+            current_account = people.account(name)
             if account and current_account and self.has_account_updates:
                 return "known" if current_account == account else "other"
             if userhost and "@" in mask:
@@ -203,9 +201,10 @@ class NickIdentities:
         same = owner.account == account if account else _is_same_host(owner.userhost, userhost)
         return "other" if not same else "known" if self.is_whois_unsupported else "confirmed"
 
-    def whois_lines(self, nick: str, isupport: Isupport) -> list[str]:
+    def whois_lines(self, nick: str) -> list[str]:
         """Return the lines to send to learn the owner of a nick."""
-        folded, lines = isupport.fold(nick), list[str]()
+        isupport, lines = self._isupport, list[str]()
+        folded = isupport.fold(nick)
         self._whois_answers.pop(folded, None)
         if isupport.monitors > 1 and folded not in self._monitored:
             while len(self._monitored) >= min(_MAX_MONITORED, isupport.monitors - 1):
@@ -214,9 +213,9 @@ class NickIdentities:
             lines.append(format_line("MONITOR", "+", nick))
         return [*lines, format_line("WHOIS", nick)]
 
-    def is_sign_of(self, chat: RoomId, line: IrcLine, isupport: Isupport) -> bool:
+    def is_sign_of(self, chat: RoomId, line: IrcLine) -> bool:
         """Return whether a line may come from that person, so that another attempt is worthwhile."""
-        fold, (nick, _, owner) = isupport.fold, chat.partition("!")
+        fold, (nick, _, owner) = self._isupport.fold, chat.partition("!")
         names = {fold(nick), fold(self.current_nick(chat))}
         if line.command == "730":  # RPL_MONONLINE
             return not names.isdisjoint(fold(mask.partition("!")[0]) for mask in line.param(-1).split(","))
@@ -227,7 +226,7 @@ class NickIdentities:
             return False
         logged_in = {"JOIN": line.param(1), "ACCOUNT": line.param(0)}.get(line.command)
         is_person = account in {line.tags.get("account"), logged_in} if account else line.source.endswith(f"!{owner}")
-        is_arrival = line.command == "JOIN" or (line.command == "PRIVMSG" and not isupport.is_room(line.param(0)))
+        is_arrival = line.command == "JOIN" or (line.command == "PRIVMSG" and not self._isupport.is_room(line.param(0)))
         # A message to a room is no news about the sender's identity.
         return is_person or (is_arrival and fold(line.source.nick) in names)
 

@@ -3,7 +3,7 @@
 Pure: time and fresh ids are passed in.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
@@ -32,20 +32,12 @@ _MAX_PING_CHARS = 100
 CLIENT_NAME = "Reverie"
 
 
-@dataclass(frozen=True, slots=True)
-class CtcpRequest:
-    """CTCP request or ACTION."""
-
-    command: str
-    argument: str
-
-
-def parse_ctcp(text: str) -> CtcpRequest | None:
-    """Parse `text` as CTCP, ACTION included; None if it is not."""
+def parse_ctcp(text: str) -> tuple[str, str] | None:
+    """Parse `text` as CTCP, ACTION included: its command and argument; None if it is not."""
     if not text.startswith("\x01"):
         return None
     command, _, argument = text[1:].partition("\x01")[0].partition(" ")
-    return CtcpRequest(command.upper(), strip_formatting(argument))
+    return command.upper(), strip_formatting(argument)
 
 
 class CtcpResponder:
@@ -61,14 +53,11 @@ class CtcpResponder:
 
     def answer(self, line: IrcLine, now_s: float) -> str | None:
         """Return the line that answers a PRIVMSG; None: no answer."""
-        request = parse_ctcp(line.param(1))
-        if request is None or not line.source.user:
+        command, argument = parse_ctcp(line.param(1)) or ("", "")
+        answer = argument[:_MAX_PING_CHARS] if command == "PING" else self._answers.get(command)
+        if answer is None or not line.source.user or not self._answered.take("", now_s):
             return None
-        answers = self._answers | {"PING": request.argument[:_MAX_PING_CHARS]}
-        answer = answers.get(request.command)
-        if answer is None or not self._answered.take("", now_s):
-            return None
-        return format_line("NOTICE", line.source.nick, trailing=f"\x01{request.command} {answer}\x01")
+        return format_line("NOTICE", line.source.nick, trailing=f"\x01{command} {answer}\x01")
 
 
 _STALE_AGE: Final = timedelta(minutes=5)
@@ -108,18 +97,50 @@ def to_notifications(
         return ()
     if context.history_place is not None and context.own_account and line.tags.get("account") == context.own_account:
         return ()
-    match line.command:
-        case "PRIVMSG":
-            message = _parse_message(line, context, now, fresh_id)
-            return (message,) if message else ()
-        case "TAGMSG":
-            reacted = _parse_reaction(line, context, now, fresh_id)
-            return (reacted,) if reacted else ()
-        case "REDACT":
-            deleted = _parse_redaction(line, context, now, fresh_id)
-            return (deleted,) if deleted else ()
-        case _:
-            return _parse_memberships(line, context, now, fresh_id)
+    if line.command not in {"PRIVMSG", "TAGMSG", "REDACT"}:
+        return _parse_memberships(line, context, now, fresh_id)
+    room = context.isupport.room_of(line.param(0))
+    sender = _line_sender(line, context, now, room)
+    if room is not None:
+        # https://modern.ircdocs.horse/#statusmsg-parameter: for some members only, so a separate place.
+        status = context.isupport.status_prefix(line.param(0))
+        at = replace(_room_address(room, context), thread=ThreadId(status) if status else None)
+    elif context.isupport.fold(line.param(0)) == context.isupport.fold(context.own_nick):
+        at = Address(channel=context.channel, room=direct_chat(sender, line.source))
+    else:
+        return ()  # not for us
+    event_id, sent = line.tags.get("msgid") or fresh_id(), sent_at(line, now)
+    event: Notification | None = None
+    if line.command == "PRIVMSG":
+        event = _parse_message(line, context, at, sender, event_id=event_id, sent=sent)
+    elif line.command == "TAGMSG":
+        event = _parse_reaction(line, context, at, sender, event_id=event_id, sent=sent)
+    elif line.param(1):  # https://ircv3.net/specs/extensions/message-redaction
+        message, direct = MessageId(line.param(1)), room is None
+        event = MessageDeleted(id=EventId(event_id), at=at, message=message, sent=sent, sender=sender, direct=direct)
+    return (event,) if event else ()
+
+
+def _parse_message(
+    line: IrcLine, context: IrcLineContext, at: Address, sender: Sender, *, event_id: str, sent: datetime
+) -> Message | None:
+    text = line.param(1)
+    request = parse_ctcp(text)
+    if (request and request[0] != "ACTION") or not (request[1] if request else strip_formatting(text)).strip():
+        return None
+    if request:
+        plain = shown = f"/me {request[1]}"
+    else:  # only a multiline message has several lines
+        plain, shown = ("\n".join(map(convert, text.split("\n"))) for convert in (strip_formatting, to_markdown))
+    reply_to = reply_target(line)
+    kind: Literal["direct", "mention", "reply", "room"] = "room"
+    if context.isupport.room_of(line.param(0)) is None:
+        kind = "direct"
+    elif mentions_nick(plain, context.own_nick, context.isupport):
+        kind = "mention"
+    elif reply_to is not None and reply_to in context.own_message_ids:
+        kind = "reply"
+    return Message(id=MessageId(event_id), at=at, sender=sender, text=shown, sent=sent, kind=kind, reply_to=reply_to)
 
 
 def reply_target(line: IrcLine) -> MessageId | None:
@@ -128,97 +149,33 @@ def reply_target(line: IrcLine) -> MessageId | None:
     return MessageId(msgid) if msgid else None
 
 
-def _parse_place(line: IrcLine, sender: Sender, context: IrcLineContext) -> tuple[Address, bool] | None:
-    """Return the place of a message, and whether it is a room; None: not addressed to us."""
-    target = line.param(0)
-    room = context.isupport.room_of(target)
-    if room is not None:
-        # https://modern.ircdocs.horse/#statusmsg-parameter: for some members only, so a separate place.
-        status = context.isupport.status_prefix(target)
-        at = _room_address(room, context)
-        return (replace(at, thread=ThreadId(status)) if status else at), True
-    if context.isupport.fold(target) != context.isupport.fold(context.own_nick):
-        return None
-    return Address(channel=context.channel, room=direct_chat(sender, line.source)), False
-
-
-def _parse_message(
-    line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
-) -> Message | None:
-    text = line.param(1)
-    request = parse_ctcp(text)
-    if request and request.command != "ACTION":
-        return None
-    # Only a multiline message has several lines.
-    plain = "\n".join(map(strip_formatting, text.split("\n"))) if request is None else f"/me {request.argument}"
-    sender = _line_sender(line, context, now, context.isupport.room_of(line.param(0)))
-    place = _parse_place(line, sender, context)
-    if place is None or not (plain if request is None else request.argument).strip():
-        return None
-    at, in_room = place
-    reply_to = reply_target(line)
-    kind: Literal["direct", "mention", "reply", "room"] = "room" if in_room else "direct"
-    if in_room and mentions_nick(plain, context.own_nick, context.isupport):
-        kind = "mention"
-    elif in_room and reply_to is not None and reply_to in context.own_message_ids:
-        kind = "reply"
-    return Message(
-        id=MessageId(line.tags.get("msgid") or fresh_id()),
-        at=at,
-        sender=sender,
-        text="\n".join(map(to_markdown, text.split("\n"))) if request is None else plain,
-        sent=sent_at(line, now),
-        kind=kind,
-        reply_to=reply_to,
-    )
-
-
 def _parse_reaction(
-    line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
+    line: IrcLine, context: IrcLineContext, at: Address, sender: Sender, *, event_id: str, sent: datetime
 ) -> ReactionChanged | None:
     """Return a reaction, which is a reply without text: https://ircv3.net/specs/client-tags/react."""
     message = reply_target(line)
     added = strip_formatting(line.tags.get("+draft/react", "") or line.tags.get("+react", ""))
     removed = strip_formatting(line.tags.get("+draft/unreact", "") or line.tags.get("+unreact", ""))
-    sender = _line_sender(line, context, now, context.isupport.room_of(line.param(0)))
-    place = _parse_place(line, sender, context)
-    if place is None or message is None or not (added or removed).strip():
+    if message is None or not (added or removed).strip():
         return None
     return ReactionChanged(
-        id=EventId(line.tags.get("msgid") or fresh_id()),
-        at=place[0],
+        id=EventId(event_id),
+        at=at,
         sender=sender,
         message=message,
         reaction=added or removed,
         added=bool(added),
-        sent=sent_at(line, now),
-        direct=not place[1],
-    )
-
-
-def _parse_redaction(
-    line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
-) -> MessageDeleted | None:
-    """Return the deletion of a message: https://ircv3.net/specs/extensions/message-redaction."""
-    sender = _line_sender(line, context, now, context.isupport.room_of(line.param(0)))
-    place, message = _parse_place(line, sender, context), line.param(1)
-    if place is None or not message:
-        return None
-    event_id = EventId(line.tags.get("msgid") or fresh_id())
-    return MessageDeleted(
-        id=event_id,
-        at=place[0],
-        message=MessageId(message),
-        sent=sent_at(line, now),
-        sender=sender,
-        direct=not place[1],
+        sent=sent,
+        direct=context.isupport.room_of(line.param(0)) is None,
     )
 
 
 def _parse_memberships(
     line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
 ) -> tuple[MembershipChanged, ...]:
-    room, subject, text = line.param(0), None, None
+    rooms: Sequence[str] = (line.param(0),)
+    change: Literal["join", "part", "kick", "nick", "topic", "invite"]
+    subject = text = ""
     match line.command:
         case "JOIN":
             change = "join"
@@ -229,55 +186,42 @@ def _parse_memberships(
         case "TOPIC":
             change, text = "topic", line.param(1)
         case "332":  # RPL_TOPIC, when we enter: https://modern.ircdocs.horse/#rpltopic-332
-            room, change, text = line.param(1), "topic", line.param(2)
+            rooms, change, text = (line.param(1),), "topic", line.param(2)
         case "INVITE" if (
-            context.isupport.fold(room) == context.isupport.fold(context.own_nick) and context.history_place is None
+            context.isupport.fold(line.param(0)) == context.isupport.fold(context.own_nick)
+            and context.history_place is None
         ):
-            room, change = line.param(1), "invite"
+            rooms, change = (line.param(1),), "invite"
         case "QUIT":
-            shared = _shared_rooms(line.source.nick, context)
-            return tuple(
-                _build_membership(line, context, now, fresh_id, (where, "part", None, room)) for where in shared
-            )
-        case "NICK" if room:
-            shared = _shared_rooms(line.source.nick, context) or _shared_rooms(room, context)
-            return tuple(
-                _build_membership(line, context, now, fresh_id, (where, "nick", room, None)) for where in shared
-            )
+            rooms, change, text = _shared_rooms(line.source.nick, context), "part", line.param(0)
+        case "NICK" if line.param(0):
+            rooms = _shared_rooms(line.source.nick, context) or _shared_rooms(line.param(0), context)
+            change, subject = "nick", line.param(0)
         case _:
             return ()
-    if not context.isupport.is_room(room):
-        return ()
-    return (_build_membership(line, context, now, fresh_id, (room, change, subject, text)),)
+    msgid = line.tags.get("msgid")
+    return tuple(
+        MembershipChanged(
+            id=EventId(f"{msgid}/{room}" if msgid else fresh_id()),
+            at=_room_address(room, context),
+            sender=_line_sender(line, context, now, room),
+            # A topic set by a server is the current state (e.g. after a netsplit), no news.
+            news=change != "topic" or bool(line.source.user or line.source.host),
+            change=change,
+            subject=subject or None,
+            text=strip_formatting(text) if text else None,
+            sent=sent_at(line, now),
+        )
+        for room in rooms
+        if context.isupport.is_room(room)
+    )
 
 
 def _shared_rooms(nick: str, context: IrcLineContext) -> tuple[str, ...]:
     """Return the folded rooms that the person shares, or shared, with us."""
     if context.history_place is None:
-        return context.people.shared_rooms(nick, context.isupport)
+        return context.people.shared_rooms(nick)
     return (context.history_place,) if context.isupport.is_room(context.history_place) else ()
-
-
-def _build_membership(
-    line: IrcLine,
-    context: IrcLineContext,
-    now: datetime,
-    fresh_id: Callable[[], str],
-    fields: tuple[str, str, str | None, str | None],
-) -> MembershipChanged:
-    room, change, subject, text = fields
-    msgid = line.tags.get("msgid")
-    return MembershipChanged(
-        id=EventId(f"{msgid}/{room}" if msgid else fresh_id()),
-        at=_room_address(room, context),
-        sender=_line_sender(line, context, now, room),
-        # A topic set by a server is the current state (e.g. after a netsplit), no news.
-        news=change != "topic" or bool(line.source.user or line.source.host),
-        change=change,  # type: ignore[arg-type]  # one of the literals above; mypy widens them in a tuple
-        subject=subject,
-        text=strip_formatting(text) if text else None,
-        sent=sent_at(line, now),
-    )
 
 
 def _room_address(room: str, context: IrcLineContext) -> Address:
@@ -289,9 +233,7 @@ def _line_sender(line: IrcLine, context: IrcLineContext, now: datetime, room: st
     """Return the sender of a line; `room`: the room of the event, if any."""
     # An earlier owner of the nick is known only from the line itself.
     present = context.history_place is None and now - sent_at(line, now) < _STALE_AGE
-    return parse_sender(
-        line, room, context.people if present else None, context.isupport, account_tag=context.has_account_tag
-    )
+    return parse_sender(line, room, context.people if present else None, account_tag=context.has_account_tag)
 
 
 def sent_at(line: IrcLine, now: datetime) -> datetime:

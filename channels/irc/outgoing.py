@@ -5,18 +5,18 @@ written before, and has reported each refusal among them (RFC 1459 section 4.6.2
 the server answers by label (https://ircv3.net/specs/extensions/labeled-response), each line is confirmed by its own
 answer instead: there is always exactly one, but it may be late (a refusal by another server of the network).
 
-Lines are paced by a token bucket (RFC 2813 section 5.8). `SendWindow` and `LabelTracker` are pure: time is passed in.
-`IrcOutgoing` does the writing.
+Lines are paced by a token bucket (RFC 2813 section 5.8). `SendWindow` is pure; `IrcOutgoing` does the writing.
 """
 
 import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
 from channels.base import BeforeSend, RecipientAway, SendError, Uncertain, Unreachable, no_before_send
+from channels.irc.compose import retarget
 from channels.irc.identity import absence_text
 from channels.irc.render import strip_formatting
 from channels.irc.wire import (
@@ -144,107 +144,6 @@ def _is_echo_of(written: str, echoed: str) -> bool:
     return bool(strip_formatting(echoed)) and strip_formatting(written).startswith(strip_formatting(echoed))
 
 
-LabelOwner = TypeVar("LabelOwner", bound=Hashable)
-_NUMERIC_DIGITS = 3
-
-
-@dataclass(eq=False, slots=True)
-class _LabelledLine(Generic[LabelOwner]):
-    owner: LabelOwner
-    sent_s: float
-    refusal: str = ""
-    id: MessageId | None = None
-    is_answered: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class _LabelledLines(Generic[LabelOwner]):
-    lines: list[_LabelledLine[LabelOwner]] = field(default_factory=list)
-    is_complete: bool = False
-    """All lines of the owner are written."""
-
-
-class LabelTracker(Generic[LabelOwner]):
-    """Labelled lines and the answers to them."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count(1)
-        self._by_label: dict[str, _LabelledLine[LabelOwner]] = {}
-        self._by_owner: dict[LabelOwner, _LabelledLines[LabelOwner]] = {}
-
-    def add_line(self, owner: LabelOwner, now_s: float) -> str:
-        """Return the label for a line that is written now."""
-        label = f"r{next(self._numbers)}"
-        entry = self._by_label[label] = _LabelledLine(owner, now_s)
-        self._by_owner.setdefault(owner, _LabelledLines()).lines.append(entry)
-        return label
-
-    def complete(self, owner: LabelOwner) -> LineVerdict | None:
-        """Record that all lines of the owner are written; return the result if all are answered."""
-        lines = self._by_owner.get(owner)
-        if lines is None:
-            return None
-        lines.is_complete = True
-        return self._verdict(owner)
-
-    def feed(self, label: str, line: IrcLine) -> None:
-        """Process a line of an answer; an unknown label is ignored."""
-        entry = self._by_label.get(label)
-        if entry is None:
-            return
-        if line.command == "FAIL" or (len(line.command) == _NUMERIC_DIGITS and line.command[0] in "45"):
-            entry.refusal = entry.refusal or refusal_reason(line)
-        elif line.command in {"PRIVMSG", "NOTICE"} and (msgid := line.tags.get("msgid")):
-            entry.id = MessageId(msgid)
-
-    def close(self, label: str) -> tuple[LabelOwner, LineVerdict] | None:
-        """Process the end of an answer; return the owner and its result if no other answer is missing."""
-        entry = self._by_label.pop(label, None)
-        if entry is None:
-            return None
-        entry.is_answered = True
-        verdict = self._verdict(entry.owner)
-        return (entry.owner, verdict) if verdict else None
-
-    def take_overdue(self, before_s: float) -> list[LabelOwner]:
-        """Return owners with an unanswered line that was written before `before_s`, and forget their labels."""
-        late = list(dict.fromkeys(entry.owner for entry in self._by_label.values() if entry.sent_s < before_s))
-        for owner in late:
-            self.forget(owner)
-        return late
-
-    def forget(self, owner: LabelOwner) -> None:
-        """Ignore all further answers to the owner's lines."""
-        self._by_owner.pop(owner, None)
-        self._by_label = {label: entry for label, entry in self._by_label.items() if entry.owner is not owner}
-
-    def owners(self) -> list[LabelOwner]:
-        """Return all owners with unanswered lines."""
-        return list(self._by_owner)
-
-    def _verdict(self, owner: LabelOwner) -> LineVerdict | None:
-        lines = self._by_owner.get(owner)
-        if lines is None or not lines.is_complete or not all(entry.is_answered for entry in lines.lines):
-            return None
-        del self._by_owner[owner]
-        refused = [entry.refusal for entry in lines.lines if entry.refusal]
-        ids = tuple(entry.id for entry in lines.lines if entry.id)
-        if not refused:
-            return LineVerdict("taken", ids)
-        return LineVerdict("refused" if len(refused) == len(lines.lines) else "unknown", ids, refused[0])
-
-
-@dataclass(frozen=True, slots=True)
-class DirectDelivery:
-    """Formatting of lines for one person, applied once their current nick is known."""
-
-    chat: RoomId
-    split: Callable[[str, str], Sequence[str]]
-    """(nick, text): pieces of the text that each fit one line to that nick."""
-    format: Callable[[str, str, bool], str]
-    """(nick, piece, is the first): the line."""
-
-
 NO_SUCH_NICK = "(401)"
 """End of the reason if nobody has that nick: ERR_NOSUCHNICK."""
 
@@ -254,7 +153,7 @@ class SendItem:
     """Lines that belong together: one part of a post, or a line of our own."""
 
     lines: deque[str]
-    """Lines to write; with `direct`, the texts to format as lines."""
+    """Lines to write."""
     target: str = ""
     """Folded; empty: not a message."""
     future: asyncio.Future[Receipt] | None = None
@@ -265,12 +164,12 @@ class SendItem:
     """Set if the lines are one multiline batch: the server answers the batch, not its lines."""
     lone_command: str = ""
     """Command that the item is; empty: a message."""
-    direct: DirectDelivery | None = None
+    chat: RoomId | None = None
     """Set if the item is for one person, under whatever nick they have when it is written."""
     nick: str = ""
-    """With `direct`: the nick it is written to."""
-    texts: tuple[str, ...] = ()
-    """With `direct`: all texts, to write them again under another nick."""
+    """With `chat`: the nick it is written to."""
+    all_lines: tuple[str, ...] = ()
+    """All lines, to write them again under another nick."""
     resend_count: int = 0
     """Number of such repeats."""
     is_whois_checked: bool = False
@@ -279,10 +178,34 @@ class SendItem:
     """Of two items for one person the lower one is written first."""
     is_handed_over: bool = False
     lines_written: int = 0
+    labelled: "list[_LabelledLine]" = field(default_factory=list)
+    """Lines written with a label."""
 
     @property
     def is_cancelled(self) -> bool:
         return self.future is not None and self.future.cancelled() and self.lines_written == 0
+
+    @property
+    def label_verdict(self) -> LineVerdict | None:
+        """Result of a labelled item; None: it is not labelled, or a line or an answer is missing."""
+        if self.lines or not self.labelled or not all(line.is_answered for line in self.labelled):
+            return None
+        refused = [line.refusal for line in self.labelled if line.refusal]
+        ids = tuple(line.id for line in self.labelled if line.id)
+        if not refused:
+            return LineVerdict("taken", ids)
+        return LineVerdict("refused" if len(refused) == len(self.labelled) else "unknown", ids, refused[0])
+
+
+@dataclass(eq=False, slots=True)
+class _LabelledLine:
+    """Line written with a label (https://ircv3.net/specs/extensions/labeled-response), and the answer to it."""
+
+    item: SendItem
+    sent_s: float
+    refusal: str = ""
+    id: MessageId | None = None
+    is_answered: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -302,14 +225,15 @@ def resolve_item(item: SendItem, verdict: LineVerdict) -> None:
     match verdict.fate:
         case "taken":
             item.future.set_result(Receipt(ids=verdict.ids))
-        case "refused" if item.direct is not None and verdict.reason.endswith(NO_SUCH_NICK):
-            item.future.set_exception(RecipientAway(absence_text(item.direct.chat)))
+        case "refused" if item.chat is not None and verdict.reason.endswith(NO_SUCH_NICK):
+            item.future.set_exception(RecipientAway(absence_text(item.chat)))
         case "refused":
             item.future.set_exception(refusal_error(verdict.reason))
         case "unknown":
             item.future.set_exception(Uncertain(f"perhaps not all of it was said: {verdict.reason}"))
 
 
+_NUMERIC_DIGITS: Final = 3
 _LINES: Final = "lines"
 """Key of the one bucket."""
 MAX_IN_FLIGHT = 4
@@ -333,7 +257,8 @@ class IrcOutgoing:
         self._pings: deque[PingBarrier] = deque()
         self._unlabelled: set[SendItem] = set()
         """Parts in progress that a barrier will confirm."""
-        self._labels: LabelTracker[SendItem] = LabelTracker()
+        self._labels: dict[str, _LabelledLine] = {}
+        """Label -> line without an answer so far."""
         self.uses_labels = False
         """The server agreed to answer by label. Set on every change; items in progress keep their way of confirmation.
         """
@@ -343,7 +268,7 @@ class IrcOutgoing:
         """Folded nick -> time of the WHOIS request, and the items that wait for the answer."""
         self._blocked: list[SendItem] = []
         """Items that wait for the result of lines to the same person under another nick."""
-        self._tokens, self._numbers = itertools.count(1), itertools.count(1)
+        self._tokens, self._numbers, self._label_numbers = itertools.count(1), itertools.count(1), itertools.count(1)
         self._wake = asyncio.Event()
         self._close_reason = ""
 
@@ -363,10 +288,12 @@ class IrcOutgoing:
     def write_if_idle(self, raw: str) -> bool:
         """Write an optional line, if the rate limit leaves room for it and one more; False: not written."""
         free = not self._waiting and self._bucket.wait_s(_LINES, self._clock.monotonic(), tokens=2) == 0
-        if free and not self._close_reason and self._session.write(raw):
-            self._bucket.use(_LINES, self._clock.monotonic())
-            return True
-        return False
+        return free and not self._close_reason and self._write(raw)
+
+    def _write(self, raw: str) -> bool:
+        """Write a line and count it. False: the connection is dead."""
+        self._bucket.use(_LINES, self._clock.monotonic())
+        return self._session.write(raw)
 
     def queue_ping(self) -> None:
         """Set a barrier as soon as the rate limit allows, before the waiting items."""
@@ -376,37 +303,29 @@ class IrcOutgoing:
 
     async def send(
         self,
-        lines: list[str],
+        lines: Sequence[str],
         target: str,
         before_send: BeforeSend = no_before_send,
         *,
         multiline_text: str = "",
         lone_command: str = "",
-        direct: DirectDelivery | None = None,
+        chat: RoomId | None = None,
     ) -> Receipt:
         """Send one part to the folded `target`; return once the server has certainly accepted it. Raises SendError.
 
         `multiline_text`: the lines are one multiline batch with this text. `lone_command`: the part is this command,
-        not a message: it gets barriers of its own, so that its refusal is never attributed to a message. `direct`: it
-        is sent only while that person is known to have a nick; else `RecipientAway` is raised. `before_send` is awaited
-        when it is the part's turn and the rate limit allows, before anything of it is written.
+        not a message: it gets barriers of its own, so that its refusal is never attributed to a message. `chat`: it
+        is sent only while that person is known to have a nick, and to that nick; else `RecipientAway` is raised.
+        `before_send` is awaited when it is the part's turn and the rate limit allows, before anything of it is written.
         """
         if self._close_reason:
             raise Unreachable(self._close_reason)
-        item = SendItem(
-            deque(lines),
-            target,
-            asyncio.get_running_loop().create_future(),
-            before_send,
-            multiline_text,
-            lone_command,
-            direct,
-        )
-        item.texts, item.position = tuple(lines), next(self._numbers)
-        assert item.future is not None
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        item = SendItem(deque(lines), target, future, before_send, multiline_text, lone_command, chat)
+        item.all_lines, item.position = tuple(lines), next(self._numbers)
         self._waiting.append(item)
         self._wake.set()
-        return await item.future
+        return await future
 
     async def run(self) -> None:
         """Write queued lines at the bucket's rate. Ends only by cancellation."""
@@ -426,7 +345,6 @@ class IrcOutgoing:
             if not barrier and not self._waiting[0].is_handed_over:
                 await self._call_before_send(self._waiting[0])
                 continue  # the connection may be gone, or a barrier due, by now
-            self._bucket.use(_LINES, self._clock.monotonic())
             if barrier:
                 self._write_ping()
             else:
@@ -434,44 +352,39 @@ class IrcOutgoing:
 
     def _resolve_nick(self, item: SendItem) -> bool:
         """Return whether the item may be written now, to its resolved nick. Else it is set aside, or failed."""
-        if item.direct is None or not item.lines:
+        if item.chat is None or not item.lines:
             return True
-        nick, state = self._session.resolve_target(item.direct.chat)
+        nick, state = self._session.resolve_target(item.chat)
         folded = self._session.isupport.fold(nick)
         if state == "known" or (state == "confirmed" and item.is_whois_checked):
-            if not self._is_pending_elsewhere(item.direct.chat, folded):
+            if not self._is_pending_elsewhere(item.chat, folded):
                 item.nick, item.target = nick, folded
                 return True
             self._blocked.append(self._waiting.popleft())
             if self._unconfirmed:
-                self._bucket.use(_LINES, self._clock.monotonic())
                 self._write_ping()
         elif state == "other":
-            self._waiting.popleft()
-            self._fail_away(item, item.direct.chat)
+            self._fail_away(self._waiting.popleft(), item.chat)
         elif folded in self._awaiting_whois:
             self._awaiting_whois[folded][1].append(self._waiting.popleft())
         elif self._window.has_target(folded):  # a refusal of these lines would be confused with an answer to WHOIS
-            self._bucket.use(_LINES, self._clock.monotonic())
             self._write_ping()
         else:
             self._awaiting_whois[folded] = self._clock.monotonic(), [self._waiting.popleft()]
-            for raw in self._session.identities.whois_lines(nick, self._session.isupport):
-                self._bucket.use(_LINES, self._clock.monotonic())
-                if not self._session.write(raw):
-                    self.close("the connection is lost")
-                    break
+            if not all(self._write(raw) for raw in self._session.identities.whois_lines(nick)):
+                self.close("the connection is lost")
         return False
 
     def _is_pending_elsewhere(self, chat: RoomId, folded: str) -> bool:
         """Return whether lines to the same person under another nick are unanswered: they may have to be repeated."""
-        pending = [*self._unconfirmed, *(item for ping in self._pings for item in ping.items), *self._labels.owners()]
-        return any(item.direct is not None and item.direct.chat == chat and item.target != folded for item in pending)
+        pending = [*self._unconfirmed, *(item for ping in self._pings for item in ping.items)]
+        pending += [line.item for line in self._labels.values()]
+        return any(item.chat == chat and item.target != folded for item in pending)
 
     def _fail_away(self, item: SendItem, chat: RoomId) -> None:
         """Fail the item because its recipient is not known to be present."""
         self._unlabelled.discard(item)
-        self._labels.forget(item)
+        self._forget_labels(item)
         if item.future is not None and not item.future.done():
             cut_off = Uncertain(f"perhaps not all of it was said: {absence_text(chat)}")
             item.future.set_exception(cut_off if item.lines_written else RecipientAway(absence_text(chat)))
@@ -489,10 +402,10 @@ class IrcOutgoing:
     def handle_whois(self, nick: str) -> None:
         """Release the items that wait for WHOIS about this (folded) nick."""
         _, items = self._awaiting_whois.pop(nick, (0.0, []))
-        chats = {item.direct.chat for item in items if item.direct is not None}
+        chats = {item.chat for item in items}
         self._requeue(items)
         for item in self._waiting:
-            item.is_whois_checked = item.is_whois_checked or (item.direct is not None and item.direct.chat in chats)
+            item.is_whois_checked = item.is_whois_checked or item.chat in chats
 
     def release_unanswered(self, before_s: float) -> bool:
         """Release items that have waited for WHOIS since before `before_s`; return whether there were any."""
@@ -528,7 +441,7 @@ class IrcOutgoing:
 
     def _write_ping(self) -> None:
         token = f"reverie-{next(self._tokens)}"
-        if self._session.write(format_line("PING", token)):
+        if self._write(format_line("PING", token)):
             self._pings.append(PingBarrier(token, self._unconfirmed, self._window, self._clock.monotonic()))
             self._unconfirmed, self._window = [], SendWindow()
         else:
@@ -539,7 +452,7 @@ class IrcOutgoing:
         if not item.lines:
             self._waiting.popleft()
             self._write_ping()
-        elif not self._session.write(self._next_wire_line(item)):
+        elif not self._write(self._next_wire_line(item)):
             self.close("the connection is lost")
         else:
             item.lines.popleft()
@@ -549,12 +462,15 @@ class IrcOutgoing:
                 if item in self._unlabelled:
                     self._unlabelled.discard(item)
                     self._unconfirmed.append(item)
-                elif item.future is not None and (verdict := self._labels.complete(item)):
+                elif verdict := item.label_verdict:
                     self._settle(item, verdict)
 
     def _next_wire_line(self, item: SendItem) -> str:
         """Return the next line as written, with a label if the server supports it; record it."""
-        raw = self._next_line(item)
+        if item.chat is not None:
+            pieces = retarget(item.lines.popleft(), item.nick, self._session.max_body_bytes(item.nick))
+            item.lines.extendleft(reversed(pieces))
+        raw = item.lines[0]
         if not item.target:
             return raw
         if item.lines_written == 0 and item.future is not None and (self._labels_ignored or not self.uses_labels):
@@ -565,30 +481,24 @@ class IrcOutgoing:
             self._window.lone_command = item.lone_command
             self._window.add_line(item, item.target, item.multiline_text or raw.partition(" :")[2])
             return raw
-        return add_tags(raw, {"label": self._labels.add_line(item, self._clock.monotonic())})
-
-    def _next_line(self, item: SendItem) -> str:
-        """Return the item's next line."""
-        if item.direct is None:
-            return item.lines[0]
-        pieces = item.direct.split(item.nick, item.lines[0])
-        if len(pieces) > 1:
-            item.lines.popleft()
-            item.lines.extendleft(reversed(pieces))
-        return item.direct.format(item.nick, item.lines[0], item.lines_written == 0)
+        label = f"r{next(self._label_numbers)}"
+        self._labels[label] = _LabelledLine(item, self._clock.monotonic())
+        item.labelled.append(self._labels[label])
+        return add_tags(raw, {"label": label})
 
     def _settle(self, item: SendItem, verdict: LineVerdict) -> None:
         """Resolve the item, or repeat it under the person's current nick if its nick was gone."""
         refused = verdict.fate == "refused" and verdict.reason.endswith(NO_SUCH_NICK)
         if (
-            item.direct is None
+            item.chat is None
             or not refused
             or item.resend_count >= _MAX_RESENDS
-            or self._session.resolve_target(item.direct.chat)[1] == "other"
+            or self._session.resolve_target(item.chat)[1] == "other"
         ):
             resolve_item(item, verdict)
         else:
-            item.resend_count, item.lines_written, item.lines = item.resend_count + 1, 0, deque(item.texts)
+            item.resend_count, item.lines_written, item.lines = item.resend_count + 1, 0, deque(item.all_lines)
+            item.labelled = []
             self._blocked.append(item)
 
     def _requeue_blocked(self) -> None:
@@ -605,24 +515,42 @@ class IrcOutgoing:
 
         From then on barriers are used instead, so that later items do not wait so long.
         """
-        for item in self._labels.take_overdue(self._clock.monotonic() - timeout_s):
+        before_s = self._clock.monotonic() - timeout_s
+        for item in dict.fromkeys(line.item for line in self._labels.values() if line.sent_s < before_s):
             self._labels_ignored = True
+            self._forget_labels(item)
             resolve_item(item, LineVerdict("unknown", reason="the server did not answer"))
+
+    def _forget_labels(self, item: SendItem) -> None:
+        """Ignore all further answers to the item's lines."""
+        self._labels = {label: line for label, line in self._labels.items() if line.item is not item}
+        item.labelled = []
+
+    def _feed_labelled(self, received: ReceivedLine | LabelClosed) -> None:
+        """Process a line of an answer by label, or its end; an unknown label is ignored."""
+        entry = self._labels.get(received.label)
+        if entry is None:
+            return
+        if isinstance(received, ReceivedLine):
+            line = received.line
+            if line.command == "FAIL" or (len(line.command) == _NUMERIC_DIGITS and line.command[0] in "45"):
+                entry.refusal = entry.refusal or refusal_reason(line)
+            elif line.command in {"PRIVMSG", "NOTICE"} and (msgid := line.tags.get("msgid")):
+                entry.id = MessageId(msgid)
+            if not received.is_complete:
+                return
+        del self._labels[received.label]
+        entry.is_answered = True
+        if verdict := entry.item.label_verdict:
+            self._settle(entry.item, verdict)
+        self._requeue_blocked()
 
     def feed(self, received: ReceivedLine | LabelClosed) -> None:
         """Process a line from the server: PONG, a refusal, or an echo of ours."""
+        if received.label or isinstance(received, LabelClosed):
+            self._feed_labelled(received)
+            return
         me, isupport = self._session.nick, self._session.isupport
-        if received.label:
-            if isinstance(received, ReceivedLine):
-                self._labels.feed(received.label, received.line)
-            if not (isinstance(received, ReceivedLine) and not received.is_complete) and (
-                ended := self._labels.close(received.label)
-            ):
-                self._settle(*ended)
-                self._requeue_blocked()
-            return
-        if isinstance(received, LabelClosed):
-            return
         line = received.line
         # Answers come in order: before the PONG to a barrier, they are about lines written before it.
         window = self._pings[0].window if self._pings else self._window
@@ -651,13 +579,13 @@ class IrcOutgoing:
         self._close_reason = self._close_reason or reason
         # Cleared before any future is resolved: its callbacks may look at this object.
         items = [item for ping in self._pings for item in ping.items] + self._unconfirmed + list(self._waiting)
-        items += [item for item in self._labels.owners() if item not in items]
+        items += [line.item for line in self._labels.values() if line.item not in items]
         items += [*self._blocked, *(item for _, waiting in self._awaiting_whois.values() for item in waiting)]
         self._waiting.clear()
         self._blocked.clear()
         self._awaiting_whois.clear()
         self._pings.clear()
-        self._unconfirmed, self._window, self._labels = [], SendWindow(), LabelTracker()
+        self._unconfirmed, self._window, self._labels = [], SendWindow(), {}
         for item in items:
             if item.future is not None and not item.future.done():
                 error: SendError = Uncertain(reason) if item.lines_written else Unreachable(reason)

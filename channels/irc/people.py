@@ -5,7 +5,7 @@ Users and their accounts, ranks, sender ids and netsplits.
 
 import re
 from collections import OrderedDict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -96,94 +96,6 @@ RANK_NAMES: Final[Mapping[str, str]] = {"q": "founder", "a": "protected", "o": "
 """https://modern.ircdocs.horse/#channel-membership-prefixes, the highest first. Other modes are no rank."""
 
 
-class IrcRanks:
-    """Ranks (founder, op, voice, ...) in the rooms that we are in. Rooms and nicks are folded.
-
-    The server declares the modes that are ranks, and the modes that take a parameter (PREFIX and CHANMODES,
-    https://modern.ircdocs.horse/#prefix-parameter). For an undeclared mode it is unknown how many parameters it takes,
-    so the parameters of the other modes in that line are unknown, too: then nobody in that room has a rank until the
-    server has listed them all again.
-    """
-
-    def __init__(self) -> None:
-        self._rooms: dict[str, dict[str, frozenset[str]]] = {}
-        """Room -> nick -> letters of modes. People without a rank are left out."""
-        self._doubted: dict[str, None] = {}
-
-    def ranks_of(self, room: str, nick: str) -> tuple[str, ...]:
-        """Return the names of somebody's ranks there, the highest first."""
-        modes = self._rooms.get(room, {}).get(nick, frozenset())
-        return tuple(name for letter, name in RANK_NAMES.items() if letter in modes)
-
-    def take_doubted(self) -> tuple[str, ...]:
-        """Return the rooms whose ranks must be requested again; each is returned once."""
-        rooms, self._doubted = tuple(self._doubted), {}
-        return rooms
-
-    def set_prefixes(self, room: str, nick: str, signs: str, isupport: Isupport) -> None:
-        """Set the ranks that the server lists as signs: all of them, or the highest one."""
-        self._set_modes(
-            room, nick, frozenset(isupport.rank_modes[sign] for sign in signs if sign in isupport.rank_modes)
-        )
-
-    def apply_mode(self, line: IrcLine, isupport: Isupport, inside: Container[str]) -> None:
-        """Apply a MODE line of a room (https://modern.ircdocs.horse/#mode-message).
-
-        Changes for nicks that are not `inside` are ignored.
-        """
-        room = isupport.fold(line.param(0))
-        changes = list(_parse_mode_changes(line.params[1:], isupport))
-        if None in changes:
-            self._rooms.pop(room, None)
-            self._doubted[room] = None
-            return
-        for letter, on, nick in (change for change in changes if change is not None):
-            folded = isupport.fold(nick)
-            if folded not in inside:
-                continue
-            modes = self._rooms.get(room, {}).get(folded, frozenset())
-            self._set_modes(room, folded, modes | {letter} if on else modes - {letter})
-
-    def rename(self, old: str, new: str) -> None:
-        """Move the ranks to a new nick."""
-        for nicks in self._rooms.values():
-            modes = nicks.pop(old, None)
-            nicks.pop(new, None)
-            if modes:
-                nicks[new] = modes
-
-    def remove(self, nick: str, room: str | None = None) -> None:
-        """Remove the ranks of a nick in a room; None: in all rooms."""
-        for nicks in self._rooms.values() if room is None else [self._rooms.get(room, {})]:
-            nicks.pop(nick, None)
-
-    def clear_room(self, room: str) -> None:
-        """Remove all ranks of a room."""
-        self._rooms.pop(room, None)
-
-    def _set_modes(self, room: str, nick: str, modes: frozenset[str]) -> None:
-        if modes:
-            self._rooms.setdefault(room, {})[nick] = modes
-        else:
-            self._rooms.get(room, {}).pop(nick, None)
-
-
-def _parse_mode_changes(params: Sequence[str], isupport: Isupport) -> Iterator[tuple[str, bool, str] | None]:
-    """Yield mode letter, whether it was set, and the nick. None: the line cannot be interpreted."""
-    ranks, (lists, always, when_set, never) = frozenset(isupport.rank_modes.values()), isupport.mode_groups
-    on, arguments = True, iter(params[1:])
-    for letter in params[0] if params else "":
-        if letter in "+-":
-            on = letter == "+"
-        elif letter in ranks:
-            nick = next(arguments, "")
-            yield (letter, on, nick) if nick else None
-        elif letter in always or letter in lists or (on and letter in when_set):
-            next(arguments, "")
-        elif letter not in never and letter not in when_set:
-            yield None
-
-
 _WHOX_QUERY_TYPE = "152"
 """Marks the answers to our queries."""
 _WHOX_ACCOUNT = 7
@@ -200,101 +112,132 @@ def who_query(room: str) -> str:
 
 
 class IrcUsers:
-    """People in our rooms and their accounts; fed with every line before it becomes notifications.
+    """People in our rooms, their ranks and accounts; fed with every line before it becomes notifications.
 
-    An account is trusted only while the server reports its changes: once somebody shares no room with us, the next
-    person with that nick is unknown.
+    Rooms and nicks are folded. An account is trusted only while the server reports its changes: once somebody shares no
+    room with us, the next person with that nick is unknown.
+
+    The server declares the modes that are ranks, and the modes that take a parameter (PREFIX and CHANMODES,
+    https://modern.ircdocs.horse/#prefix-parameter). For an undeclared mode it is unknown how many parameters it takes,
+    so the parameters of the other modes in that line are unknown, too: then nobody in that room has a rank until the
+    server has listed them all again.
     """
 
-    def __init__(self) -> None:
-        self._rooms: dict[str, set[str]] = {}
+    def __init__(self, isupport: Isupport) -> None:
+        self._isupport = isupport
+        self._rooms: dict[str, dict[str, frozenset[str]]] = {}
+        """Room -> nick -> letters of the modes that are ranks."""
+        self._doubted_rooms: dict[str, None] = {}
         self._accounts: dict[str, str] = {}
         self._masks: dict[str, str] = {}
-        """Folded nick -> `nick!user@host`, or the nick where no more is known."""
-        self.ranks = IrcRanks()
+        """Nick -> `nick!user@host`, or the nick where no more is known."""
 
-    def account(self, nick: str, isupport: Isupport) -> str | None:
+    def account(self, nick: str) -> str | None:
         """Return the services account of a visible person, as far as known."""
-        return self._accounts.get(isupport.fold(nick))
+        return self._accounts.get(self._isupport.fold(nick))
 
-    def ranks_of(self, room: str, nick: str, isupport: Isupport) -> tuple[str, ...]:
-        """Return somebody's ranks there, the highest first."""
-        return self.ranks.ranks_of(isupport.fold(room), isupport.fold(nick))
+    def ranks_of(self, room: str, nick: str) -> tuple[str, ...]:
+        """Return the names of somebody's ranks there, the highest first."""
+        modes = self._rooms.get(self._isupport.fold(room), {}).get(self._isupport.fold(nick), ())
+        return tuple(name for letter, name in RANK_NAMES.items() if letter in modes)
 
-    def shared_rooms(self, nick: str, isupport: Isupport) -> tuple[str, ...]:
-        """Return the folded names of the rooms that we share with `nick`, sorted."""
-        folded = isupport.fold(nick)
+    def take_doubted_rooms(self) -> tuple[str, ...]:
+        """Return the rooms whose ranks must be requested again; each is returned once."""
+        rooms, self._doubted_rooms = tuple(self._doubted_rooms), {}
+        return rooms
+
+    def shared_rooms(self, nick: str) -> tuple[str, ...]:
+        """Return the rooms that we share with `nick`, sorted."""
+        folded = self._isupport.fold(nick)
         return tuple(sorted(room for room, nicks in self._rooms.items() if folded in nicks))
 
-    def nicks_in(self, room: str, isupport: Isupport) -> frozenset[str] | None:
-        """Return the folded nicks of the people in the room, including ours; None: we are not there."""
-        nicks = self._rooms.get(isupport.fold(room))
+    def nicks_in(self, room: str) -> frozenset[str] | None:
+        """Return the nicks of the people in the room, including ours; None: we are not there."""
+        nicks = self._rooms.get(self._isupport.fold(room))
         return None if nicks is None else frozenset(nicks)
 
     def nicks_of(self, services_account: str) -> list[str]:
-        """Return the nicks of visible people who are logged in to this account."""
+        """Return the nicks, in their spelling, of visible people who are logged in to this account."""
         nicks = [nick for nick, account in self._accounts.items() if account == services_account]
         return [self.mask(nick).partition("!")[0] for nick in nicks]
 
-    def mask(self, folded: str) -> str:
+    def mask(self, nick: str) -> str:
         """Return the mask of a folded nick, in its own spelling."""
-        return self._masks.get(folded, folded)
+        return self._masks.get(nick, nick)
 
-    def feed(self, line: IrcLine, me: str, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
+    def feed(self, line: IrcLine, me: str) -> None:  # noqa: C901, PLR0912 - one case per command
         """Process one line; `me` is our nick before it."""
-        nick, room = isupport.fold(line.source.nick), isupport.fold(line.param(0))
-        mine = nick == isupport.fold(me)
+        fold = self._isupport.fold
+        nick, room, me = fold(line.source.nick), fold(line.param(0)), fold(me)
         if line.source.host and "@" not in self._masks.get(nick, "@"):
             self._masks[nick] = line.source
         match line.command:
             case "JOIN":
-                if mine and (room in self._rooms or len(self._rooms) < _MAX_ROOMS):
-                    self._rooms[room] = set()
-                    self.ranks.clear_room(room)
-                self.ranks.remove(nick, room)
+                if nick == me and (room in self._rooms or len(self._rooms) < _MAX_ROOMS):
+                    self._rooms[room] = {}
                 self._add_user(room, nick, line.source)
                 if len(line.params) > _EXTENDED_JOIN_PARAMS:
                     self._set_account(nick, line.param(1))
-            case "353":  # RPL_NAMREPLY: prefixes, and with userhost-in-names whole masks
-                for name in line.param(-1).split():
-                    mask = name.lstrip("~&@%+!" + "".join(isupport.rank_modes))
-                    names_room, nick = isupport.fold(line.param(-2)), isupport.fold(mask.partition("!")[0])
-                    self._add_user(names_room, nick, mask)
-                    if nick in self._rooms.get(names_room, ()):
-                        self.ranks.set_prefixes(names_room, nick, name[: len(name) - len(mask)], isupport)
+            case "353":  # RPL_NAMREPLY
+                self._add_names(fold(line.param(-2)), line.param(-1).split())
             case "354" if line.param(1) == _WHOX_QUERY_TYPE and len(line.params) > _WHOX_ACCOUNT:
                 # Fields as `who_query` asks: token, room, user, host, nick, flags, account, real name.
-                if self._is_visible(person := isupport.fold(line.param(5))):
-                    self._set_account(person, line.param(_WHOX_ACCOUNT))
-            case "PART" if mine:
-                self._forget_room(room)
-            case "PART":
-                self._remove_from_room(room, nick)
-            case "KICK":
-                victim = isupport.fold(line.param(1))
-                if victim == isupport.fold(me):
-                    self._forget_room(room)
-                else:
-                    self._remove_from_room(room, victim)
+                self._set_account(fold(line.param(5)), line.param(_WHOX_ACCOUNT))
+            case "PART" | "KICK":
+                gone = nick if line.command == "PART" else fold(line.param(1))
+                self._rooms.get(room, {}).pop(gone, None)
+                self._forget_unseen(self._rooms.pop(room, {}) if gone == me else [gone])
             case "QUIT":
-                self._remove_user(nick)
+                for nicks in self._rooms.values():
+                    nicks.pop(nick, None)
+                self._forget_unseen([nick])
             case "NICK" if room:
-                self._rename_user(nick, line.param(0) + line.source[len(line.source.nick) :], room)
+                self._rename_user(nick, room, line.param(0) + line.source[len(line.source.nick) :])
             case "CHGHOST" if self._is_visible(nick):
                 self._masks[nick] = f"{line.source.nick}!{line.param(0)}@{line.param(1)}"
             case "MODE" if room in self._rooms:
-                self.ranks.apply_mode(line, isupport, self._rooms[room])
-            case "ACCOUNT" if self._is_visible(nick):
+                self._apply_modes(room, line.params[1:])
+            case "ACCOUNT":
                 self._set_account(nick, line.param(0))
-            case _:
-                pass
 
-    def _add_user(self, room: str, nick: str, mask: str) -> None:
+    def _add_user(self, room: str, nick: str, mask: str, modes: frozenset[str] = frozenset()) -> None:
         nicks = self._rooms.get(room)
-        if nicks is not None and len(nicks) < _MAX_PEOPLE:
-            nicks.add(nick)
+        if nicks is not None and (nick in nicks or len(nicks) < _MAX_PEOPLE):
+            nicks[nick] = modes
             if "@" in mask or nick not in self._masks:
                 self._masks[nick] = mask
+
+    def _add_names(self, room: str, names: Iterable[str]) -> None:
+        """Add people as the server lists them: signs of their ranks (all or the highest), then the nick or mask."""
+        modes = self._isupport.rank_modes
+        for name in names:
+            mask = name.lstrip("~&@%+!" + "".join(modes))
+            signs = name[: len(name) - len(mask)]
+            nick = self._isupport.fold(mask.partition("!")[0])
+            self._add_user(room, nick, mask, frozenset(modes[sign] for sign in signs if sign in modes))
+
+    def _apply_modes(self, room: str, params: Sequence[str]) -> None:
+        """Apply a change of modes (https://modern.ircdocs.horse/#mode-message) to the ranks of people who are there."""
+        nicks, ranks = self._rooms[room], frozenset(self._isupport.rank_modes.values())
+        lists, always, when_set, never = self._isupport.mode_groups
+        on, arguments = True, iter(params[1:])
+        changes: list[tuple[str, bool, str]] = []
+        for letter in params[0] if params else "":
+            if letter in "+-":
+                on = letter == "+"
+            elif letter in ranks:
+                changes.append((letter, on, self._isupport.fold(next(arguments, ""))))
+            elif letter in always or letter in lists or (on and letter in when_set):
+                next(arguments, "")
+            elif letter not in never and letter not in when_set:
+                changes.append((letter, on, ""))
+        if any(not nick for _, _, nick in changes):  # this line cannot be interpreted
+            self._rooms[room] = dict.fromkeys(nicks, frozenset())
+            self._doubted_rooms[room] = None
+            return
+        for letter, on, nick in changes:
+            if nick in nicks:
+                nicks[nick] = nicks[nick] | {letter} if on else nicks[nick] - {letter}
 
     def _set_account(self, nick: str, account: str) -> None:
         self._accounts.pop(nick, None)
@@ -304,37 +247,20 @@ class IrcUsers:
     def _is_visible(self, nick: str) -> bool:
         return any(nick in nicks for nicks in self._rooms.values())
 
-    def _remove_from_room(self, room: str, nick: str) -> None:
-        self._rooms.get(room, set()).discard(nick)
-        self.ranks.remove(nick, room)
-        if not self._is_visible(nick):
-            self._accounts.pop(nick, None)
-            self._masks.pop(nick, None)
+    def _forget_unseen(self, nicks: Iterable[str]) -> None:
+        for nick in nicks:
+            if not self._is_visible(nick):
+                self._accounts.pop(nick, None)
+                self._masks.pop(nick, None)
 
-    def _forget_room(self, room: str) -> None:
-        self._rooms.pop(room, None)
-        self.ranks.clear_room(room)
-        visible = set().union(*self._rooms.values())
-        self._accounts = {nick: account for nick, account in self._accounts.items() if nick in visible}
-        self._masks = {nick: mask for nick, mask in self._masks.items() if nick in visible}
-
-    def _remove_user(self, nick: str) -> None:
-        self._accounts.pop(nick, None)
-        self._masks.pop(nick, None)
-        self.ranks.remove(nick)
-        for nicks in self._rooms.values():
-            nicks.discard(nick)
-
-    def _rename_user(self, old: str, new_mask: str, new: str) -> None:
-        account = self._accounts.pop(old, None)
-        self.ranks.rename(old, new)
+    def _rename_user(self, old: str, new: str, mask: str) -> None:
+        account = self._accounts.pop(old, "")
         if self._masks.pop(old, None) is not None:
-            self._masks[new] = new_mask
+            self._masks[new] = mask
         for nicks in self._rooms.values():
             if old in nicks:
-                nicks.discard(old)
-                nicks.add(new)
-        self._set_account(new, account or "")
+                nicks[new] = nicks.pop(old)
+        self._set_account(new, account)
 
 
 _BOT_TAGS: Final = frozenset({"bot", "draft/bot", "inspircd.org/bot"})
@@ -343,28 +269,26 @@ _RELAY_TAGS: Final = frozenset({"draft/relaymsg", "relaymsg"})
 """Tags of messages that a bridge sends for somebody elsewhere: https://ircv3.net/specs/extensions/relaymsg."""
 
 
-def parse_sender(
-    line: IrcLine, room: str | None, people: IrcUsers | None, isupport: Isupport, *, account_tag: bool
-) -> Sender:
+def parse_sender(line: IrcLine, room: str | None, people: IrcUsers | None, *, account_tag: bool) -> Sender:
     """Return the sender of a line.
 
     `room`: the room of the event, if any. `people`: the users at that time; None: unknown. `account_tag`: the server
     agreed to tag messages with their account, so no tag means no account.
     """
+    nick, is_bot = str(line.source.nick), not _BOT_TAGS.isdisjoint(line.tags)  # that of a server is a `NickMask`
     if tag := next((tag for tag in _RELAY_TAGS if tag in line.tags), None):
         # The server identifies the bridge at most; the nick is unverified.
-        sender_id = SenderId(f"relay:{line.tags[tag]}:{line.source.nick}")
-        return Sender(id=sender_id, name=str(line.source.nick), is_bot=not _BOT_TAGS.isdisjoint(line.tags))
-    known_account = people.account(line.source.nick, isupport) if people else None
+        return Sender(id=SenderId(f"relay:{line.tags[tag]}:{nick}"), name=nick, is_bot=is_bot)
     tagged = line.tags.get("account")
+    known_account = people.account(nick) if people else None
     account = (None if tagged in {"*", "0"} else tagged) if account_tag else known_account
     return Sender(
         id=build_sender_id(line.source, account),
-        name=str(line.source.nick),  # of a server it is the library's own type
+        name=nick,
         account=account or None,
-        is_bot=not _BOT_TAGS.isdisjoint(line.tags),
+        is_bot=is_bot,
         verified=bool(account),
-        ranks=people.ranks_of(room, line.source.nick, isupport) if room and people else (),
+        ranks=people.ranks_of(room, nick) if room and people else (),
     )
 
 
@@ -406,12 +330,13 @@ class NetsplitTracker:
     4.1.6). People cannot fake that: servers prefix their reasons, or reject such ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, isupport: Isupport) -> None:
+        self._isupport = isupport
         self._gone: dict[str, tuple[str, float]] = {}
 
-    def is_netsplit(self, line: IrcLine, isupport: Isupport, now_s: float, *, batched: bool) -> bool:
+    def is_netsplit(self, line: IrcLine, now_s: float, *, batched: bool) -> bool:
         """Return whether the line is part of a netsplit; `batched`: the server said so itself."""
-        nick = isupport.fold(line.source.nick)
+        nick = self._isupport.fold(line.source.nick)
         if line.command == "QUIT" and (batched or _SPLIT_REASON.fullmatch(line.param(0))):
             if len(self._gone) >= _MAX_SPLIT_USERS:
                 del self._gone[next(iter(self._gone))]

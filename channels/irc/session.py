@@ -1,20 +1,14 @@
-"""One connection's session: login, rooms, and the handling of each line.
-
-Also its queue of notifications and helper tasks.
-
-`IrcSession` is synchronous; the coroutines behind it run beside it for the life of a connection.
-"""
+"""One connection's session: login, rooms, and the handling of each line; and the queue of notifications."""
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import math
 from collections.abc import Coroutine, Iterable
 from itertools import chain
 
 from channels.aio import BackpressureBuffer, with_timeout
-from channels.base import Denied, Emit, Rejected, Uncertain, Unreachable
+from channels.base import Denied, Emit, Unreachable
 from channels.irc.compose import HostmaskTracker, MultilineLimits, TypingState
 from channels.irc.config import IrcConfig
 from channels.irc.connection import IrcConnection
@@ -114,6 +108,11 @@ def _is_addressed(notification: Notification | None) -> bool:
 
 _WHOIS_TIMEOUT_S = 15.0
 """Longer than servers take to answer WHOIS."""
+_CAP_TIMEOUT_S = 10.0
+"""Longer than servers take to answer CAP."""
+_MOTD_WAIT_S = 5.0
+_JOIN_WAIT_S = 10.0
+_TICK_S = 10.0
 _LOGGED_OUT_TIMEOUT_S = 60.0
 """Time that services have to accept a new login."""
 
@@ -136,28 +135,23 @@ class IrcSession:
 
         `state` and `logins` outlive the connection; `secure_port` is its TLS port, None without TLS.
         """
-        self.name, self._config, self.clock, self.inbox = name, config, clock, inbox
+        self.name, self._config, self.clock, self.inbox, self.state = name, config, clock, inbox, state
+        self._secure_port = secure_port
         self.connection = IrcConnection(self)
         self.registration = IrcRegistration(config, self.connection, logins, secure=secure_port is not None)
-        self._secure_port = secure_port
-        self.state = state
-        self._emitter = IrcEmitter(self, config.history_age)
-        self._batches, self.users, self._netsplits, self.identities = (
-            BatchCollector(),
-            IrcUsers(),
-            NetsplitTracker(),
-            NickIdentities(),
-        )
-        self.room_modes = RoomModes()
-        self._hostmask, self.typing_state, self._numbers = HostmaskTracker(), TypingState(), itertools.count(1)
-        self.last_heard_s = self._logged_in_s = clock.monotonic()
-        self._ctcp = CtcpResponder(config.contact, config.source)
         self.isupport = Isupport()
         self.nick = config.nick
+        self.last_heard_s = self._logged_in_s = clock.monotonic()
+        self.users, self.room_modes = IrcUsers(self.isupport), RoomModes(self.isupport)
+        self.identities = NickIdentities(self.users, self.isupport)
+        self._batches, self._netsplits = BatchCollector(), NetsplitTracker(self.isupport)
+        self._hostmask, self.typing_state = HostmaskTracker(), TypingState()
+        self._emitter = IrcEmitter(self, config.history_age)
+        self._ctcp = CtcpResponder(config.contact, config.source)
         self.outgoing = IrcOutgoing(self, TokenBuckets(Rate(config.flood.burst, 60 * config.flood.per_s)))
-        self._waiters: list[tuple[RoomId, asyncio.Future[None]]] = []
         self.membership = IrcMembership(self, config)
-        self.ready = asyncio.Event()
+        self._waiters: list[tuple[RoomId, asyncio.Future[None]]] = []
+        self._is_ready = asyncio.Event()
         """Welcomed, and the server has sent everything it sends unasked (end of MOTD)."""
         self.welcomed = asyncio.Event()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -167,6 +161,11 @@ class IrcSession:
         self.upgrade_port: int | None = None
         """Set if the connection ended because the server wants TLS on this port."""
 
+    @property
+    def caps(self) -> set[str]:
+        """Enabled capabilities."""
+        return self.registration.caps
+
     def write(self, raw: str) -> bool:
         """Write one line at once. False: the connection is dead, and the line surely was not sent."""
         if not self.connection.is_alive:
@@ -174,10 +173,15 @@ class IrcSession:
         self.connection.send_raw(raw)
         return True
 
+    def queue_lines(self, lines: Iterable[str]) -> None:
+        """Write lines of our own as soon as the rate limit allows."""
+        for raw in lines:
+            self.outgoing.queue_line(raw)
+
     def resolve_target(self, chat: RoomId) -> tuple[str, IdentityState]:
         """Return the nick of a direct chat and how certain it is, see `NickIdentities.resolve_target`."""
-        self.identities.has_account_updates = "account-notify" in self.registration.caps
-        return self.identities.resolve_target(chat, self.users, self.isupport, self.clock.monotonic())
+        self.identities.has_account_updates = "account-notify" in self.caps
+        return self.identities.resolve_target(chat, self.clock.monotonic())
 
     async def wait_for_person(self, chat: RoomId) -> None:
         """Return once a line shows that person, or the connection has ended."""
@@ -191,12 +195,16 @@ class IrcSession:
     @property
     def multiline(self) -> MultilineLimits | None:
         """Limits of one multiline message; None: the server has none."""
-        agreed = {"batch", "draft/multiline"} <= self.registration.caps
+        agreed = {"batch", "draft/multiline"} <= self.caps
         return MultilineLimits.parse(self.registration.offered_value("draft/multiline") or "") if agreed else None
 
-    def new_batch_reference(self) -> str:
-        """Return an unused name for a batch of ours."""
-        return f"b{next(self._numbers)}"
+    def max_body_bytes(self, target: str) -> int:
+        """Return the text limit of a message to `target`.
+
+        Computed with the longer of our current and configured nick.
+        """
+        nick = max(len(self.nick.encode()), len(self._config.nick.encode()))
+        return self._hostmask.max_body_bytes(target, nick, self.isupport)
 
     def mark_lost(self, reason: str) -> None:
         """Record that the connection is lost, or must be treated so."""
@@ -230,14 +238,15 @@ class IrcSession:
             self.nick = self.registration.nick
             self.welcomed.set()
         elif line.command == "PONG" and line.param(-1).startswith(PING_PREFIX):
-            self._queue_lines(self._emitter.handle_pong(line.param(-1)))
+            self._emitter.handle_pong(line.param(-1))
             return
         if self.welcomed.is_set():
             for event in self._batches.feed(line):
                 self._handle_event(event)
 
     def _feed_registration(self, line: IrcLine) -> bool:
-        had_account_tag = "account-tag" in self.registration.caps
+        """Return whether the connection lives on."""
+        had_account_tag = "account-tag" in self.caps
         try:
             self.registration.feed(line)
         except Denied as denied:
@@ -250,9 +259,9 @@ class IrcSession:
             self.mark_lost(str(upgrade))
         if line.command == "CAP":
             self._save_sts_policy()
-            self.outgoing.uses_labels = {"batch", "labeled-response"} <= self.registration.caps
-            self._emitter.has_history = {"batch", "draft/chathistory", "server-time"} <= self.registration.caps
-            if had_account_tag and "account-tag" not in self.registration.caps:
+            self.outgoing.uses_labels = {"batch", "labeled-response"} <= self.caps
+            self._emitter.has_history = {"batch", "draft/chathistory", "server-time"} <= self.caps
+            if had_account_tag and "account-tag" not in self.caps:
                 for room in self.membership.entered_rooms:
                     self._query_who(room)
         if not self.registration.is_logged_out:
@@ -271,12 +280,9 @@ class IrcSession:
 
     def _handle_event(self, event: ReceivedLine | LabelClosed | HistoryBatch) -> None:
         if isinstance(event, HistoryBatch):
-            logger.info(
-                "%s: %d lines of %s are read again", self.name, len(event.lines), event.target[:100] or "people"
-            )
-            self._queue_lines(
-                self._emitter.emit_history(event, self._line_context(history_place=self.isupport.fold(event.target)))
-            )
+            lines, target = len(event.lines), event.target
+            logger.info("%s: %d lines of %s are read again", self.name, lines, target[:100] or "people")
+            self._emitter.emit_history(event, self._line_context(history_place=self.isupport.fold(target)))
             return
         self.outgoing.feed(event)
         if isinstance(event, ReceivedLine):
@@ -288,22 +294,22 @@ class IrcSession:
         mine = fold(line.source.nick) == fold(self.nick)
         if line.command.isdecimal() or line.command == "PONG" or (mine and line.command == "JOIN"):
             self._emitter.sync_clock(line)
-        is_netsplit = self._netsplits.is_netsplit(line, self.isupport, self.last_heard_s, batched=received.is_netsplit)
+        is_netsplit = self._netsplits.is_netsplit(line, self.last_heard_s, batched=received.is_netsplit)
         if line.command == "JOIN":
-            self.users.feed(line, self.nick, self.isupport)
-        self.identities.feed(line, self.users, self.isupport)
+            self.users.feed(line, self.nick)
+        self.identities.feed(line)
         if not is_netsplit:
             self._emitter.emit_line(line, self._line_context())
         if line.command != "JOIN":
-            self.users.feed(line, self.nick, self.isupport)
+            self.users.feed(line, self.nick)
         self._update_identities(line)
-        self._queue_lines(format_line("NAMES", room) for room in self.users.ranks.take_doubted())
+        self.queue_lines(format_line("NAMES", room) for room in self.users.take_doubted_rooms())
         self._hostmask.feed(line, mine=mine)
         match line.command:
             case "005":
                 self.isupport.load(line.params)
             case "376" | "422":
-                self.ready.set()
+                self._is_ready.set()
             case "366":
                 self._query_who(line.param(1))
             case "NICK" if mine and line.param(0):
@@ -312,12 +318,13 @@ class IrcSession:
             case "PRIVMSG" | "NOTICE" if mine and "msgid" in line.tags:
                 self.state.own_message_ids.add(line.tags["msgid"])
             case "PRIVMSG" if not mine:
-                self._answer_ctcp(line)
+                if answer := self._ctcp.answer(line, self.last_heard_s):
+                    self.outgoing.queue_line(answer, fold(line.source.nick))
             case "421" | "FAIL" if "TAGMSG" in line.params:
                 self.typing_state.is_unsupported = True
             case "JOIN" if mine and "time" in line.tags:
                 self._emitter.record_time(line)
-        self.room_modes.feed(line, self.nick, self.isupport)
+        self.room_modes.feed(line, self.nick)
         self.membership.feed(line)
         if line.command in {"366", "MODE"}:
             self._query_modes()
@@ -329,60 +336,71 @@ class IrcSession:
 
     def _update_identities(self, line: IrcLine) -> None:
         """Continue sends that wait for WHOIS or for a person to return."""
-        if nick := self.identities.feed_whois(line, self.isupport, self.last_heard_s):
+        if nick := self.identities.feed_whois(line, self.last_heard_s):
             self.outgoing.handle_whois(nick)
         elif line.command == "421" and line.param(1).upper() == "WHOIS":
             self.identities.is_whois_unsupported = True
             self.outgoing.release_unanswered(math.inf)
         for chat, waiter in self._waiters:
-            if not waiter.done() and self.identities.is_sign_of(chat, line, self.isupport):
+            if not waiter.done() and self.identities.is_sign_of(chat, line):
                 waiter.set_result(None)
 
     def _query_who(self, room: str) -> None:
         """Ask for the accounts of people who joined before us, if the server reports changes but not with each line."""
-        is_needed = (
-            self.isupport.has_whox
-            and "account-notify" in self.registration.caps
-            and "account-tag" not in self.registration.caps
-        )
-        if is_needed and self.isupport.fold(room) in self.membership.entered_rooms:
+        is_needed = self.isupport.has_whox and "account-notify" in self.caps and "account-tag" not in self.caps
+        if is_needed and self.membership.is_in_room(room):
             self.outgoing.queue_line(who_query(room))
 
-    def _answer_ctcp(self, line: IrcLine) -> None:
-        answer = self._ctcp.answer(line, self.last_heard_s)
-        if answer is not None:
-            self.outgoing.queue_line(answer, self.isupport.fold(line.source.nick))
+    def _line_context(self, history_place: str | None = None) -> IrcLineContext:
+        return IrcLineContext(
+            channel=self.name,
+            own_nick=self.nick,
+            rooms={self.isupport.fold(room): room for room in self.membership.configured_rooms},
+            isupport=self.isupport,
+            people=self.users,
+            has_account_tag="account-tag" in self.caps,
+            own_message_ids=self.state.own_message_ids,
+            history_place=history_place,
+            own_account=self.registration.account,
+        )
 
-    def max_body_bytes(self, target: str) -> int:
-        """Return the text limit of a message to `target`.
-
-        Computed with the longer of our current and configured nick.
-        """
-        nick = max(len(self.nick.encode()), len(self._config.nick.encode()))
-        return self._hostmask.max_body_bytes(target, nick, self.isupport)
-
-    def join_rooms(self) -> None:
-        """Set the bot mode, if the server has one, and join the configured rooms.
-
-        `membership.initial_joins_done` is set when all are answered. https://ircv3.net/specs/extensions/bot-mode
-        """
-        if self.isupport.bot_mode:
+    async def bring_up(self) -> bool:
+        """Wait for the welcome and join rooms. Return whether the session is up; False: it is lost."""
+        try:
+            await with_timeout(self.clock, self._config.connect_timeout, self._wait_for_welcome())
+        except TimeoutError:
+            self.mark_lost("the server did not welcome us in time")
+            return False
+        with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
+            await with_timeout(self.clock, _MOTD_WAIT_S, self._is_ready.wait())
+        if self.isupport.bot_mode:  # https://ircv3.net/specs/extensions/bot-mode
             self.outgoing.queue_line(format_line("MODE", self.nick, f"+{self.isupport.bot_mode}"))
-        rooms = self.membership.join_configured()
-        self._emitter.hold_rooms(map(self.isupport.fold, rooms))
-        self.membership.recover_nick()
+        self._emitter.hold_rooms(self.membership.join_configured())
+        if self.isupport.monitors:
+            self.membership.recover_nick()
+        try:
+            await with_timeout(self.clock, _JOIN_WAIT_S, self.membership.initial_joins_done.wait())
+        except TimeoutError:
+            logger.warning("%s: some rooms did not answer our JOIN", self.name)
+        return True
 
-    def request_history(self) -> None:
-        """Request the messages sent while we were away."""
-        rooms = [
-            room
-            for room in self.membership.configured_rooms
-            if self.isupport.fold(room) in self.membership.entered_rooms
-        ]
-        self._queue_lines(self._emitter.request_history(rooms))
+    async def _wait_for_welcome(self) -> None:
+        while not self.welcomed.is_set():
+            with contextlib.suppress(TimeoutError):
+                await with_timeout(self.clock, _CAP_TIMEOUT_S, self.welcomed.wait())
+                return
+            self.registration.handle_silence()
 
-    def tick(self) -> None:
-        """Do the periodic work; call it every few seconds."""
+    async def work_periodically(self) -> None:
+        """Request the missed messages, then do the periodic work. Ends only by cancellation."""
+        self._emitter.request_history(
+            [room for room in self.membership.configured_rooms if self.membership.is_in_room(room)]
+        )
+        while True:
+            await self.clock.sleep(_TICK_S)
+            self._tick()
+
+    def _tick(self) -> None:
         now_s = self.clock.monotonic()
         self.membership.tick()
         self._emitter.check_timeout()
@@ -392,109 +410,34 @@ class IrcSession:
         if self.registration.is_logged_out and now_s - self._logged_in_s > _LOGGED_OUT_TIMEOUT_S:
             self.mark_lost("the services logged us out and do not let us in again")
 
-    def _queue_lines(self, lines: Iterable[str]) -> None:
-        for raw in lines:
-            self.outgoing.queue_line(raw)
+    async def watch_silence(self) -> None:
+        """End the session when the server is silent, or answers everything but our PINGs.
 
-    def _line_context(self, history_place: str | None = None) -> IrcLineContext:
-        return IrcLineContext(
-            channel=self.name,
-            own_nick=self.nick,
-            rooms={self.isupport.fold(room): room for room in self.membership.configured_rooms},
-            isupport=self.isupport,
-            people=self.users,
-            has_account_tag="account-tag" in self.registration.caps,
-            own_message_ids=self.state.own_message_ids,
-            history_place=history_place,
-            own_account=self.registration.account,
-        )
+        While the inbox is full, nothing is read, so the server's state is unknown.
+        """
+        interval_s, timeout_s = self._config.ping_interval, self._config.ping_timeout
+        while True:
+            silence_s = self.clock.monotonic() - self.last_heard_s
+            if self.inbox.is_full or silence_s < interval_s:
+                await self.clock.sleep(interval_s - (0 if self.inbox.is_full else silence_s))
+                if not self.inbox.is_full and self.outgoing.oldest_ping_age_s() > interval_s + timeout_s:
+                    self.mark_lost("the server does not answer PING")
+                if not self.inbox.is_full:
+                    self.outgoing.expire_labels(interval_s + timeout_s)
+                continue
+            heard_s = self.last_heard_s
+            self.outgoing.queue_ping()
+            await self.clock.sleep(timeout_s)
+            if self.last_heard_s == heard_s and not self.inbox.is_full:
+                self.mark_lost(f"nothing heard for {interval_s + timeout_s:.0f} s")
 
+    def start_helper(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run a coroutine beside the session; its error ends the session instead of staying unnoticed."""
 
-_CAP_TIMEOUT_S = 10.0
-"""Longer than servers take to answer CAP."""
-_JOIN_WAIT_S = 10.0
-_JOIN_ANSWER_S = 30.0
-_MOTD_WAIT_S = 5.0
-_TICK_S = 10.0
+        def finished(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) and not self.lost.done():
+                self.lost.set_exception(error)
 
-
-async def bring_up(session: IrcSession, config: IrcConfig) -> bool:
-    """Wait for the welcome and join rooms. Return whether the session is up; False: it is lost."""
-    clock = session.clock
-    try:
-        await with_timeout(clock, config.connect_timeout, _wait_for_welcome(session))
-    except TimeoutError:
-        session.mark_lost("the server did not welcome us in time")
-        return False
-    with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
-        await with_timeout(clock, _MOTD_WAIT_S, session.ready.wait())
-    session.join_rooms()
-    try:
-        await with_timeout(clock, _JOIN_WAIT_S, session.membership.initial_joins_done.wait())
-    except TimeoutError:
-        logger.warning("%s: some rooms did not answer our JOIN", session.name)
-    return True
-
-
-async def work_periodically(session: IrcSession) -> None:
-    """Request the missed messages, then do the periodic work. Ends only by cancellation."""
-    session.request_history()
-    while True:
-        await session.clock.sleep(_TICK_S)
-        session.tick()
-
-
-async def _wait_for_welcome(session: IrcSession) -> None:
-    while not session.welcomed.is_set():
-        with contextlib.suppress(TimeoutError):
-            await with_timeout(session.clock, _CAP_TIMEOUT_S, session.welcomed.wait())
-            return
-        session.registration.handle_silence()
-
-
-async def watch_silence(session: IrcSession, config: IrcConfig) -> None:
-    """End the session when the server is silent, or answers everything but our PINGs.
-
-    While the inbox is full, nothing is read, so the server's state is unknown.
-    """
-    clock, inbox, timeout_s = session.clock, session.inbox, config.ping_interval + config.ping_timeout
-    while True:
-        silence_s = clock.monotonic() - session.last_heard_s
-        if inbox.is_full or silence_s < config.ping_interval:
-            await clock.sleep(config.ping_interval - (0 if inbox.is_full else silence_s))
-            if not inbox.is_full and session.outgoing.oldest_ping_age_s() > timeout_s:
-                session.mark_lost("the server does not answer PING")
-            if not inbox.is_full:
-                session.outgoing.expire_labels(timeout_s)
-            continue
-        heard_s = session.last_heard_s
-        session.outgoing.queue_ping()
-        await clock.sleep(config.ping_timeout)
-        if session.last_heard_s == heard_s and not inbox.is_full:
-            session.mark_lost(f"nothing heard for {timeout_s:.0f} s")
-
-
-async def join_room(session: IrcSession, room: str) -> None:
-    """Join a room on request. Raises SendError: `Rejected` with the server's reason."""
-    if not session.isupport.is_room(room) or "," in room:
-        raise Rejected(f"{room!r} is not a room")
-    try:
-        entering = session.membership.join(room)
-    except ValueError as error:
-        raise Rejected(f"{room!r} is not a room") from error
-    try:
-        await with_timeout(session.clock, _JOIN_ANSWER_S, asyncio.wait_for(entering, None))
-    except TimeoutError:
-        raise Uncertain("the server did not answer our JOIN") from None
-
-
-def start_helper(session: IrcSession, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-    """Run a coroutine beside the session; its error ends the session instead of staying unnoticed."""
-
-    def finished(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) and not session.lost.done():
-            session.lost.set_exception(error)
-
-    task = asyncio.create_task(work)
-    task.add_done_callback(finished)
-    return task
+        task = asyncio.create_task(work)
+        task.add_done_callback(finished)
+        return task

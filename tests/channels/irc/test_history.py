@@ -135,7 +135,7 @@ async def test_own_words_old_ones_and_playback_are_told_apart() -> None:
         ]
         session = run.channel._session
         assert session is not None
-        assert session.users.shared_rooms("zoe", session.isupport) == ()
+        assert session.users.shared_rooms("zoe") == ()
         await _ended(run)
 
 

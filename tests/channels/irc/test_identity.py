@@ -21,7 +21,7 @@ class Room:
     """A room as we see it. It takes lines, and says who an author is."""
 
     def __init__(self, isupport: Isupport = FULL, *, account_tag: bool = False) -> None:
-        self.isupport, self.people, self.me = isupport, IrcUsers(), "reverie"
+        self.isupport, self.people, self.me = isupport, IrcUsers(isupport), "reverie"
         self._tagged = account_tag
         self.feed(":reverie!r@h JOIN #room * :real", ":irc.test 353 reverie = #room :reverie")
 
@@ -29,7 +29,7 @@ class Room:
         for raw in lines:
             said = parse_line(raw)
             assert said is not None
-            self.people.feed(said, self.me, self.isupport)
+            self.people.feed(said, self.me)
 
     def who(self, line: str, *, past: str | None = None) -> Sender:
         """The author of the message that `line` is."""

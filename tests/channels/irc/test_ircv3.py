@@ -6,7 +6,6 @@ import re
 import pytest
 
 from channels.base import CanJoin, CanType, Rejected
-from channels.irc import channel
 from channels.irc.wire import BatchCollector, ReceivedLine, parse_line
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Post, PostKey, ReactionChanged, RoomId
@@ -97,7 +96,7 @@ async def test_a_long_answer_is_one_message(caps: str) -> None:
         receipt = await run.channel.send(part(body, reply_to="m0"))
         assert len(receipt.ids) == 1
         said = [re.sub("label=r1;?|;label=r1", "", line) for line in ircd.lines if "BATCH" in line or "PRIVMSG" in line]
-        limit = channel.max_body_bytes("#room", run.channel._config, run.channel._session)
+        limit = run.channel.max_body_bytes("#room")
         assert said == [
             "@+reply=m0;+draft/reply=m0 BATCH +b1 draft/multiline #room",
             "@batch=b1 PRIVMSG #room :one",

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from channels.irc import channel
 from channels.irc.channel import IrcChannel
 from gateway.core.events import Address, Post, PostKey, RoomId
 from tests.channels.irc.channel_kit import NAME, part, running, settled
@@ -43,12 +42,12 @@ def _split(channel: IrcChannel, text: str) -> tuple[str, ...]:
 @story
 async def test_the_room_for_text_follows_what_the_server_tells(told: str, room: int) -> None:
     async with Ircd(Options(caps=CAPS)) as ircd, running(ircd) as run:
-        assert channel.max_body_bytes("#room", run.channel._config, run.channel._session) == UNKNOWN
+        assert run.channel.max_body_bytes("#room") == UNKNOWN
         await run.up()
         if told:
             ircd.clients[0].send(told)
         await settled(ircd.clients[0], "told")
-        assert channel.max_body_bytes("#room", run.channel._config, run.channel._session) == room
+        assert run.channel.max_body_bytes("#room") == room
         assert [len(body) for body in _split(run.channel, "x" * (room + 1))] == [room, 1]
 
 
@@ -57,7 +56,7 @@ async def test_a_mask_that_the_server_keeps_from_us_is_thought_as_long_as_can_be
     async with Ircd(Options(isupport=("USERLEN=18",))) as ircd, running(ircd, rooms=[]) as run:
         await run.up()
         await settled(ircd.clients[0], "told")
-        assert channel.max_body_bytes("#room", run.channel._config, run.channel._session) == UNKNOWN - 8
+        assert run.channel.max_body_bytes("#room") == UNKNOWN - 8
 
 
 @story

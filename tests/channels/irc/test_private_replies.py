@@ -8,7 +8,7 @@ import pytest
 from channels.base import CanType, RecipientAway
 from channels.irc.identity import NickIdentities, absence_text, is_direct_chat
 from channels.irc.people import IrcUsers
-from channels.irc.wire import Isupport, parse_line
+from channels.irc.wire import parse_line
 from gateway.core.clock import ManualClock
 from gateway.core.events import Receipt, RoomId
 from tests.channels.irc.channel_kit import Running, features, part, running, sent_together, settled
@@ -24,7 +24,9 @@ class Told:
     """What a client knows that was told these lines."""
 
     def __init__(self, *lines: str) -> None:
-        self.one, self.people, self.now_s = NickIdentities(), IrcUsers(), 0.0
+        self.isupport, self.now_s = features(), 0.0
+        self.people = IrcUsers(self.isupport)
+        self.one = NickIdentities(self.people, self.isupport)
         self.one.has_account_updates = True
         self.hear(":reverie!r@x JOIN #room * :real", *lines)
 
@@ -33,15 +35,15 @@ class Told:
             said = parse_line(raw)
             assert said is not None
             if said.command == "JOIN":
-                self.people.feed(said, "reverie", Isupport())
-            self.one.feed(said, self.people, Isupport())
+                self.people.feed(said, "reverie")
+            self.one.feed(said)
             if said.command != "JOIN":
-                self.people.feed(said, "reverie", Isupport())
-            self.one.feed_whois(said, Isupport(), self.now_s)
+                self.people.feed(said, "reverie")
+            self.one.feed_whois(said, self.now_s)
         return self
 
     def whom(self, chat: str) -> tuple[str, str]:
-        return self.one.resolve_target(RoomId(chat), self.people, Isupport(), self.now_s)
+        return self.one.resolve_target(RoomId(chat), self.now_s)
 
 
 def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
@@ -95,14 +97,14 @@ def test_what_whois_told_holds_for_a_moment_longer_where_the_server_watches_the_
     told = Told(*_whois("boss", "boss"))
     told.now_s = 2.0
     assert told.whom(BOSS) == ("boss", "unknown")
-    watching = features("MONITOR=2")
-    assert told.one.whois_lines("boss", watching) == ["MONITOR + boss", "WHOIS boss"]
+    told.isupport.load(["", "MONITOR=2", ""])
+    assert told.one.whois_lines("boss") == ["MONITOR + boss", "WHOIS boss"]
     told.hear(*_whois("boss", "boss"))
     told.now_s = 11.9
     assert told.whom(BOSS) == ("boss", "confirmed")
-    assert told.one.whois_lines("boss", watching) == ["WHOIS boss"]
-    assert told.one.whois_lines("al", watching) == ["MONITOR - boss", "MONITOR + al", "WHOIS al"]
-    assert Told().one.whois_lines("boss", Isupport()) == ["WHOIS boss"]
+    assert told.one.whois_lines("boss") == ["WHOIS boss"]
+    assert told.one.whois_lines("al") == ["MONITOR - boss", "MONITOR + al", "WHOIS al"]
+    assert Told().one.whois_lines("boss") == ["WHOIS boss"]
 
 
 @pytest.mark.parametrize(

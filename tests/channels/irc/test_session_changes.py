@@ -305,7 +305,7 @@ async def test_splits_are_quiet_and_people_stay_right() -> None:
         ]
         session = run.channel._session
         assert session is not None
-        here = {nick for nick in ("al", "bo", "cy", "di") if session.users.shared_rooms(nick, session.isupport)}
+        here = {nick for nick in ("al", "bo", "cy", "di") if session.users.shared_rooms(nick)}
         assert here == {"al", "bo"}
 
 

@@ -149,7 +149,7 @@ class Irc:
         self._ids = _IDS
         self._isupport = Isupport()
         self._isupport.load(["", "PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst", ""])
-        self._people = IrcUsers()
+        self._people = IrcUsers(self._isupport)
         for room in ROOM_IDS["irc"].values():
             self.feed(f":reverie!r@h JOIN {room} * :me", f":irc.test 353 reverie = {room} :reverie")
             for number, person in people("irc"):
@@ -162,7 +162,7 @@ class Irc:
         for raw in lines:
             said = parse_line(raw)
             assert said is not None
-            self._people.feed(said, "reverie", self._isupport)
+            self._people.feed(said, "reverie")
 
     def mask(self, number: int, person: Person) -> str:
         return f"p{number}!u@{'relay' if person.relayed else f'h{number}.example'}"
@@ -211,7 +211,7 @@ class Irc:
         """One line from the server, as a session takes it in."""
         said = parse_line(raw)
         assert said is not None
-        self._people.feed(said, "reverie", self._isupport)
+        self._people.feed(said, "reverie")
         view = IrcLineContext(
             channel=NAMES["irc"],
             own_nick="reverie",
