@@ -214,7 +214,9 @@ class IrcChannel:
         folded, typing = session.isupport.fold(target), session.typing_state
         wanted = state != "other" and typing.should_send(folded, now_s, active=active)
         if wanted and session.outgoing.write_if_idle(raw):
-            typing.mark_sent(folded, now_s, active=active)
+            typing.mark_stopped(folded)
+            if active:
+                typing.mark_active(folded, now_s)
 
     @property
     def nick(self) -> str:
@@ -382,10 +384,9 @@ class IrcChannel:
             if reason is None:
                 continue
             self._report_link(up=False, reason=reason)
-            delay_s = max(
-                backoff.next_delay_s(up_s, self._random()),
-                _LOGIN_REFUSED_DELAY_S if self._logins.refused_count else 0.0,
-            )
+            delay_s = backoff.next_delay_s(up_s, self._random())
+            if self._logins.refused_count:
+                delay_s = max(delay_s, _LOGIN_REFUSED_DELAY_S)
             logger.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
             await self._clock.sleep(delay_s)
 
@@ -453,12 +454,8 @@ class IrcChannel:
         try:
             await cancel_and_wait(*helpers)
         finally:
-            await self._disconnect()
-
-    async def _disconnect(self) -> None:
-        connection, self._inbox.connection = self._inbox.connection, None
-        if connection is not None:
-            await connection.close_gracefully("goodbye")
+            self._inbox.connection = None
+            await session.connection.close_gracefully("goodbye")
 
 
 def _member_sender(mask: str, nick: str, account: str | None) -> Sender:

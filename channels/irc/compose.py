@@ -5,12 +5,14 @@ Pure.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from channels.irc.render import RenderedLine, render, split_line
+from channels.irc.tls import parse_numbers
 from channels.irc.wire import IrcLine, Isupport, add_tags, format_line
 from channels.split import split_text
+from gateway.core.ratelimit import LruDict
 
 
 class HostmaskTracker:
@@ -46,17 +48,6 @@ _MAX_SHORTER_LINES = 4
 """Lines that a page may be shorter, to end at a better place."""
 
 
-@dataclass(frozen=True, slots=True)
-class _PageLine:
-    """Text of one message on a page."""
-
-    text: str
-    is_code: bool
-    starts_line: bool
-    """A line begins here; False: it continues."""
-    after_blank: bool
-
-
 def paginate(
     markdown: str, page_bytes: int, body_bytes: int, page_lines: int, more: str = "more"
 ) -> tuple[tuple[str, ...], ...]:
@@ -86,7 +77,7 @@ def paginate_lines(
     the first line of a code block is alone on a page.
     """
     bodies = [
-        _PageLine(piece, line.is_code, index == 0, line.after_blank and index == 0)
+        replace(line, text=piece, starts_line=index == 0, after_blank=line.after_blank and index == 0)
         for line in lines
         for index, piece in enumerate(split_line(line.text, limit_bytes))
     ]
@@ -102,13 +93,13 @@ def paginate_lines(
     )
 
 
-def _page_end(bodies: Sequence[_PageLine], start: int, page_lines: int) -> int:
+def _page_end(bodies: Sequence[RenderedLine], start: int, page_lines: int) -> int:
     """Return the best end of the page from `start`: of equally good ones the last."""
     shortest = page_lines - min(_MAX_SHORTER_LINES, page_lines // 3)
     return max(range(start + shortest, start + page_lines + 1), key=lambda at: (_break_score(bodies, at), at))
 
 
-def _break_score(bodies: Sequence[_PageLine], at: int) -> int:
+def _break_score(bodies: Sequence[RenderedLine], at: int) -> int:
     """Return how good a page break before `bodies[at]` is; higher is better."""
     if bodies[at].after_blank and not (bodies[at].is_code and bodies[at - 1].is_code):
         return 4
@@ -131,27 +122,20 @@ class TypingState:
     """
 
     def __init__(self) -> None:
-        self._sent_s: dict[str, float] = {}
+        self._sent_s = LruDict[str, float](_MAX_TARGETS)
         self.is_unsupported = False
         """The server has rejected the indicator."""
 
     def should_send(self, target: str, now_s: float, *, active: bool) -> bool:
         """Return whether sending it would change what clients show."""
-        if self.is_unsupported:
-            return False
         age_s = now_s - self._sent_s.get(target, float("-inf"))
-        return age_s >= TYPING_INTERVAL_S if active else age_s < _TYPING_EXPIRES_S
+        return not self.is_unsupported and (age_s >= TYPING_INTERVAL_S if active else age_s < _TYPING_EXPIRES_S)
 
-    def mark_sent(self, target: str, now_s: float, *, active: bool) -> None:
-        """Record that it was sent."""
-        self._sent_s.pop(target, None)
-        if active:
-            self._sent_s[target] = now_s
-            if len(self._sent_s) > _MAX_TARGETS:
-                del self._sent_s[next(iter(self._sent_s))]
+    def mark_active(self, target: str, now_s: float) -> None:
+        self._sent_s.put(target, now_s)
 
     def mark_stopped(self, target: str) -> None:
-        """Record that a message ended the indicator."""
+        """Record that the indicator was ended, by us or by a message."""
         self._sent_s.pop(target, None)
 
 
@@ -159,7 +143,6 @@ LOCAL_ID_PREFIX: Final = "local-"
 """Prefix of ids that we generated because the server has none: the server does not know these."""
 LINE_BREAK: Final = "\u2028"
 """Separator of the lines of one body. Rendering leaves none in a text, and no other break becomes a line."""
-_MAX_DIGITS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,17 +156,13 @@ class MultilineLimits:
     @classmethod
     def parse(cls, value: str) -> "MultilineLimits | None":
         """Parse the capability's value; None: it has no limits, so multiline messages are not used."""
-        keys = dict(item.partition("=")[::2] for item in value.split(","))
-        max_bytes, max_lines = _parse_number(keys.get("max-bytes", "")), _parse_number(keys.get("max-lines", ""))
-        return cls(max_bytes, max_lines or max_bytes) if max_bytes else None
+        limits = parse_numbers(value)
+        max_bytes = limits.get("max-bytes", 0)
+        return cls(max_bytes, limits.get("max-lines") or max_bytes) if max_bytes else None
 
     def allows(self, pieces: Sequence[str]) -> bool:
         """Return whether these lines fit one message."""
         return len(pieces) <= self.max_lines and sum(len(p.encode()) + 1 for p in pieces) <= self.max_bytes
-
-
-def _parse_number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else 0
 
 
 def pack_bodies(lines: Sequence[str], line_bytes: int, limits: MultilineLimits) -> tuple[str, ...]:

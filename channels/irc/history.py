@@ -240,10 +240,10 @@ class IrcEmitter:
 
     def _emit(self, notification: Notification) -> None:
         now = self._now()
-        if isinstance(notification, Message) and not self._state.emitted_ids.add(
-            f"{notification.at.room} {notification.id}"
-        ):
-            return
+        if isinstance(notification, Message):
+            if (name := f"{notification.at.room} {notification.id}") in self._state.emitted_ids:
+                return
+            self._state.emitted_ids.put(name, None)
         self._state.record_time(notification.sent, now)
         if (
             isinstance(notification, Message | ReactionChanged | MembershipChanged | MessageDeleted)

@@ -145,7 +145,6 @@ class NickIdentities:
         return ""
 
     def _forget_nick(self, nick: str) -> None:
-        """Forget the owner of a nick."""
         self._last_speakers.pop(nick, None)
         self._whois_answers.pop(nick, None)
         self._partial_whois.pop(nick, None)

@@ -13,7 +13,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal
 
 from channels.base import BeforeSend, RecipientAway, SendError, Uncertain, Unreachable, no_before_send
 from channels.irc.compose import retarget
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 
 LineFate = Literal["taken", "refused", "unknown"]
-LineOwner = TypeVar("LineOwner", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +53,15 @@ class LineVerdict:
 
 
 @dataclass(eq=False, slots=True)
-class _WrittenLine(Generic[LineOwner]):
-    owner: LineOwner
+class _WrittenLine:
+    owner: Hashable
     target: str
     text: str
     is_echoed: bool = False
     id: MessageId | None = None
 
 
-class SendWindow(Generic[LineOwner]):
+class SendWindow:
     """Lines written between two barriers, and the server's answers to them. Targets are folded names.
 
     A server answers each line at most once: with an echo (with `echo-message`), with a numeric, or not at all. Numerics
@@ -71,7 +70,7 @@ class SendWindow(Generic[LineOwner]):
     """
 
     def __init__(self) -> None:
-        self._lines: list[_WrittenLine[LineOwner]] = []
+        self._lines: list[_WrittenLine] = []
         self.lone_command = ""
         """Command that is alone in the window; empty: messages."""
         self._answered_counts: Counter[str] = Counter()
@@ -80,7 +79,7 @@ class SendWindow(Generic[LineOwner]):
         """Target -> number of numerics that name it; empty target: numerics without one."""
         self._reasons: dict[str, str] = {}
 
-    def add_line(self, owner: LineOwner, target: str, text: str) -> None:
+    def add_line(self, owner: Hashable, target: str, text: str) -> None:
         """Record a written line."""
         self._lines.append(_WrittenLine(owner, target, text))
 
@@ -109,7 +108,7 @@ class SendWindow(Generic[LineOwner]):
     def __len__(self) -> int:
         return len(self._lines)
 
-    def verdicts(self) -> dict[LineOwner, LineVerdict]:
+    def verdicts(self) -> dict[Hashable, LineVerdict]:
         """Return the result for each owner, once the server has answered the barrier."""
         silent = Counter(line.target for line in self._lines if not line.is_echoed)
         named = sum(min(self._refusals[target], count) for target, count in silent.items())
@@ -122,12 +121,12 @@ class SendWindow(Generic[LineOwner]):
                 fates[target] = "refused"
             else:
                 fates[target] = "unknown"
-        owners: dict[LineOwner, list[_WrittenLine[LineOwner]]] = {}
+        owners: dict[Hashable, list[_WrittenLine]] = {}
         for line in self._lines:
             owners.setdefault(line.owner, []).append(line)
         return {owner: self._verdict(lines, fates) for owner, lines in owners.items()}
 
-    def _verdict(self, lines: list[_WrittenLine[LineOwner]], fates: dict[str, LineFate]) -> LineVerdict:
+    def _verdict(self, lines: list[_WrittenLine], fates: dict[str, LineFate]) -> LineVerdict:
         line_fates = {"taken" if line.is_echoed else fates[line.target] for line in lines}
         ids = tuple(line.id for line in lines if line.id)
         if line_fates == {"taken"}:
@@ -214,7 +213,7 @@ class PingBarrier:
 
     token: str
     items: list[SendItem]
-    window: SendWindow[SendItem]
+    window: SendWindow
     sent_s: float
 
 
@@ -252,7 +251,7 @@ class IrcOutgoing:
         self._waiting: deque[SendItem] = deque()
         self._unconfirmed: list[SendItem] = []
         """Parts that are completely written, without a barrier behind them yet."""
-        self._window: SendWindow[SendItem] = SendWindow()
+        self._window: SendWindow = SendWindow()
         """Lines written since the last barrier."""
         self._pings: deque[PingBarrier] = deque()
         self._unlabelled: set[SendItem] = set()
@@ -502,7 +501,6 @@ class IrcOutgoing:
             self._blocked.append(item)
 
     def _requeue_blocked(self) -> None:
-        """Requeue blocked items after an answer."""
         items, self._blocked = self._blocked, []
         self._requeue(items)
 

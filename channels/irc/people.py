@@ -4,7 +4,6 @@ Users and their accounts, ranks, sender ids and netsplits.
 """
 
 import re
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 from channels.irc.tls import StsPolicy
 from channels.irc.wire import IrcLine, Isupport, format_line
 from gateway.core.events import RoomId, Sender, SenderId
+from gateway.core.ratelimit import LruDict
 
 _MAX_EMITTED: Final = 8_192
 _MAX_OWN: Final = 2_048
@@ -22,33 +22,13 @@ _OVERLAP: Final = timedelta(seconds=5)
 """Clocks of one network differ by seconds; repeated messages are recognised by their id."""
 
 
-class _RecentIds:
-    """Set that forgets its oldest members."""
-
-    def __init__(self, limit: int) -> None:
-        self._most = limit
-        self._known: OrderedDict[str, None] = OrderedDict()
-
-    def add(self, name: str) -> bool:
-        """Add a name; False: it is there already."""
-        if name in self._known:
-            return False
-        self._known[name] = None
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
-        return True
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._known
-
-
 class IrcState:
     """State of an account that outlives connections; its cursor outlives the process."""
 
     def __init__(self, cursor: str | None) -> None:
-        self.own_message_ids = _RecentIds(_MAX_OWN)
+        self.own_message_ids = LruDict[str, None](_MAX_OWN)
         """The server's ids of our own messages."""
-        self.emitted_ids = _RecentIds(_MAX_EMITTED)
+        self.emitted_ids = LruDict[str, None](_MAX_EMITTED)
         """Emitted events, by place and id."""
         self.barred_rooms: set[str] = set()
         """Folded rooms that we were kicked from, or told to leave, and must not join by ourselves."""
@@ -163,7 +143,7 @@ class IrcUsers:
 
     def mask(self, nick: str) -> str:
         """Return the mask of a folded nick, in its own spelling."""
-        return self._masks.get(nick, nick)
+        return str(self._masks.get(nick, nick))
 
     def feed(self, line: IrcLine, me: str) -> None:  # noqa: C901, PLR0912 - one case per command
         """Process one line; `me` is our nick before it."""
@@ -332,15 +312,13 @@ class NetsplitTracker:
 
     def __init__(self, isupport: Isupport) -> None:
         self._isupport = isupport
-        self._gone: dict[str, tuple[str, float]] = {}
+        self._gone = LruDict[str, tuple[str, float]](_MAX_SPLIT_USERS)
 
     def is_netsplit(self, line: IrcLine, now_s: float, *, batched: bool) -> bool:
         """Return whether the line is part of a netsplit; `batched`: the server said so itself."""
         nick = self._isupport.fold(line.source.nick)
         if line.command == "QUIT" and (batched or _SPLIT_REASON.fullmatch(line.param(0))):
-            if len(self._gone) >= _MAX_SPLIT_USERS:
-                del self._gone[next(iter(self._gone))]
-            self._gone[nick] = (line.source, now_s)
+            self._gone.put(nick, (line.source, now_s))
             return True
         if batched:
             return True

@@ -19,33 +19,17 @@ from typing import Final, Literal
 from channels.base import Denied, SendError, Unreachable
 from channels.irc.config import IrcConfig, SaslConfig
 from channels.irc.connection import IrcConnection
-from channels.irc.tls import StsCapability
+from channels.irc.tls import sts_port
 from channels.irc.wire import IrcLine
 
-WANTED_CAPS: Final = frozenset(
-    {
-        "account-notify",
-        "account-tag",
-        "away-notify",
-        "batch",
-        "chghost",
-        "draft/chathistory",
-        "draft/event-playback",
-        "draft/message-redaction",
-        "draft/multiline",
-        "echo-message",
-        "extended-monitor",
-        "extended-join",
-        "invite-notify",
-        "labeled-response",
-        "message-tags",
-        "multi-prefix",
-        "server-time",
-        "setname",
-        "standard-replies",
-        "userhost-in-names",
-    }
-)
+# fmt: off
+WANTED_CAPS: Final = frozenset({
+    "account-notify", "account-tag", "away-notify", "batch", "chghost", "draft/chathistory", "draft/event-playback",
+    "draft/message-redaction", "draft/multiline", "echo-message", "extended-monitor", "extended-join", "invite-notify",
+    "labeled-response", "message-tags", "multi-prefix", "server-time", "setname", "standard-replies",
+    "userhost-in-names",
+})
+# fmt: on
 """Capabilities that the adapter supports. `sts` must never be requested."""
 _NEEDS_BATCH: Final = frozenset({"draft/chathistory", "draft/event-playback", "draft/multiline", "labeled-response"})
 _MAX_OFFERED: Final = 500
@@ -56,7 +40,9 @@ CapProgress = Literal["listed", "settled", ""]
 class CapNegotiation:
     """State of the capabilities; fed with every CAP line."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sasl: bool = False) -> None:
+        """Want `WANTED_CAPS`, and the capability `sasl` if asked."""
+        self._wanted = WANTED_CAPS | {"sasl"} if sasl else WANTED_CAPS
         self.offered: dict[str, str] = {}
         """Name -> value."""
         self.enabled: set[str] = set()
@@ -65,18 +51,15 @@ class CapNegotiation:
         """Capabilities of `_requested` that are requested one by one, in order."""
         self._is_listed = False
 
-    def request(self, extra: frozenset[str]) -> list[list[str]]:
-        """Return the request (its names) for wanted and offered capabilities that are not enabled, if there are any.
-
-        `extra` is wanted, too.
-        """
-        wanted = ((WANTED_CAPS | extra) & self.offered.keys()) - self.enabled - self._requested
+    def request(self) -> list[list[str]]:
+        """Return the request (its names) for wanted and offered capabilities that are not enabled, if there are any."""
+        wanted = (self._wanted & self.offered.keys()) - self.enabled - self._requested
         if "batch" not in self.offered:
             wanted -= _NEEDS_BATCH
         self._requested |= wanted
         return [sorted(wanted)] if wanted else []
 
-    def feed(self, line: IrcLine, extra: frozenset[str]) -> tuple[CapProgress, list[list[str]]]:
+    def feed(self, line: IrcLine) -> tuple[CapProgress, list[list[str]]]:
         """Process a line; return the progress, and the requests to send."""
         names = line.param(-1).split() if len(line.params) > 2 else []  # noqa: PLR2004 - target, subcommand, list
         match line.param(1).upper():
@@ -85,7 +68,7 @@ class CapNegotiation:
                 self._is_listed = not (line.param(2) == "*" and len(line.params) > 3)  # noqa: PLR2004 - one more: the `*`
                 return ("listed" if self._is_listed else ""), []
             case "ACK":
-                acknowledged = {name for name in names if name.lstrip("-~=") in WANTED_CAPS | extra}
+                acknowledged = {name for name in names if name.lstrip("-~=") in self._wanted}
                 self.enabled -= {name[1:] for name in acknowledged if name.startswith("-")}
                 self.enabled |= {name.lstrip("~=") for name in acknowledged if not name.startswith("-")}
                 return self._resolve({name.lstrip("-~=") for name in acknowledged}), []
@@ -93,7 +76,7 @@ class CapNegotiation:
                 return self._handle_nak(set(names))
             case "NEW":
                 self._add_offered(names)
-                return "", self.request(extra)
+                return "", self.request()
             case "DEL":
                 gone = {name.partition("=")[0] for name in names}
                 self.enabled -= gone
@@ -264,8 +247,7 @@ class IrcRegistration:
         self._config, self._connection = config, connection
         self._logins, self._secure = logins, secure
         self._exchange = SaslExchange(config.sasl, secrets.token_urlsafe(18)) if config.sasl else None
-        self._extra = frozenset({"sasl"}) if config.sasl else frozenset()
-        self._caps = CapNegotiation()
+        self._caps = CapNegotiation(sasl=config.sasl is not None)
         self._tries = self._disallowed = self._logouts = 0
         self._is_logged_in = False
         """SASL was configured and succeeded."""
@@ -354,8 +336,8 @@ class IrcRegistration:
         self._connection.nick(short + "_" + (str(self._tries) if self._tries > 1 else ""))
 
     def _handle_cap(self, line: IrcLine) -> None:
-        progress, requests = self._caps.feed(line, self._extra)
-        port = StsCapability.parse(self.offered_value("sts") or "").port
+        progress, requests = self._caps.feed(line)
+        port = sts_port(self.offered_value("sts") or "")
         if port and not self._secure and (progress == "listed" or line.param(1).upper() == "NEW"):
             raise StsUpgrade(port)
         for names in requests:
@@ -386,7 +368,7 @@ class IrcRegistration:
 
     def _request_caps(self) -> bool:
         """Request the capabilities that are missing; return whether there were any."""
-        requests = self._caps.request(self._extra)
+        requests = self._caps.request()
         for names in requests:
             self._connection.cap("REQ", *names)
         return bool(requests)

@@ -36,6 +36,8 @@ class RenderedLine:
     """The line is part of a code block: byte for byte, no formatting."""
     after_blank: bool = False
     """A blank line (which IRC cannot show) was before it."""
+    starts_line: bool = True
+    """False: it continues the line before it."""
 
 
 def strip_formatting(text: str) -> str:

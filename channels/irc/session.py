@@ -5,7 +5,6 @@ import contextlib
 import logging
 import math
 from collections.abc import Coroutine, Iterable
-from itertools import chain
 
 from channels.aio import BackpressureBuffer, with_timeout
 from channels.base import Denied, Emit, Unreachable
@@ -20,13 +19,12 @@ from channels.irc.outgoing import IrcOutgoing
 from channels.irc.people import NO_CURSOR, IrcState, IrcUsers, NetsplitTracker, who_query
 from channels.irc.registration import IrcRegistration, LoginHistory, StsUpgrade
 from channels.irc.render import strip_formatting
-from channels.irc.tls import StsCapability
 from channels.irc.wire import (
     BatchCollector,
+    BatchEvent,
     HistoryBatch,
     IrcLine,
     Isupport,
-    LabelClosed,
     ReceivedLine,
     format_line,
     parse_line,
@@ -81,13 +79,9 @@ class IrcNotificationQueue(BackpressureBuffer[_QueueItem]):
 
     def _drop_oldest(self, count: int) -> None:
         held = list(self._items)
-        room_items = (
-            index
-            for index, (notification, _) in enumerate(held)
-            if not isinstance(notification, ConnectionChanged) and not _is_addressed(notification)
-        )
-        addressed = (index for index, (notification, _) in enumerate(held) if _is_addressed(notification))
-        dropped = {index for index, _ in zip(chain(room_items, addressed), range(count), strict=False)}
+        candidates = [index for index, (event, _) in enumerate(held) if not isinstance(event, ConnectionChanged)]
+        candidates.sort(key=lambda index: _is_addressed(held[index][0]))  # stable: the oldest first
+        dropped = set(candidates[:count])
         self.dropped_count += sum(isinstance(held[index][0], Message) for index in dropped)
         self._items.clear()
         self._items.extend(item for index, item in enumerate(held) if index not in dropped)
@@ -274,11 +268,11 @@ class IrcSession:
         if self._secure_port is None or offered is None:
             return
         before = sts.serialized
-        sts.record_policy(self._config.host, self._secure_port, StsCapability.parse(offered), self.clock.now())
+        sts.record_policy(self._config.host, self._secure_port, offered, self.clock.now())
         if sts.serialized != before:
             self.inbox.put_notification(None, self.state.cursor or NO_CURSOR)
 
-    def _handle_event(self, event: ReceivedLine | LabelClosed | HistoryBatch) -> None:
+    def _handle_event(self, event: BatchEvent) -> None:
         if isinstance(event, HistoryBatch):
             lines, target = len(event.lines), event.target
             logger.info("%s: %d lines of %s are read again", self.name, lines, target[:100] or "people")
@@ -316,7 +310,7 @@ class IrcSession:
                 logger.info("%s: we are %s now", self.name, line.param(0)[:100])
                 self.nick = line.param(0)
             case "PRIVMSG" | "NOTICE" if mine and "msgid" in line.tags:
-                self.state.own_message_ids.add(line.tags["msgid"])
+                self.state.own_message_ids.put(line.tags["msgid"], None)
             case "PRIVMSG" if not mine:
                 if answer := self._ctcp.answer(line, self.last_heard_s):
                     self.outgoing.queue_line(answer, fold(line.source.nick))

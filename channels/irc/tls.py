@@ -4,8 +4,8 @@ A server that is reached in plain text may name its TLS port: then nothing more 
 say for how long to remember that, also across restarts. The STS part is pure: time is passed in.
 """
 
+import contextlib
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,23 +17,16 @@ _MAX_DIGITS = 10
 _MAX_DURATION_S = 10 * 365 * 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class StsCapability:
-    """The `sts` capability as offered by a server."""
-
-    port: int | None = None
-    duration_s: int | None = None
-
-    @classmethod
-    def parse(cls, value: str) -> "StsCapability":
-        """Parse the value; invalid keys count as missing."""
-        keys = dict(item.partition("=")[::2] for item in value.split(","))
-        port = _parse_number(keys.get("port", ""))
-        return cls(port if port and port <= _MAX_PORT else None, _parse_number(keys.get("duration", "")))
+def parse_numbers(value: str) -> dict[str, int]:
+    """Return the numbers in the value of a capability, e.g. `port=6697,duration=60`. Anything else is left out."""
+    pairs = (item.partition("=")[::2] for item in value.split(","))
+    return {name: int(text) for name, text in pairs if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS}
 
 
-def _parse_number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
+def sts_port(value: str) -> int:
+    """Return the TLS port in the value of the `sts` capability; 0: none."""
+    port = parse_numbers(value).get("port", 0)
+    return port if port <= _MAX_PORT else 0
 
 
 class StsPolicy:
@@ -46,14 +39,11 @@ class StsPolicy:
         self._duration_s: int | None = None
         """None: received in plain text, so valid until the TLS port sends a duration."""
         self._until = datetime.min.replace(tzinfo=UTC)
-        fields = text.split(",")
-        if len(fields) == 4 and (port := _parse_number(fields[1])) and (duration_s := _parse_number(fields[2])):  # noqa: PLR2004 - as `text` writes it
-            try:
-                until = datetime.fromisoformat(fields[3])
-            except ValueError:
-                return
-            if port <= _MAX_PORT and until.tzinfo:
-                self._host, self._port, self._duration_s, self._until = fields[0], port, duration_s, until
+        with contextlib.suppress(ValueError):
+            host, port_text, duration_text, until_text = text.split(",")
+            port, duration_s, until = int(port_text), int(duration_text), datetime.fromisoformat(until_text)
+            if 0 < port <= _MAX_PORT and duration_s > 0 and until.tzinfo:
+                self._host, self._port, self._duration_s, self._until = host, port, duration_s, until
 
     @property
     def serialized(self) -> str:
@@ -72,12 +62,13 @@ class StsPolicy:
         """Record an offer received in plain text: valid until the TLS port sends a duration."""
         self._host, self._port, self._duration_s = host, port, None
 
-    def record_policy(self, host: str, port: int, offer: StsCapability | None, now: datetime) -> None:
-        """Record an offer received over TLS on `port`, or the end of a connection there.
+    def record_policy(self, host: str, port: int, offer: str | None, now: datetime) -> None:
+        """Record the value of `sts` received over TLS on `port`, or the end of a connection there.
 
         The duration runs again from `now`. `offer` None: the server sent none, so the earlier one stays valid.
         """
-        duration_s = offer.duration_s if offer else self._duration_s if host == self._host else None
+        earlier = self._duration_s if host == self._host else None
+        duration_s = earlier if offer is None else parse_numbers(offer).get("duration")
         self._host, self._port, self._duration_s = host, port, duration_s or 0
         self._until = now + timedelta(seconds=min(self._duration_s, _MAX_DURATION_S))
 

@@ -176,8 +176,6 @@ _TO_ESCAPE = str.maketrans({";": "\\:", " ": "\\s", "\r": "\\r", "\n": "\\n", "\
 _MAX_TAG_BYTES = 4094
 """Tag data that a client may send: https://ircv3.net/specs/extensions/message-tags#size-limit."""
 _WIRE_BREAKS = re.compile(r"[\r\n]+")
-
-
 _NOBODY: Final = NickMask("")
 
 
@@ -242,7 +240,7 @@ def add_tags(raw: str, tags: Mapping[str, str]) -> str:
 
 
 def format_line(command: str, *middles: str, trailing: str | None = None) -> str:
-    """Build a line to send, without CR LF. Every line that we send is built here (`add_tags` puts tags in front).
+    """Build a line to send, without CR LF; `add_tags` puts tags in front. Only logins use the library's commands.
 
     No parameter can end the line or become another one: CR and LF become a space in `trailing`, and are removed
     elsewhere with NUL; lone surrogates become `?`. Raises ValueError for a middle parameter that is empty, begins with
@@ -329,6 +327,9 @@ class HistoryBatch:
     lines: tuple[IrcLine, ...]
 
 
+BatchEvent = ReceivedLine | LabelClosed | HistoryBatch
+
+
 @dataclass(slots=True)
 class _OpenBatch:
     kind: str
@@ -350,7 +351,7 @@ class BatchCollector:
     def __init__(self) -> None:
         self._open: dict[str, _OpenBatch] = {}
 
-    def feed(self, line: IrcLine) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
+    def feed(self, line: IrcLine) -> list[BatchEvent]:
         """Process one line."""
         if line.command == "BATCH":
             reference = line.param(0)
@@ -359,7 +360,7 @@ class BatchCollector:
             return self._close_batch(reference[1:]) if reference.startswith("-") else []
         return self._route_line(line, line.tags.get("batch", ""))
 
-    def _open_batch(self, name: str, line: IrcLine) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
+    def _open_batch(self, name: str, line: IrcLine) -> list[BatchEvent]:
         parent = line.tags.get("batch", "")
         label = line.tags.get("label", "")
         # An unfinished batch of the same name, or one too many, is closed.
@@ -369,11 +370,11 @@ class BatchCollector:
         self._open[name] = _OpenBatch(line.param(1).lower(), line, parent, label)
         return over
 
-    def _close_batch(self, name: str) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
+    def _close_batch(self, name: str) -> list[BatchEvent]:
         batch = self._open.pop(name, None)
         if batch is None:
             return []
-        out: list[ReceivedLine | LabelClosed | HistoryBatch] = []
+        out: list[BatchEvent] = []
         if batch.kind == _MULTILINE:
             message = _join_multiline(batch)
             out += self._route_line(message, batch.parent) if message else []
@@ -387,7 +388,7 @@ class BatchCollector:
             out.append(LabelClosed(batch.label))
         return out
 
-    def _route_line(self, line: IrcLine, name: str) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
+    def _route_line(self, line: IrcLine, name: str) -> list[BatchEvent]:
         label, is_netsplit, is_complete = line.tags.get("label", ""), False, True
         for _ in range(_MAX_DEPTH):
             batch = self._open.get(name)
@@ -401,7 +402,7 @@ class BatchCollector:
             name = batch.parent
         return [ReceivedLine(line, is_netsplit, label, is_complete)]
 
-    def _collect(self, name: str, batch: _OpenBatch, line: IrcLine) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
+    def _collect(self, name: str, batch: _OpenBatch, line: IrcLine) -> list[BatchEvent]:
         batch.size += sum(map(len, line.params))
         batch.lines.append(line)
         if len(batch.lines) < _MAX_LINES and batch.size < _MAX_BYTES:

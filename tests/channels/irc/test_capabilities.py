@@ -19,7 +19,7 @@ SASL = {"mechanism": "plain", "account": "rev", "password": "hush"}
 def _feed(caps: CapNegotiation, raw: str) -> tuple[str, list[list[str]]]:
     said = parse_line(raw)
     assert said is not None
-    return caps.feed(said, frozenset())
+    return caps.feed(said)
 
 
 @pytest.mark.parametrize("names", ["all", "refused", "none"])
@@ -51,7 +51,7 @@ async def test_one_refused_capability_costs_no_other_after_the_welcome_either() 
 def test_what_was_never_wanted_is_never_on() -> None:
     caps = CapNegotiation()
     _feed(caps, "CAP * LS :server-time sts=duration=1 evil")
-    assert caps.request(frozenset()) == [["server-time"]]
+    assert caps.request() == [["server-time"]]
     assert _feed(caps, "CAP * ACK :evil sts " + " ".join(f"x{number}" for number in range(999))) == ("", [])
     assert caps.enabled == set()
     assert _feed(caps, "CAP * ACK :server-time") == ("settled", [])

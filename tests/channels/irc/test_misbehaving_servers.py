@@ -79,7 +79,7 @@ async def test_too_many_targets_in_too_short_a_time_is_a_matter_of_waiting(caps:
 
 
 def test_a_window_without_lines_has_nothing_to_refuse() -> None:
-    window: SendWindow[str] = SendWindow()
+    window: SendWindow = SendWindow()
     window.record_refusal(set(), "too long (417)", anybody=True)
     window.add_line("a", "#r", "one")
     assert [verdict.fate for verdict in window.verdicts().values()] == ["taken"]

@@ -18,7 +18,7 @@ E, R, NAMELESS = "echo", "refuse", "nameless"
 
 
 def _judge(lines: list[tuple[str, str, str]], answers: list[tuple[str, str]]) -> dict[str, str]:
-    window: SendWindow[str] = SendWindow()
+    window: SendWindow = SendWindow()
     for owner, target, text in lines:
         window.add_line(owner, target, text)
     for kind, about in answers:
@@ -26,7 +26,7 @@ def _judge(lines: list[tuple[str, str, str]], answers: list[tuple[str, str]]) ->
             window.record_echo("#r", about, f"id-{about}")
         else:
             window.record_refusal({about}, "no (404)", anybody=kind == NAMELESS)
-    return {owner: verdict.fate for owner, verdict in window.verdicts().items()}
+    return {str(owner): verdict.fate for owner, verdict in window.verdicts().items()}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from channels.base import Denied, Rejected, Unreachable
 from channels.irc.channel import IrcChannel
-from channels.irc.tls import StsCapability, StsPolicy
+from channels.irc.tls import StsPolicy, sts_port
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, ConnectionChanged, MembershipChanged, RoomId
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
@@ -107,15 +107,20 @@ def test_a_policy_lasts_as_long_as_it_says() -> None:
         "until the secure port has answered, never in the clear"
     )
     assert policy.serialized == "", "but what was told in the clear is not kept"
-    policy.record_policy("a", 6697, StsCapability.parse("duration=60,preload"), start + timedelta(seconds=100))
+    policy.record_policy("a", 6697, "duration=60,preload", start + timedelta(seconds=100))
     assert (port(159), port(160), port(161), port(159, "b")) == (6697, None, None, None)
     policy.record_policy("a", 6697, None, start + timedelta(seconds=130))
     assert (port(189), port(190)) == (6697, None), "from the end of the connection the time runs anew"
-    policy.record_policy("a", 6697, StsCapability.parse("duration=0"), start)
+    policy.record_policy("a", 6697, "duration=0", start)
     assert (policy.tls_port("a", start), policy.serialized) == (None, "")
-    policy.record_policy("a", 6697, StsCapability.parse("duration=9999999999"), start)
+    policy.record_policy("a", 6697, "duration=9999999999", start)
     assert port(1e8) == 6697
-    assert StsCapability.parse("port=99999,duration=x") == StsCapability.parse("") == StsCapability(None, None)
+    assert [sts_port(value) for value in ("port=99999,duration=x", "", "port=x", "duration=1,port=6697")] == [
+        0,
+        0,
+        0,
+        6697,
+    ]
     for odd in ("a,b,c,d", "a,6697,60", "a,6697,60,2026-01-01", "a,99999,60,2026-01-01T00:00:00+00:00", ",,,"):
         assert StsPolicy(odd).tls_port("a", start - timedelta(days=1)) is None
 
