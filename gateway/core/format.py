@@ -1,9 +1,11 @@
-"""Channel states, tables, times and durations as text for people. Pure."""
+"""Channel states, tables, times, durations and money as text for people. Pure."""
 
 from datetime import datetime
 
 from gateway.core.metrics import ChannelStats, GatewaySnapshot, HealthProblem
 
+_DIGITS = ((1.0, 2), (0.01, 4))
+"""Dollars from which on so many decimals are shown; below: 6."""
 CHANNEL_COLUMNS = ("channel", "platform", "state", "since", "last event", "reconnects", "reason")
 
 
@@ -60,3 +62,10 @@ def format_duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def format_usd(usd: float | None) -> str:
+    """Format dollars, with more decimals for smaller sums; None: the price is not known."""
+    if usd is None:
+        return "price not known"
+    return f"${usd:,.{next((digits for least, digits in _DIGITS if usd >= least), 6) if usd else 2}f}"

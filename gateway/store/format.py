@@ -64,6 +64,22 @@ from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store.types import LogEntry
 
+TURN_OUTCOME_TEXTS = {
+    "replied": "replied",
+    "silent": "stayed silent",
+    "yielded": "yielded",
+    "failed": "failed",
+    "interrupted": "was interrupted",
+}
+TURN_CAUSE_TEXTS = {
+    "addressed": "what somebody said to the agent",
+    "noticed": "something there that was worth a look",
+    "alarm": "a reminder",
+    "continued": "what it was doing",
+    "digest": "what was pending everywhere",
+    "dream": "what it had written down",
+}
+"""Reasons for a turn; they follow `because of`."""
 HIDDEN_VALUE = "***"
 """Replacement for a secret."""
 _CODE_COMMANDS = frozenset({"link", "pair", "room"})

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gateway.core.events import BlockUsage, ConversationId, RequestUsage, Usage
 from gateway.core.facts import Seq, TurnRecord
-from gateway.core.format import format_time
+from gateway.core.format import format_time, format_usd
 from gateway.store.reader import StoreReader
 from gateway.store.spending import SpendingKey, SpendingSum
 from gateway.store.types import LogEntry
@@ -14,8 +14,6 @@ from gateway.store.types import LogEntry
 MAX_TURNS_READ = 2_000
 """Turns searched for requests at most, unless more requests are wanted."""
 _PAGE = 200
-_DIGITS = ((1.0, 2), (0.01, 4))
-"""Dollars from which on so many decimals are shown; below: 6."""
 LEDGER_COLUMNS = ("tokens", "read", "write 5m", "write 1h", "uncached")
 SHARING_RULE = "each message that a turn was told bears an equal share of all that the turn cost"
 
@@ -148,13 +146,6 @@ def format_read_share(usage: Usage) -> str:
     """Format the share that was read from the cache, in percent."""
     part = read_share(usage)
     return "-" if part is None else f"{100 * part:.1f} %"
-
-
-def format_usd(usd: float | None) -> str:
-    """Format dollars, with more decimals for smaller sums; None: the price is not known."""
-    if usd is None:
-        return "price not known"
-    return f"${usd:,.{next((digits for least, digits in _DIGITS if usd >= least), 6) if usd else 2}f}"
 
 
 def _key_label(by: SpendingKey, key: str) -> str:

@@ -27,7 +27,7 @@ from gateway.core.facts import (
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, StoreReader
-from gateway.store.format import format_entry
+from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS, format_entry
 from gateway.store.overview import NotificationRow
 
 
@@ -222,22 +222,6 @@ def _find_turn_outcome(event: NotificationRow, outcome: str, *, within: bool) ->
     return EventOutcome.ANSWERED_ELSEWHERE if within else ended
 
 
-TURN_OUTCOME_TEXTS = {
-    "replied": "replied",
-    "silent": "stayed silent",
-    "yielded": "yielded",
-    "failed": "failed",
-    "interrupted": "was interrupted",
-}
-
-_CAUSE_TEXTS: Final = {
-    "addressed": "what somebody said to the agent",
-    "noticed": "something there that was worth a look",
-    "alarm": "a reminder",
-    "continued": "what it was doing",
-    "digest": "what was pending everywhere",
-    "dream": "what it had written down",
-}
 _MAX_LISTED: Final = 20
 """Entries that are listed."""
 
@@ -417,7 +401,7 @@ async def _explain_internal(reader: StoreReader, entry: LogEntry) -> list[str]:
     elif isinstance(fact, TurnRecord):
         shown = ", ".join(str(seq) for seq in fact.covers[-_MAX_LISTED:]) or "nothing new"
         more = f"{len(fact.covers) - _MAX_LISTED} more and " if len(fact.covers) > _MAX_LISTED else ""
-        lines.append(f"a turn because of {_CAUSE_TEXTS[fact.cause]}, which was shown entries {more}{shown}")
+        lines.append(f"a turn because of {TURN_CAUSE_TEXTS[fact.cause]}, which was shown entries {more}{shown}")
         lines += await _explain_reply(reader, entry)
     return lines
 

@@ -50,6 +50,9 @@ from gateway.core.api_models import (
     TurnEvent,
 )
 from gateway.core.control_messages import DmnStatus
+from gateway.core.format import format_usd
+from gateway.runtime.dmn_admin import format_dmn_status
+from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS
 
 LocalCommandName = Literal["quit", "clear", "follow", "help"]
 LOCAL_COMMANDS: Final[dict[LocalCommandName, str]] = {
@@ -293,7 +296,7 @@ def render_tool_result(time: str, tool: ToolEvent, seconds: float | None) -> lis
 
 def describe_turn_end(turn: TurnEvent, seconds: float | None) -> str:
     """Describe how a turn ended, without a full stop."""
-    parts = [turn.outcome or "ended"]
+    parts = [TURN_OUTCOME_TEXTS.get(turn.outcome, turn.outcome or "ended")]
     if seconds is not None:
         parts.append(format_duration(seconds))
     prompt_tokens = turn.input_tokens + turn.read_tokens + turn.written_tokens
@@ -306,16 +309,10 @@ def describe_turn_end(turn: TurnEvent, seconds: float | None) -> str:
     return ", ".join(parts)
 
 
-def describe_dmn(mind: DmnStatus) -> str:
+def describe_dmn(mind: DmnStatus, now: datetime) -> str:
     """Describe the state of an agent's DMN."""
-    parts = [f"{mind.agent} is {mind.mode}"]
-    if mind.quiet:
-        parts.append("quiet")
-    if mind.next_tick_s is not None:
-        parts.append(f"looks again in {format_duration(mind.next_tick_s)}")
-    if mind.held:
-        parts.append(f"starts nothing by itself: {'; '.join(mind.held)}")
-    return ", ".join(parts)
+    held = f"; it starts nothing by itself: {'; '.join(mind.held)}" if mind.held else ""
+    return f"{format_dmn_status(mind, now)[0]}{held}"
 
 
 def describe_reload(read: ReloadedEvent) -> str:
@@ -346,11 +343,6 @@ def format_tokens(number: int) -> str:
 def format_percent(part: float) -> str:
     """Format a share in percent."""
     return f"{part * 100:.0f} %"
-
-
-def format_usd(usd: float) -> str:
-    """Format US dollars with cents; small amounts with four decimals."""
-    return f"${usd:.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
 
 
 def _padding() -> tuple[StyledSpan, ...]:
@@ -430,7 +422,7 @@ class ConsoleModel:
             case ToolEvent():
                 self._apply_tool(event, time)
             case DmnEvent():
-                self._update_dmn(event, time)
+                self._update_dmn(event, event.at)
             case ChannelEvent():
                 reason = f": {event.reason}" if event.reason else ""
                 self.autonomous_pane.add(render_remark(time, f"channel {event.channel} is {event.state}{reason}"))
@@ -479,7 +471,7 @@ class ConsoleModel:
         self.tool_calls = {call: one for call, one in self.tool_calls.items() if one.turn in self.turns}
         self.update_status(status)
         for mind in status.agents:
-            self._update_dmn(mind, format_clock(status.now, self._zone))
+            self._update_dmn(mind, status.now)
 
     def update_status(self, status: GatewayStatus) -> None:
         """Update the state of the gateway."""
@@ -573,12 +565,9 @@ class ConsoleModel:
                 agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous
             )
             if event.autonomous:
+                why = TURN_CAUSE_TEXTS.get(event.cause, event.cause)
                 self.autonomous_pane.add(
-                    [
-                        render_heading(
-                            time, f"{event.agent} starts by itself: {event.cause}", self.title(event.conversation)
-                        )
-                    ]
+                    [render_heading(time, f"{event.agent} starts by itself: {why}", self.title(event.conversation))]
                 )
             return
         before = self.turns.get(event.turn)
@@ -653,11 +642,11 @@ class ConsoleModel:
             render_tool_result(time, event, seconds_between(before.since if before else None, event.at))
         )
 
-    def _update_dmn(self, mind: DmnStatus, time: str) -> None:
+    def _update_dmn(self, mind: DmnStatus, at: datetime) -> None:
         before = self.dmn_states.get(mind.agent)
         self.dmn_states[mind.agent] = mind
         if before is None or (before.mode, before.quiet, before.held) != (mind.mode, mind.quiet, mind.held):
-            self.autonomous_pane.add(render_remark(time, describe_dmn(mind)))
+            self.autonomous_pane.add(render_remark(format_clock(at, self._zone), describe_dmn(mind, at)))
 
 
 SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.core.events import BlockUsage, Usage
 from gateway.core.facts import Seq, TurnRecord
+from gateway.core.format import format_usd
 from gateway.store import NewEntry, SpendingSum, Store, ledger
 from gateway.store.ledger import LedgerRequest
 from tests.kits.store import NOW, account, opened, place, run, spent, turn
@@ -59,7 +60,7 @@ def test_what_is_written_for_five_minutes_stands_apart() -> None:
     ],
 )
 def test_money(usd: float | None, text: str) -> None:
-    assert ledger.format_usd(usd) == text
+    assert format_usd(usd) == text
 
 
 def summed(key: str, requests: int = 1, unpriced: int = 0, cost: float = 0.0, **tokens: int) -> SpendingSum:
