@@ -6,13 +6,12 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Generator, Mapping, Sequence
 from contextvars import Context
 from functools import partial
-from importlib.metadata import version
 from typing import Any, cast
 
 from agent.models.base import Model
 from agent.signals import DmnState
 from channels.base import Channel
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.access.greeting import Greeter
 from gateway.access.limits import UsageLimiter
 from gateway.access.linking import AccountLinker
@@ -442,16 +441,13 @@ class _Gateway:
             live=live,
             channels=self.channels,
             stats=self.stats,
-            version=version("reverie-gateway"),
             redactor=redactor,
             access_policy=access_policy,
             roster=roster,
             account_linker=linker,
             limits=limits,
-            bindings=bindings,
             attention=attention,
             places=places,
-            presence=presence,
             journal=journal,
             memory=memory,
             forgetter=forgetter,
@@ -460,8 +456,6 @@ class _Gateway:
             rewinder=self.rewinder,
             model_selector=self.model_selector,
             approvals=self.approvals,
-            running_tools=self.tool_registry.running,
-            room_locks=self.agents.room_locks,
             membership=self.room_membership,
             supervisor=self.channel_supervisor,
             tasks=tasks,

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Literal
 
 from gateway.access.approval_texts import inline_code
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.access.linking import AccountClaim, AccountLinker
 from gateway.access.pairing import build_code_expirations, build_code_over, generate_code
 from gateway.access.place_names import PlaceTitles

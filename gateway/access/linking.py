@@ -8,7 +8,7 @@ be linked.
 from typing import Final, Literal, NamedTuple
 
 from gateway.access.approval_texts import inline_code
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.access.pairing import (
     AccessResult,
     AttemptLimiter,

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 from weakref import WeakSet
 
 from channels.base import CanSetCommandMenus, Channel
-from gateway.access.channel_lookup import ChannelLookup, Channels
+from gateway.access.channels import Channels
 from gateway.access.limits import format_limit_report, limit_report_key
 from gateway.access.place_names import PlaceTitles
 from gateway.access.texts import render_request_for_owners
@@ -264,9 +264,6 @@ class CommandMenuPublisher:
         store.subscribe(lambda _: self._changed.set(), RoleAssigned, IdentityLinked)
         store.subscribe(self._on_link, ConnectionChanged)
         live.add_reload_listener(lambda _: self._changed.set())
-        self._menu_channels = ChannelLookup[CanSetCommandMenus](
-            channels, lambda one: one if isinstance(one, CanSetCommandMenus) else None
-        )
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -276,9 +273,10 @@ class CommandMenuPublisher:
         """
         while True:
             self._changed.clear()
-            for name, channel in list(self._menu_channels.items()):
-                self._published.add(self._channels[name])
-                await channel.set_command_menus(self.list_people(name))
+            for name, channel in list(self._channels.items()):
+                if isinstance(channel, CanSetCommandMenus):
+                    self._published.add(channel)
+                    await channel.set_command_menus(self.list_people(name))
             await self._changed.wait()
 
     def _on_link(self, entries: Sequence[LogEntry]) -> None:

@@ -109,7 +109,7 @@ async def set_presence(call: CommandCall, context: CommandContext) -> CommandRep
 
     def settle(appended: AppendResult | None) -> None:
         if appended is not None:
-            context.presence.set_level(level)
+            context.agents.presence.set_level(level)
 
     return CommandReply(text=words, effect=CommandEffect(answer=words, facts=facts, settle=settle))
 
@@ -401,7 +401,7 @@ async def switch_model(call: CommandCall, context: CommandContext) -> CommandRep
 
 async def kill_tools(call: CommandCall, context: CommandContext) -> CommandReply:
     """End the tools that run in this conversation."""
-    names = context.running_tools.kill(call.command.at.conversation)
+    names = context.agents.registry.running.kill(call.command.at.conversation)
     words = f"Ended: {', '.join(names)}. The turn goes on." if names else "No tool runs there."
     return CommandReply(text=words, ok=bool(names))
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from channels.base import CanPage
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.access.limits import UsageLimiter
 from gateway.access.linking import AccountLinker
 from gateway.access.pairing import AttemptLimiter
@@ -17,7 +17,6 @@ from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import Roster
 from gateway.commands.definition import CommandDefinition
 from gateway.config.reload import LiveSettings
-from gateway.context.conversation import ConversationLocks
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
 from gateway.context.reminders import ReminderService
@@ -35,12 +34,10 @@ from gateway.runtime.rewind import Rewinder
 from gateway.store import NewEntry, Store
 from gateway.store.effects import CommandEffect
 from gateway.stream.attention import LiveAttention
-from gateway.stream.presence import PresenceTracker
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.routing import Bindings, PrivacyCache
+from gateway.stream.routing import PrivacyCache
 from gateway.stream.supervisor import ChannelSupervisor
 from gateway.tools.approvals import Approvals
-from gateway.tools.dispatch import RunningCalls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +49,13 @@ class CommandContext:
     live: LiveSettings
     channels: Channels
     stats: GatewayStats
-    version: str
     redactor: Redactor
     access_policy: AccessPolicy
     roster: Roster
     account_linker: AccountLinker
     limits: UsageLimiter
-    bindings: Bindings
     attention: LiveAttention
     places: PrivacyCache
-    presence: PresenceTracker
     journal: JournalStore
     memory: MemoryStore
     forgetter: NoteForgetter
@@ -70,8 +64,6 @@ class CommandContext:
     rewinder: Rewinder
     model_selector: ModelSelector
     approvals: Approvals
-    running_tools: RunningCalls
-    room_locks: ConversationLocks
     membership: RoomMembership
     supervisor: ChannelSupervisor
     tasks: asyncio.TaskGroup

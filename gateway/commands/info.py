@@ -7,6 +7,7 @@ append. It may fail with any exception: the dispatcher answers for it. `COMMANDS
 import re
 from collections.abc import Sequence
 from datetime import UTC, timedelta
+from importlib.metadata import version
 from typing import Final, get_args
 
 from gateway.access.approval_texts import APPROVER_ROLES, PLACE_CHARS, Approver, inline_code
@@ -115,9 +116,9 @@ async def handle_channels(_call: CommandCall, context: CommandContext) -> Comman
     return CommandReply(text=text, data=found)
 
 
-async def handle_version(_call: CommandCall, context: CommandContext) -> str:
+async def handle_version(_call: CommandCall, _context: CommandContext) -> str:
     """Show the release."""
-    return f"Reverie {context.version}"
+    return f"Reverie {version('reverie-gateway')}"
 
 
 async def handle_why(call: CommandCall, context: CommandContext) -> str | CommandReply:

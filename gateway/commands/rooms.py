@@ -54,14 +54,14 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandRe
     if not alone and context.membership.is_inside(to) is False:
         text = f"I am not in {name}: `{call.prefix}join` takes me there."
         return CommandReply(text=text, ok=False)
-    lock = context.room_locks.lock_for(to.conversation)
+    lock = context.agents.room_locks.lock_for(to.conversation)
     try:
         async with asyncio.timeout(LOCK_TIMEOUT_S):
             await lock.acquire()
     except TimeoutError:
         return CommandReply(text=BUSY, ok=False)
     key = follow_up_key(call.command, "said")
-    facts = _build_said_facts(key, to, text, context.bindings.find(to).agent)
+    facts = _build_said_facts(key, to, text, context.agents.bindings.find(to).agent)
     words = f"I say it in {name}."
     effect = CommandEffect(answer=words, facts=facts, settle=lambda _: lock.release())
     return CommandReply(text=words, effect=effect)
@@ -216,7 +216,7 @@ def _find_open_channels(context: CommandContext) -> list[ChannelName]:
 
 
 def _format_room(context: CommandContext, room: _KnownRoom) -> str:
-    at, bound = room.at, context.bindings.find(room.at)
+    at, bound = room.at, context.agents.bindings.find(room.at)
     inside = "stays out" if context.membership.was_sent_out(at) else _PRESENCE_WORDS[context.membership.is_inside(at)]
     agent = f"agent {inline_code(bound.agent)}" if bound.agent else "nobody's"
     words = [room.reason, inside, _LISTEN_WORDS[bound.listen], agent, "private" if bound.private else ""]

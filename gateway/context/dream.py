@@ -22,7 +22,7 @@ from agent.turn import Toolset, take_turn
 from agent.turn_context import NO_USAGE, TurnHost, TurnOutcome, TurnProgress
 from agent.workspace.character_card import normalize_text
 from gateway.access.approval_texts import PLACE_CHARS, escape_invisible, inline_code
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.access.owners import OwnerNotifier
 from gateway.context.journal import JournalStore
 from gateway.context.memory import MemoryStore, find_newest_dream, format_as_list_item, format_diff, load_dreams

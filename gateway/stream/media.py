@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE
 from channels.base import CanDownload, Channel, SendError
-from gateway.access.channel_lookup import ChannelLookup
 from gateway.config.models import MediaConfig
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
@@ -60,7 +59,7 @@ class MediaStore:
         """`folder` is created when it is needed."""
         self._live = live
         self._folder = folder
-        self._sources = ChannelLookup[CanDownload](channels, lambda one: one if isinstance(one, CanDownload) else None)
+        self._channels = channels
         self._clock = clock
         self._voice_lock = asyncio.Lock()
 
@@ -83,7 +82,9 @@ class MediaStore:
         for seq, message in sorted(messages, key=lambda one: (one[1].kind == "room", -one[0])):
             for place in reversed(range(len(message.attachments))):
                 attachment = message.attachments[place]
-                can_fetch = message.at.channel in self._sources and self._config.max_bytes > 0
+                can_fetch = (
+                    isinstance(self._channels.get(message.at.channel), CanDownload) and self._config.max_bytes > 0
+                )
                 if can_fetch and images_left and _is_image(attachment):
                     images_left -= 1
                     work.append((seq, place, self._fetch_image(seq, message.at, attachment)))
@@ -187,8 +188,8 @@ class MediaStore:
         """Return the bytes, at most that many. Raises `AttachmentNotFetched`."""
         if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
             raise AttachmentNotFetched("too large to be fetched")
-        source = self._sources.get(at.channel)
-        if source is None:  # it was removed meanwhile
+        source: object = self._channels.get(at.channel)
+        if not isinstance(source, CanDownload):  # it was removed meanwhile
             raise AttachmentNotFetched("could not be fetched")
         try:
             async with asyncio.timeout(self._config.timeout):

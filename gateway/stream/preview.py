@@ -10,11 +10,10 @@ import contextlib
 import logging
 import re
 from collections.abc import Coroutine, Mapping
-from typing import Self
+from typing import Self, cast
 
 from agent.turn import presentable_text
 from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError, Unreachable
-from gateway.access.channel_lookup import ChannelLookup
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, MessageId
 from gateway.core.facts import PreviewEnded, PreviewShown
@@ -54,19 +53,20 @@ class TurnPreviews:
         self._store = store
         self.clock = clock
         self.tasks = tasks
-        self._typing = ChannelLookup[CanType](channels, lambda one: one if isinstance(one, CanType) else None)
-        self._previews = ChannelLookup[CanPreview](channels, lambda one: one if isinstance(one, CanPreview) else None)
+        self._channels = channels
         self._clearing_tasks: set[asyncio.Task[None]] = set()
 
     def start(self, at: Address) -> "TurnPreview":
         """Start the preview of a turn that begins to ask the model, as far as the platform can show it."""
-        return TurnPreview(self, at, self._typing.get(at.channel), self._previews.get(at.channel))
+        channel: object = self._channels.get(at.channel)
+        typing = channel if isinstance(channel, CanType) else None
+        return TurnPreview(self, at, typing, channel if isinstance(channel, CanPreview) else None)
 
     async def recover(self, only: ChannelName | None = None) -> None:
         """Start to delete previews of an earlier process; with `only`, those left when that channel was removed."""
         for conversation, message in await self._store.open_previews():
             at = Address.parse(conversation)
-            if at.channel in self._previews and only in (None, at.channel):
+            if isinstance(self._channels.get(at.channel), CanPreview) and only in (None, at.channel):
                 self.clear_later(at, message)
 
     async def record_message(self, at: Address, message: MessageId) -> None:
@@ -76,8 +76,8 @@ class TurnPreviews:
 
     async def clear(self, at: Address, message: MessageId) -> None:
         """Delete a preview, one attempt. Raises `SendError` if it is to be tried again."""
-        reason, channel = "", self._previews.get(at.channel)
-        if channel is None:
+        reason, channel = "", cast("object", self._channels.get(at.channel))
+        if not isinstance(channel, CanPreview):
             raise Unreachable(f"there is no channel {at.channel} just now")
         try:
             await channel.delete_preview(at, message)
@@ -105,7 +105,9 @@ class TurnPreviews:
 
     async def _clear_later(self, at: Address, message: MessageId) -> None:
         wait_s = FIRST_TRY_S
-        while at.channel in self._previews:  # else it stays in the store until the channel is back
+        while isinstance(
+            self._channels.get(at.channel), CanPreview
+        ):  # else it stays in the store until the channel is back
             hint_s = 0.0
             try:
                 await self.clear(at, message)

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from typing import Final, Literal
 
 from channels.base import CanJoin, CanLeave, Channel, HasRooms, SendError
-from gateway.access.channel_lookup import ChannelLookup
 from gateway.access.policy import is_room_allowed
 from gateway.core.events import (
     Address,
@@ -54,9 +53,7 @@ class RoomMembership:
     ) -> None:
         """`policy` must already reflect the appended facts: subscribe the roster before."""
         self._tasks, self._outbox, self._policy = tasks, outbox, policy
-        self._joinable = ChannelLookup[CanJoin](channels, lambda one: one if isinstance(one, CanJoin) else None)
-        self._leavable = ChannelLookup[CanLeave](channels, lambda one: one if isinstance(one, CanLeave) else None)
-        self._with_rooms = ChannelLookup[HasRooms](channels, lambda one: one if isinstance(one, HasRooms) else None)
+        self._channels = channels
         self._running: set[asyncio.Task[None]] = set()
         self._left: set[ConversationId] = set()
         """Rooms that this process was told to leave."""
@@ -101,16 +98,16 @@ class RoomMembership:
 
     def can_join(self, channel: ChannelName) -> bool:
         """Return whether the bot can join rooms of that channel by itself."""
-        return channel in self._joinable
+        return isinstance(self._channels.get(channel), CanJoin)
 
     def can_leave(self, channel: ChannelName) -> bool:
         """Return whether the bot can leave rooms of that channel by itself."""
-        return channel in self._leavable
+        return isinstance(self._channels.get(channel), CanLeave)
 
     def is_inside(self, at: Address) -> bool | None:
         """Return whether the bot is in that room. None: the platform does not say."""
-        channel = self._with_rooms.get(at.channel)
-        return channel.is_joined(at.room) if channel is not None else None
+        channel: object = self._channels.get(at.channel)
+        return channel.is_joined(at.room) if isinstance(channel, HasRooms) else None
 
     def was_sent_out(self, at: Address) -> bool:
         """Return whether somebody sent the bot out of this room, and nobody back in."""
@@ -145,9 +142,9 @@ class RoomMembership:
 
     async def enter(self, at: Address) -> str:
         """Join a room. Return the reason of a failure; empty: done."""
-        channel = self._joinable.get(at.channel)
+        channel: object = self._channels.get(at.channel)
         self._left.discard(at.conversation)
-        if channel is None:
+        if not isinstance(channel, CanJoin):
             return "rooms are not entered by themselves there"
         return await _explain_failure(channel.join(at), f"entering {at.conversation}")
 
@@ -156,8 +153,8 @@ class RoomMembership:
 
         Return the reason of a failure; empty: done.
         """
-        channel = self._leavable.get(at.channel)
-        if channel is None:
+        channel: object = self._channels.get(at.channel)
+        if not isinstance(channel, CanLeave):
             return "rooms are not left there"
         self._left.add(at.conversation)
         await self._outbox.wait_until_sent(at.conversation, LEAVE_GRACE_S)

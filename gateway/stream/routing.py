@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from agent.signals import ArrivalPolicy
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import Roster
 from gateway.config.models import Settings

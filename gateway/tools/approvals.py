@@ -36,7 +36,7 @@ from gateway.access.approval_texts import (
     render_decision,
     roles_that_may_approve,
 )
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, DeliveryReport, Post, PostKey

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Self
 from agent.models.base import ToolResult
 from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.config.loader import parse_config
 from gateway.config.models import RolesConfig
 from gateway.config.reload import LiveSettings

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from channels.base import Channel, Emit
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.access.place_names import PlaceTitles
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.config.models import AttentionConfig

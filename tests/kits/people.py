@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.access.greeting import Greeter
 from gateway.access.limits import UsageLimiter
 from gateway.access.linking import AccountLinker

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from channels.base import Channel
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.access.place_names import PlaceTitles
 from gateway.core.events import Address, ChannelName, RoomId, Sender
 from gateway.core.redaction import Redactor

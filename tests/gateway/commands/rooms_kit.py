@@ -186,10 +186,8 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
             channels=PlayedChannels(made, prefixes=dict.fromkeys(made, "!")),
             stats=GatewayStats(dict.fromkeys(made, "console"), NOW),
             access_policy=who,
-            bindings=bindings,
             places=privacy(store, bindings),
-            agents=agents_of(),
-            room_locks=doors,
+            agents=agents_of(bindings=bindings, room_locks=doors),
             membership=travels,
             tasks=tasks,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from channels.console import ConsoleChannel
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Message, MessageId, RoomId, Sender, SenderId

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from channels.base import Emit
-from gateway.access.channel_lookup import Channels
+from gateway.access.channels import Channels
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings

@@ -4,17 +4,15 @@ Channels come and go while the gateway runs. Code that needs an ability asks for
 nothing, so channels are added and removed in one place only.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
 from channels.base import CanDirectMessage, Channel, HasAudience, HasSpaces
 from gateway.config.reload import LiveSettings
 from gateway.core.events import Address, ChannelName, RoomId, Sender
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.scopes import PUBLIC, space_scope
-
-T = TypeVar("T")
 
 NATIVE_COMMAND_PLATFORMS: Final = frozenset({"telegram", "discord"})
 """Platforms with native commands, which begin with a slash."""
@@ -63,23 +61,3 @@ class Channels(dict[ChannelName, Channel]):
         if audience == "room":
             return Address(channel=at.channel, room=at.room).conversation
         return None if audience is None else at.conversation
-
-
-class ChannelLookup(Mapping[ChannelName, T]):
-    """Abilities by channel name, computed at each look-up; channels without it are not in the mapping."""
-
-    def __init__(self, channels: Mapping[ChannelName, Channel], ability: Callable[[Channel], T | None]) -> None:
-        """`ability` returns a channel's ability, None: it has none. Called often: it must be cheap and pure."""
-        self._channels, self._ability = channels, ability
-
-    def __getitem__(self, name: ChannelName) -> T:
-        found = self._ability(self._channels[name])
-        if found is None:
-            raise KeyError(name)
-        return found
-
-    def __iter__(self) -> Iterator[ChannelName]:
-        return iter([name for name, channel in self._channels.items() if self._ability(channel) is not None])
-
-    def __len__(self) -> int:
-        return sum(self._ability(channel) is not None for channel in self._channels.values())
