@@ -84,11 +84,6 @@ class BackupManifest(BaseModel):
     """All other files, in order."""
 
 
-def dump_manifest(manifest: BackupManifest) -> bytes:
-    """Serialize the manifest."""
-    return manifest.model_dump_json(indent=1).encode() + b"\n"
-
-
 def parse_manifest(text: bytes) -> BackupManifest:
     """Parse a manifest. Raises InvalidBackup."""
     try:
@@ -122,44 +117,36 @@ def root_name(name: str) -> str:
 _MARK_SUFFIX: Final = ".mark"
 
 
-class BackupRoot(NamedTuple):
-    """A directory of a backup."""
+class BackupSource(NamedTuple):
+    """A file or a directory of a backup."""
 
     name: str
     """Name in the backup."""
     path: Path
 
 
-class BackupFile(NamedTuple):
-    """A file of a backup."""
-
-    name: str
-    """Name in the backup."""
-    path: Path
-
-
-def backup_roots(settings: Settings) -> list[BackupRoot]:
+def backup_roots(settings: Settings) -> list[BackupSource]:
     """Return all directories that may exist, in the order of copying; none is inside another."""
     store = settings.store.path
-    found = [BackupRoot(f"mind/{agent.id}", agent_state_directory(store, agent.id)) for agent in settings.agents]
-    found += [BackupRoot(f"workspace/{agent.id}", agent.workspace) for agent in settings.agents if agent.workspace]
-    found += [BackupRoot(f"files/{agent.id}", agent.files) for agent in settings.agents if agent.files]
-    found.append(BackupRoot(OUTFILES_NAME, store.parent / OUTFILES_NAME))
-    chosen = list[BackupRoot]()
+    found = [BackupSource(f"mind/{agent.id}", agent_state_directory(store, agent.id)) for agent in settings.agents]
+    found += [BackupSource(f"workspace/{agent.id}", agent.workspace) for agent in settings.agents if agent.workspace]
+    found += [BackupSource(f"files/{agent.id}", agent.files) for agent in settings.agents if agent.files]
+    found.append(BackupSource(OUTFILES_NAME, store.parent / OUTFILES_NAME))
+    chosen = list[BackupSource]()
     for root in found:
         if is_safe_name(root.name) and not any(_is_inside(root.path, other.path) for other in chosen):
             chosen.append(root)
     return chosen
 
 
-def list_files(root: BackupRoot, left_out: list[str]) -> Iterator[BackupFile]:
+def list_files(root: BackupSource, left_out: list[str]) -> Iterator[BackupSource]:
     """Yield the files of a directory in the order of copying.
 
     Marks come first: they record what the other files contain, and one that is older than these is corrected at the
     next start. Symbolic links are not followed. Files that are not plain, or whose name is not UTF-8, are added to
     `left_out`.
     """
-    found = list[BackupFile]()
+    found = list[BackupSource]()
     for here, below, names in os.walk(root.path, onerror=_raise_unless_missing):
         place = Path(here)
         inside = place.relative_to(root.path)
@@ -172,7 +159,7 @@ def list_files(root: BackupRoot, left_out: list[str]) -> Iterator[BackupFile]:
             except FileNotFoundError:  # it was removed just now
                 continue
             if plain and is_safe_name(name_in_backup) and _is_encodable(name_in_backup):
-                found.append(BackupFile(name_in_backup, path))
+                found.append(BackupSource(name_in_backup, path))
             else:
                 left_out.append(name_in_backup.encode(errors="backslashreplace").decode())
     yield from sorted(found, key=lambda one: (not one.name.endswith(_MARK_SUFFIX), one.name))
@@ -244,7 +231,7 @@ def create_backup(
                 ]
                 copy_store(store, copied, lambda done, all_: progress("copied", done, all_))
                 found, differences = _examine_copy(copied, whole=whole, progress=progress)
-                members += filter(None, [_add_member(tar, BackupFile(STORE_NAME, copied))])
+                members += filter(None, [_add_member(tar, BackupSource(STORE_NAME, copied))])
                 manifest = BackupManifest(
                     made=now,
                     version=version("reverie-gateway"),
@@ -256,7 +243,7 @@ def create_backup(
                     left_out=tuple(left_out),
                     members=tuple(members),
                 )
-                text = dump_manifest(manifest)
+                text = manifest.model_dump_json(indent=1).encode() + b"\n"
                 tar.addfile(_tar_header(MANIFEST_NAME, len(text)), io.BytesIO(text))
             file.flush()
             os.fsync(file.fileno())
@@ -276,7 +263,7 @@ def _examine_copy(
     return found, differences
 
 
-def _add_member(tar: tarfile.TarFile, one: BackupFile) -> BackupMember | None:
+def _add_member(tar: tarfile.TarFile, one: BackupSource) -> BackupMember | None:
     """Add a file to the archive as it is now. None: it is gone. A file that grows meanwhile is cut at its old size."""
     try:
         opened = os.open(one.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -347,12 +334,10 @@ def _publish(archive: Path, target: Path) -> None:
     """Give the archive its name, if no file has it: link() fails where rename() would replace."""
     try:
         os.link(archive, target)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
+    except OSError:
         if os.path.lexists(target):
             raise
-        archive.rename(target)
+        archive.rename(target)  # a file system without hard links
     opened = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(opened)

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, get_args
 
 from agent.compaction import CompactionPlan, load_params, plan_compaction
 from agent.dmn_trace import replay_trace
@@ -200,39 +200,29 @@ def _format_time(at: datetime) -> str:
 _OMITTED_LINE: Final = re.compile(r"\A\(\d+ earlier lines are not shown\)\n?")
 
 
-class InputComparison(NamedTuple):
-    """Result of a comparison. Both empty: the texts are equal."""
-
-    skipped: str = ""
-    """Reason why it cannot be compared."""
-    difference: str = ""
-    """Description of the difference."""
-
-
-async def compare_input(
-    reader: StoreReader, conversation: ConversationId, seq: Seq, turn: TurnRecord
-) -> InputComparison:
+async def _compare_input(reader: StoreReader, entry: LogEntry, turn: TurnRecord, report: ReplayReport) -> None:
     """Render the messages of a turn again and compare. Roles are those of the recorded judgements."""
-    if reason := _skip_reason(conversation, turn):
-        return InputComparison(skipped=reason)
+    assert entry.conversation is not None
+    if reason := _skip_reason(entry.conversation, turn):
+        return report.add_skipped("heard", reason)
     covered = [one for cover in turn.covers if (one := await reader.entry(cover)) is not None]
     if len(covered) < len(turn.covers):
-        return InputComparison(skipped="not all that it covers is there")
+        return report.add_skipped("heard", "not all that it covers is there")
     if any(isinstance(one.fact, Message) and one.fact.attachments for one in covered):
-        return InputComparison(skipped="something came with attachments, which are kept for a while only")
+        return report.add_skipped("heard", "something came with attachments, which are kept for a while only")
     rendered = ""
     # an edit made while the turn ran may have been rendered or not
-    for before in dict.fromkeys((seq, Seq(turn.upto + 1))):
+    for before in dict.fromkeys((entry.seq, Seq(turn.upto + 1))):
         known = _ReaderBefore(reader, before)
         for plain in (False, True):
             rendered = await _render_input(known, covered, turn, plain=plain)
             if rendered == turn.heard:
-                return InputComparison()
+                return report.add_match("heard")
             if _OMITTED_LINE.sub("", rendered) == _OMITTED_LINE.sub("", turn.heard):
-                return InputComparison(
-                    skipped="only the number of lines that it left out differs, in which deleted ones count"
-                )
-    return InputComparison(difference=describe_text_difference(turn.heard, rendered))
+                reason = "only the number of lines that it left out differs, in which deleted ones count"
+                return report.add_skipped("heard", reason)
+    difference = describe_text_difference(turn.heard, rendered)
+    return report.add_differences("heard", entry.seq, entry.conversation, difference)
 
 
 def _skip_reason(conversation: ConversationId, turn: TurnRecord) -> str:
@@ -340,7 +330,7 @@ class ViewReplay:
             right = {simple: view for simple, view in self._views.items() if view.digest == turn.view}
             if right:
                 report.add_match("view")
-                self._keep_matching(set(right))
+                self._views = right
             else:
                 view = next(iter(self._views.values()))
                 now = f"it is {view.digest} of {len(view.turns)} turns"
@@ -382,10 +372,6 @@ class ViewReplay:
             return plan_compaction(view.sizes(written=weighed.written), load_params(weighed.situation))
         except (ValueError, TypeError):
             return None
-
-    def _keep_matching(self, right: set[bool]) -> None:
-        if len(right) < len(self._views):
-            self._views = {simple: view for simple, view in self._views.items() if simple in right}
 
 
 OTHER_VERSION = "another version weighed it"
@@ -452,13 +438,7 @@ async def _replay_entry(
         views[conversation] = await _load_view(reader, conversation, begin)
     views[conversation].apply_entry(entry, report)
     if isinstance(fact, TurnRecord):
-        found = await compare_input(reader, conversation, entry.seq, fact)
-        if found.skipped:
-            report.add_skipped("heard", found.skipped)
-        elif found.difference:
-            report.add_differences("heard", entry.seq, conversation, found.difference)
-        else:
-            report.add_match("heard")
+        await _compare_input(reader, entry, fact, report)
 
 
 async def _load_view(reader: StoreReader, conversation: ConversationId, begin: Seq) -> ViewReplay:

@@ -152,11 +152,6 @@ def _compare_members(manifest: BackupManifest, found: Mapping[str, BackupMember]
             raise InvalidBackup(f"{name!r} in it belongs nowhere: no reverie made this; do not use it")
 
 
-def is_same_tree(first: Path, second: Path) -> bool:
-    """Return whether two directories contain the same files with the same bytes."""
-    return _digest_tree(first) == _digest_tree(second)
-
-
 def _digest_tree(root: Path) -> dict[str, str]:
     return {
         str(path.relative_to(root)): _digest_file(path)
@@ -365,25 +360,22 @@ def restore_backup(
         finish_moves(store)
         with _restore_staging(store.parent) as staging:
             verified = verify_backup(archive, staging / "all", progress)
-            targets = _target_paths(verified.manifest, settings)
             targets = {
                 name: target
-                for name, target in targets.items()
+                for name, target in _target_paths(verified.manifest, settings).items()
                 if name == STORE_NAME or not _is_in_place(staging, name, target)
             }
-            occupied_paths = [target for target in targets.values() if _is_occupied(target)]
-            if occupied_paths and not replace:
-                occupied = ", ".join(map(str, occupied_paths))
+            occupied = ", ".join(str(target) for target in targets.values() if _is_occupied(target))
+            if occupied and not replace:
                 raise FileExistsError(
                     f"there is something else at {occupied}: --replace keeps it beside, as *.before-..."
                 )
             migrate_schema(staging / "all" / STORE_NAME)  # the backup still has the old schema
-            backup_time = verified.manifest.made
-            settled = asyncio.run(
-                reconcile_restored(
-                    staging / "all" / STORE_NAME, settings, SystemClock(), made=backup_time, by=by, exact=exact
-                )
+            made = verified.manifest.made
+            reconciling = reconcile_restored(
+                staging / "all" / STORE_NAME, settings, SystemClock(), made=made, by=by, exact=exact
             )
+            settled = asyncio.run(reconciling)
             seal_store(staging / "all" / STORE_NAME)
             with _staged_targets(staging / "all", targets, store) as ready:
                 moves = _plan_moves(ready, targets, store, f".before-{now:%Y%m%dT%H%M%SZ}")
@@ -424,7 +416,8 @@ def _target_paths(manifest: BackupManifest, settings: Settings) -> dict[str, Pat
 
 def _is_in_place(staging: Path, name: str, target: Path) -> bool:
     """Return whether the same files are there already."""
-    return target.is_dir() and not target.is_symlink() and is_same_tree(staging / "all" / name, target)
+    is_directory = target.is_dir() and not target.is_symlink()
+    return is_directory and _digest_tree(staging / "all" / name) == _digest_tree(target)
 
 
 def _is_occupied(path: Path) -> bool:
