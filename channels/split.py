@@ -1,7 +1,6 @@
 """Text cut into pieces that fit a limit: plain text in UTF-8 bytes, Markdown in UTF-16 units. Pure."""
 
 import re
-import unicodedata
 
 _LONGEST_CODE_POINT_BYTES = 4
 
@@ -45,8 +44,6 @@ _FENCE = re.compile(r" {0,3}(?P<marks>`{3,})(?P<lang>[^`\n]*)")
 _UNBREAKABLE = re.compile(r"`+[^`\n]+`+|!?\[[^\]\n]*\]\([^)\s]*\)|<[^<>\s]+>|https?://\S+")
 """Stretches that have a meaning only as a whole: code, links, references."""
 _MIN_UNITS = 64
-_GRAPHEME_EXTENDERS = "\u200d\ufe0e\ufe0f\u20e3"
-"""Joiner, variation selectors, keycap: they belong to the character before them."""
 
 
 def utf16_length(text: str) -> int:
@@ -152,7 +149,7 @@ def _find_cut(line: str, room: int, *, code: bool) -> int:
         blank = line[at - 1].isspace() or (at < len(line) and line[at].isspace())
         if blank and line[:at].strip() and not any(a < at < b for a, b in spans):
             return at
-    return cut if cut < end else _grapheme_boundary(line, end)
+    return cut if cut < end else character_boundary(line, 0, end)
 
 
 def _fitting_length(line: str, room: int) -> int:
@@ -164,20 +161,16 @@ def _fitting_length(line: str, room: int) -> int:
     return len(line)
 
 
-def _grapheme_boundary(line: str, end: int) -> int:
-    """Return the last grapheme boundary at or before `end` within 16 characters; `end` if there is none."""
-    for at in range(end, max(end - 16, 0), -1):
-        if at == len(line) or not (_extends_grapheme(line[at]) or line[at - 1] == "\u200d"):
-            flags = len(line[:at]) - len(line[:at].rstrip(_FLAGS))
-            if at == len(line) or line[at] not in _FLAGS or flags % 2 == 0:
-                return at
-    return end
+def character_boundary(text: str, start: int, end: int) -> int:
+    """Return the last index at or before `end` that parts no character as people see it (UAX 29), reading from `start`.
 
+    `end` itself if a single character is longer than that.
+    """
+    import regex  # noqa: PLC0415 - takes 3 MB, and few texts have a word that must be cut
 
-_FLAGS = "".join(chr(0x1F1E6 + letter) for letter in range(26))
-"""Regional indicators; two of them form one flag."""
-
-
-def _extends_grapheme(character: str) -> bool:
-    skin = "\U0001f3fb" <= character <= "\U0001f3ff"
-    return skin or character in _GRAPHEME_EXTENDERS or unicodedata.combining(character) != 0
+    boundary = start
+    for character in regex.finditer(r"\X", text, pos=start):
+        if character.end() > end:
+            break
+        boundary = character.end()
+    return boundary if boundary > start else end

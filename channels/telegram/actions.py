@@ -1,13 +1,14 @@
-"""Actions other than sending: reactions, edits, deletion, topics, members, and the command menus.
+"""Actions of a connected channel: previews, downloads, reactions, edits, deletion, topics, members; and the menus.
 
-All of them are repeatable, so an interrupted one is at worst uncertain. None of them takes a message's place: where
-Telegram demands a pause, they are refused at once instead of waiting.
+All of them are repeatable, so an interrupted one is at worst uncertain. Only edits take a message's turn: where
+Telegram demands a pause, the others are refused at once instead of waiting.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from telegram import (
     BotCommand,
@@ -19,19 +20,20 @@ from telegram import (
     ReactionTypeCustomEmoji,
     ReactionTypeEmoji,
 )
-from telegram.constants import ReactionEmoji
+from telegram.constants import ChatAction, ReactionEmoji
 from telegram.error import BadRequest, ChatMigrated, RetryAfter, TelegramError
 
-from channels.base import CommandSpec, RateLimited, Rejected, RoomMembers, SendError, Unreachable
+from channels.base import CommandSpec, Denied, RateLimited, Rejected, RoomMembers, SendError, Unreachable
 from channels.split import utf16_length
-from channels.telegram.api import TelegramApi
-from channels.telegram.ids import parse_message_number
+from channels.telegram.api import TelegramApi, TelegramBot
+from channels.telegram.config import TelegramConfig
+from channels.telegram.ids import format_message_id, parse_message_number
 from channels.telegram.outgoing import NO_LINK_PREVIEW, TelegramOutgoing, parse_topic_id, to_entities
 from channels.telegram.people import full_name, parse_user
-from channels.telegram.rate_limit import HandOver
+from channels.telegram.rate_limit import PREVIEW_RETRY_S, HandOver
 from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, render
 from channels.text import single_line
-from gateway.core.events import Address, ChannelName, MessageId, Sender, SenderId
+from gateway.core.events import Address, Attachment, ChannelName, MessageId, Sender, SenderId
 from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.telegram")
@@ -46,16 +48,119 @@ _NOT_IN_CHAT = ("chat not found", "bot is not a member", "bot was kicked")
 """Texts of Telegram's errors that mean that we are not in the chat."""
 _ADMINISTRATORS_NOTE = "Telegram tells bots only of administrators."
 
+_OK, _SERVER = 200, 500
+_DOWNLOAD_TIMEOUT_S = 300.0
+_DRAFT_TIMEOUT_S = 1.5
+"""A slower draft is abandoned, for it leaves nothing behind, and the final answer may be waiting for it."""
+_MAX_CONCURRENT = 8
+"""Calls for typing and previews; the other connections are for messages."""
+_MAX_DRAFTS = 1000
+
 ResultT = TypeVar("ResultT")
 
 
 class TelegramActions:
-    """Actions of one account."""
+    """Actions of one account, while it is connected."""
 
-    def __init__(self, api: TelegramApi, outgoing: TelegramOutgoing, own_id: int) -> None:
-        self._api, self._outgoing, self._own_id = api, outgoing, own_id
+    def __init__(self, name: ChannelName, config: TelegramConfig) -> None:
+        self._name, self._config = name, config
+        self._outgoing: TelegramOutgoing | None = None
+        """Set while messages can be sent."""
         self._reactions = LruDict[tuple[int, int], str](_MAX_REACTIONS)
         """Our recent reactions by message: a bot has one on each, and a new one replaces it."""
+        self._drafts = LruDict[Address, int](_MAX_DRAFTS)
+        """Place -> id of its current draft. Each answer has another one."""
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+
+    @property
+    def _connected(self) -> TelegramOutgoing:
+        if self._outgoing is None:
+            raise Unreachable(f"{self._name} is not connected")
+        return self._outgoing
+
+    async def typing(self, at: Address, *, active: bool) -> None:
+        if not active or not self._config.typing or self._slots.locked():
+            return
+        with contextlib.suppress(Exception):  # best effort, whatever breaks
+            async with self._slots:
+                outgoing = self._connected
+                await outgoing.api.bot.send_chat_action(
+                    outgoing.chat_id(at),
+                    ChatAction.TYPING,
+                    message_thread_id=parse_topic_id(at),
+                    rate_limit_args="action",
+                )
+
+    async def preview(self, at: Address, text: str, preview_id: MessageId | None) -> MessageId | None:
+        """Show a preview; `Rejected` where the configuration has none."""
+        outgoing = self._connected
+        chat = outgoing.chat_id(at)
+        if self._config.preview == "off" or (self._config.preview == "private" and chat < 0):
+            raise Rejected("previews are not wanted here")
+        if not text.strip():
+            return preview_id
+        if self._slots.locked():
+            raise RateLimited("no room for a preview", retry_after_s=PREVIEW_RETRY_S)
+        try:
+            async with self._slots:
+                return await self._show_preview(outgoing, at, chat, render(text)[-1], preview_id)
+        except Exception as error:  # noqa: BLE001 - translated to a SendError
+            if isinstance(error, BadRequest) and _is_unchanged(error):
+                return preview_id
+            verdict = outgoing.api.to_send_error(error)
+            if isinstance(verdict, Denied):  # 404: an older server without drafts
+                raise Rejected("this Bot API server shows no drafts") from None
+            raise verdict from None
+
+    async def _show_preview(
+        self, outgoing: TelegramOutgoing, at: Address, chat: int, last: TelegramText, preview_id: MessageId | None
+    ) -> MessageId | None:
+        bot, numbers = outgoing.api.bot, outgoing.numbers
+        limits: dict[str, Any] = {"entities": to_entities(last.spans), "rate_limit_args": "preview"}
+        if chat > 0:
+            draft = self._drafts.get(at, 1)
+            async with asyncio.timeout(_DRAFT_TIMEOUT_S):
+                await bot.send_message_draft(chat, draft, last.text, message_thread_id=parse_topic_id(at), **limits)
+            return None
+        more = {"link_preview_options": NO_LINK_PREVIEW, **limits}
+        if preview_id is not None:
+            await bot.edit_message_text(last.text, chat, _number_in(at, chat, preview_id), **more)
+            return preview_id
+        numbers.mark_unknown(chat)  # until the id of this message is known
+        sent = await bot.send_message(
+            chat, last.text, disable_notification=True, message_thread_id=parse_topic_id(at), **more
+        )
+        numbers.record_sent(chat, sent.message_id)
+        return format_message_id(sent.message_id, str(chat), at.room)
+
+    def _end_preview(self, at: Address) -> None:
+        """Use another draft for the next preview: a message was sent there, which ended the answer."""
+        self._drafts.put(at, self._drafts.get(at, 1) + 1)
+
+    async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
+        outgoing = self._connected
+        chat = outgoing.chat_id(at)
+        try:
+            await outgoing.api.bot.delete_message(chat, _number_in(at, chat, preview_id))
+        except Exception as error:  # noqa: BLE001 - translated to a SendError
+            if not (isinstance(error, BadRequest) and "not found" in str(error)):
+                raise outgoing.api.to_send_error(error) from None
+
+    async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
+        """Download a file. Nothing was sent, so every other failure than a refusal or a rate limit is `Unreachable`."""
+        if at.channel != self._name:
+            raise Rejected(f"{at.channel} is another account")
+        api = self._connected.api
+        _check_size(attachment.size_bytes, limit_bytes)
+        try:
+            async with asyncio.timeout(_DOWNLOAD_TIMEOUT_S):
+                file = await api.bot.get_file(attachment.id)
+                _check_size(file.file_size, limit_bytes)
+                return await _fetch_file(api, file.file_path, limit_bytes)
+        except Exception as error:  # noqa: BLE001 - of the network, of the API, or an unreadable answer
+            verdict = api.to_send_error(error)
+            sure = isinstance(verdict, (Rejected, RateLimited, Unreachable))
+            raise verdict if sure else Unreachable(verdict.reason) from None
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         text = single_line(reaction, len(reaction))
@@ -64,21 +169,19 @@ class TelegramActions:
         if not emoji:
             raise Rejected("a reaction is an emoji")
 
-        async def put(chat: int) -> None:
-            number = _message_number_in(at, chat, message)
+        async def put(bot: TelegramBot, chat: int) -> None:
+            number = _number_in(at, chat, message)
             if not add and self._reactions.get((chat, number), emoji) != emoji:
                 return
-            reactions = [kind(emoji)] if add else []
-            await self._api.bot.set_message_reaction(chat, number, reactions, rate_limit_args="action")
+            await bot.set_message_reaction(chat, number, [kind(emoji)] if add else [], rate_limit_args="action")
             self._reactions.put((chat, number), emoji if add else "")
 
         try:
             await self._run(at, put)
         except Rejected as error:
             if "reaction_invalid" in error.reason.casefold():
-                raise Rejected(
-                    f"Telegram does not take {emoji[:16]} here; it knows few, such as {_EXAMPLE_REACTIONS}"
-                ) from None
+                reason = f"Telegram does not take {emoji[:16]} here; it knows few, such as {_EXAMPLE_REACTIONS}"
+                raise Rejected(reason) from None
             if add or not _is_gone(error):
                 raise
 
@@ -86,11 +189,10 @@ class TelegramActions:
         (new, *more) = render(text) if text.strip() else [TelegramText(text="")]
         if not text.strip() or more:
             raise Rejected("the text is too long for one message" if more else "a message needs text")
+        marks, edit = to_entities(new.spans), HandOver()  # Telegram counts edits with the messages of a chat
 
-        edit = HandOver()  # Telegram counts edits with the messages of a chat
-
-        async def change(chat: int) -> None:
-            number, bot, marks = _message_number_in(at, chat, message), self._api.bot, to_entities(new.spans)
+        async def change(bot: TelegramBot, chat: int) -> None:
+            number = _number_in(at, chat, message)
             try:
                 await bot.edit_message_text(
                     new.text,
@@ -101,29 +203,20 @@ class TelegramActions:
                     rate_limit_args=edit,
                 )
             except BadRequest as error:
-                if _is_unchanged(error):
-                    return
                 if "no text in the message" not in str(error):
                     raise
                 if utf16_length(new.text) > MAX_CAPTION_UNITS:
                     raise Rejected(f"the text under a file has at most {MAX_CAPTION_UNITS} characters") from None
-                await self._change_caption(chat, number, new, edit)
+                await bot.edit_message_caption(
+                    chat, number, caption=new.text, caption_entities=marks, rate_limit_args=edit
+                )
 
-        async with self._outgoing.lock(at):
-            await self._run(at, change)
-
-    async def _change_caption(self, chat: int, number: int, new: TelegramText, edit: HandOver) -> None:
-        try:
-            await self._api.bot.edit_message_caption(
-                chat, number, caption=new.text, caption_entities=to_entities(new.spans), rate_limit_args=edit
-            )
-        except BadRequest as error:
-            if not _is_unchanged(error):
-                raise
+        async with self._connected.lock(at):
+            await self._change(at, change)
 
     async def delete(self, at: Address, message: MessageId) -> None:
-        async def delete_own(chat: int) -> None:
-            number, bot = _message_number_in(at, chat, message), self._api.bot
+        async def delete_own(bot: TelegramBot, chat: int) -> None:
+            number = _number_in(at, chat, message)
             # An administrator may delete other people's messages, but edit only its own: so an edit without a change
             # proves that the message is ours.
             try:
@@ -147,10 +240,10 @@ class TelegramActions:
         if at.thread is not None:
             raise Rejected("a topic cannot be left by itself, only the whole group")
 
-        async def leave_chat(chat: int) -> None:
+        async def leave_chat(bot: TelegramBot, chat: int) -> None:
             if chat > 0:
                 raise Rejected("a private chat cannot be left; block whoever is in it instead")
-            await self._api.bot.leave_chat(chat, rate_limit_args="action")
+            await bot.leave_chat(chat, rate_limit_args="action")
 
         try:
             await self._run(at, leave_chat)
@@ -167,33 +260,27 @@ class TelegramActions:
         if topic_id is not None and not new:
             raise Rejected("a topic needs a name")
 
-        async def change(chat: int) -> None:
-            if chat > 0 and topic_id is None:
+        async def change(bot: TelegramBot, chat: int) -> None:
+            if topic_id is not None:
+                await bot.edit_forum_topic(chat, topic_id, name=new, rate_limit_args="action")
+            elif chat > 0:
                 raise Rejected("a private chat has no topic")
-            bot = self._api.bot
-            try:
-                if topic_id is None:
-                    await bot.set_chat_description(chat, new, rate_limit_args="action")
-                else:
-                    await bot.edit_forum_topic(chat, topic_id, name=new, rate_limit_args="action")
-            except BadRequest as error:
-                if not _is_unchanged(error):
-                    raise
+            else:
+                await bot.set_chat_description(chat, new, rate_limit_args="action")
 
-        await self._run(at, change)
+        await self._change(at, change)
 
-    async def list_members(self, at: Address, limit: int) -> RoomMembers:
-        async def fetch(chat: int) -> RoomMembers:
-            bot = self._api.bot
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
+        own_id = self._connected.reader.context.own_id
+
+        async def fetch(bot: TelegramBot, chat: int) -> RoomMembers:
             if chat > 0:
-                with_us = await bot.get_chat(chat, rate_limit_args="action")
-                return RoomMembers(
-                    members=(Sender(id=SenderId(str(chat)), name=full_name(with_us), verified=True),), total=2
-                )
+                name = full_name(await bot.get_chat(chat, rate_limit_args="action"))
+                return RoomMembers(members=(Sender(id=SenderId(str(chat)), name=name, verified=True),), total=2)
             managers = await bot.get_chat_administrators(chat, rate_limit_args="action")
-            found = [parse_user(member.user) for member in managers if member.user.id != self._own_id]
+            found = tuple(parse_user(member.user) for member in managers if member.user.id != own_id)
             total = int(await bot.get_chat_member_count(chat, rate_limit_args="action"))
-            return RoomMembers(members=tuple(found[: max(0, limit)]), total=total, note=_ADMINISTRATORS_NOTE)
+            return RoomMembers(members=found[: max(0, most)], total=total, note=_ADMINISTRATORS_NOTE)
 
         try:
             return await self._run(at, fetch)
@@ -202,27 +289,56 @@ class TelegramActions:
         except SendError as error:
             raise Unreachable(error.reason) from None  # nothing was to be changed, so nothing is uncertain
 
-    async def _run(self, at: Address, act: Callable[[int], Awaitable[ResultT]]) -> ResultT:
-        """Return the result of `act`, called with the chat's id. Raises `SendError`."""
+    async def _change(self, at: Address, act: Callable[[TelegramBot, int], Awaitable[None]]) -> None:
+        """Do `act`; no error if there is nothing to change. Raises `SendError`."""
+
+        async def change(bot: TelegramBot, chat: int) -> None:
+            try:
+                await act(bot, chat)
+            except BadRequest as error:
+                if not _is_unchanged(error):
+                    raise
+
+        await self._run(at, change)
+
+    async def _run(self, at: Address, act: Callable[[TelegramBot, int], Awaitable[ResultT]]) -> ResultT:
+        """Return the result of `act`, done again with the new chat if the group has moved. Raises `SendError`."""
+        outgoing = self._connected
         try:
-            return await self._retry_if_moved(at, act)
+            chat = outgoing.chat_id(at)
+            try:
+                return await act(outgoing.api.bot, chat)
+            except ChatMigrated as error:
+                outgoing.record_move(chat, error)
+                return await act(outgoing.api.bot, outgoing.chat_id(at))
         except Exception as error:  # noqa: BLE001 - translated to a SendError
-            raise self._api.to_send_error(error) from None
-
-    async def _retry_if_moved(self, at: Address, act: Callable[[int], Awaitable[ResultT]]) -> ResultT:
-        """Call `act`, and once more with the new id if the group has moved."""
-        chat = self._outgoing.chat_id(at)
-        try:
-            return await act(chat)
-        except ChatMigrated as error:
-            self._outgoing.record_move(chat, error)
-            return await act(self._outgoing.chat_id(at))
+            raise outgoing.api.to_send_error(error) from None
 
 
-def _message_number_in(at: Address, chat: int, message: MessageId) -> int:
+async def _fetch_file(api: TelegramApi, url: str | None, limit_bytes: int) -> bytes:
+    # A server in local mode answers with a path of its own machine, which we must not open.
+    if not url or not url.startswith(api.file_base_url):
+        raise Rejected("the Bot API server keeps its files to itself")
+    async with api.stream_file(url) as response:
+        if response.status_code != _OK:
+            reason = f"the file cannot be had: HTTP {response.status_code}"
+            raise Unreachable(reason) if response.status_code >= _SERVER else Rejected(reason)
+        data = bytearray()
+        async for chunk in response.aiter_raw():
+            data += chunk
+            _check_size(len(data), limit_bytes)
+        return bytes(data)
+
+
+def _check_size(size_bytes: int | None, limit_bytes: int) -> None:
+    if size_bytes is not None and size_bytes > limit_bytes:
+        raise Rejected(f"larger than {limit_bytes} bytes")
+
+
+def _number_in(at: Address, chat: int, message: MessageId) -> int:
     number = parse_message_number(message, str(chat), at.room)
     if number is None:
-        raise Rejected("there is no such message in this chat")
+        raise Rejected("there is no such message in this chat; perhaps it stands where the group was before it moved")
     return number
 
 

@@ -158,6 +158,9 @@ UNKNOWN_BUTTON_TEXT = "I do not know this button."
 ResultT = TypeVar("ResultT")
 
 
+TelegramBot = ExtBot[RateLimitArgs]
+
+
 class TelegramApi:
     """Connections of one bot. Call `close` at the end."""
 
@@ -183,7 +186,7 @@ class TelegramApi:
         self.file_base_url = f"{base}/file/bot{self._token}/"
         """Prefix of all file addresses."""
         with self.redact_logs():  # the library logs its addresses as it is made
-            self.bot = ExtBot[RateLimitArgs](
+            self.bot = TelegramBot(
                 self._token,
                 base_url=f"{base}/bot",
                 base_file_url=f"{base}/file/bot",

@@ -42,7 +42,7 @@ class TelegramOutgoing:
 
     def __init__(self, api: TelegramApi, clock: Clock, reader: UpdateReader) -> None:
         """Send with `api`; `reader` knows each room's current chat and the messages in it."""
-        self._api, self._clock, self._reader, self.numbers = api, clock, reader, reader.numbers
+        self.api, self._clock, self.reader, self.numbers = api, clock, reader, reader.numbers
         self._resolve_lock = asyncio.Lock()
         """Chats may share their numbers, so failed messages are resolved one after the other."""
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -50,7 +50,7 @@ class TelegramOutgoing:
     def chat_id(self, at: Address) -> int:
         """Return the chat's current id. Raises Rejected."""
         try:
-            return int(self._reader.chat_id(at.room))
+            return int(self.reader.chat_id(at.room))
         except ValueError:
             raise Rejected(f"{at.room!r} is not the id of a Telegram chat") from None
 
@@ -66,7 +66,7 @@ class TelegramOutgoing:
             except Exception as error:
                 if not message.is_started:
                     raise
-                verdict = self._api.to_send_error(error)
+                verdict = self.api.to_send_error(error)
                 if isinstance(verdict, Denied):  # the polling side confirms whether the token is really refused
                     raise Unreachable(verdict.reason) from None
                 raise verdict from None
@@ -100,7 +100,7 @@ class TelegramOutgoing:
             message.message_id = await self._resolve_failed(chat, newest, error)
         except Exception as error:
             if message.message_id is None:  # else it was sent, and only the rest of the answer is odd
-                if message.is_started and isinstance(self._api.to_send_error(error), Uncertain):
+                if message.is_started and isinstance(self.api.to_send_error(error), Uncertain):
                     self.numbers.mark_unknown(chat)
                 raise
         if message.message_id is None:
@@ -120,12 +120,12 @@ class TelegramOutgoing:
                     if (number := await self._find_sent(chat, newest)) is not None:
                         logger.info("a message that the server answered with %s was sent all the same", error)
                         return number
-                    raise Unreachable(f"not sent: {self._api.redact(error)}")
+                    raise Unreachable(f"not sent: {self.api.redact(error)}")
         except TelegramError as failed:
-            logger.info("nobody knows what became of a message: %s", self._api.redact(failed))
+            logger.info("nobody knows what became of a message: %s", self.api.redact(failed))
         self.numbers.mark_unknown(chat)
         if error.is_proxy_page:  # no Bot API server has received it
-            raise Unreachable(f"no Bot API server has answered: {self._api.redact(error)}") from None
+            raise Unreachable(f"no Bot API server has answered: {self.api.redact(error)}") from None
         raise error
 
     async def _wait_until_back(self) -> bool:
@@ -133,7 +133,7 @@ class TelegramOutgoing:
         backoff, until_s = Backoff(10.0), self._clock.monotonic() + _RECOVERY_TIMEOUT_S
         while self._clock.monotonic() < until_s:
             try:
-                await self._api.await_call(self._api.bot.get_me())
+                await self.api.await_call(self.api.bot.get_me())
             except RetryAfter as error:
                 await self._clock.sleep(seconds(error.retry_after))
             except TelegramError:
@@ -154,7 +154,7 @@ class TelegramOutgoing:
                 last = number
                 continue
             try:
-                await self._api.await_call(self._api.bot.edit_message_reply_markup(chat, number))
+                await self.api.await_call(self.api.bot.edit_message_reply_markup(chat, number))
             except BadRequest as error:
                 description = str(error).casefold().replace("_", " ")
                 if "not modified" in description:
@@ -168,7 +168,7 @@ class TelegramOutgoing:
         return None
 
     async def _call_send(self, part: Part, chat: int, text: TelegramText, reply: int | None, message: HandOver) -> None:
-        bot, marks = self._api.bot, to_entities(text.spans)
+        bot, marks = self.api.bot, to_entities(text.spans)
         more: dict[str, Any] = {
             "disable_notification": True if part.style == "notice" else None,
             "message_thread_id": parse_topic_id(part.to),
@@ -185,7 +185,7 @@ class TelegramOutgoing:
 
     def record_move(self, chat: int, error: ChatMigrated) -> None:
         """Record that the group `chat` has a new id."""
-        self._reader.record_move(str(chat), str(error.new_chat_id))
+        self.reader.record_move(str(chat), str(error.new_chat_id))
 
 
 def to_entities(spans: tuple[TelegramSpan, ...]) -> list[MessageEntity] | None:

@@ -6,14 +6,13 @@ Incoming entities that do not fit the text, or cross another entity, are ignored
 
 import json
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from telegram import MessageEntity
 
 from channels.markdown import TextRun, parse_markdown
-from channels.split import utf16_length
+from channels.split import character_boundary, utf16_length
 from channels.text import clean_text
 from gateway.core.text_safety import break_mentions, mentions_many
 
@@ -152,8 +151,6 @@ _NESTING_ORDER = ("blockquote", "text_link", "bold", "italic", "strikethrough", 
 _PRIORITY = ("pre", "code", "text_link", "blockquote", "bold", "spoiler", "italic", "strikethrough")
 """Order in which entities are kept if there are too many."""
 _LINK = re.compile(r"(?:https?|tg|ton)://[^\s]+|(?:mailto|tel):[^\s]+", re.IGNORECASE)
-_MAX_BACKTRACK = 64
-"""Code points that a hard cut may step back to keep a character together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,33 +305,7 @@ def _find_boundary(text: str, at: int, end: int) -> int:
         found = text.rfind(mark, at, end + len(mark))
         if found > at + least and text[at:found].strip():
             return found
-    back = end
-    while back > max(at + 1, end - _MAX_BACKTRACK) and _is_one_character(text, back, at):
-        back -= 1
-    return back if back > max(at + 1, end - _MAX_BACKTRACK) else end
-
-
-def _is_one_character(text: str, at: int, start: int) -> bool:
-    """Return whether the code points around `at` form one character for a reader who starts at `start` (UAX 29)."""
-    before, after = text[at - 1], text[at]
-    return bool(
-        unicodedata.combining(after)
-        or after in "\u200d\ufe0e\ufe0f\u20e3"
-        or before == "\u200d"
-        or 0x1F3FB <= ord(after) <= 0x1F3FF  # noqa: PLR2004 - skin tones
-        or (_is_flag_letter(before) and _is_flag_letter(after) and _count_flag_letters(text, at, start) % 2)
-    )
-
-
-def _is_flag_letter(character: str) -> bool:
-    return 0x1F1E6 <= ord(character) <= 0x1F1FF  # noqa: PLR2004 - regional indicators: two of them are a flag
-
-
-def _count_flag_letters(text: str, at: int, start: int) -> int:
-    count = 0
-    while count < at - start and _is_flag_letter(text[at - 1 - count]):
-        count += 1
-    return count
+    return character_boundary(text, at, end)
 
 
 def _build_text(text: str, spans: Sequence[TelegramSpan], start: int, end: int) -> TelegramText:

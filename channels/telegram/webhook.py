@@ -7,20 +7,15 @@ the next update of a chat only then, so the pictures of an album arrive as separ
 import asyncio
 import hmac
 import logging
-from collections.abc import Sequence
 
 from aiohttp import web
-from telegram import Update, WebhookInfo
-from telegram.error import TelegramError
+from telegram import Update
 
-from channels.base import Emit
-from channels.telegram.api import TelegramApi, parse_object
+from channels.telegram.api import parse_object
 from channels.telegram.config import TelegramWebhook
-from channels.telegram.ids import TelegramCursor
-from channels.telegram.updates import PollBackoff, fetch_ranks
-from channels.telegram.wire import UpdateReader, readable_updates
+from channels.telegram.updates import TelegramReceiver
+from channels.telegram.wire import readable_updates
 from channels.text import single_line
-from gateway.core.clock import Clock
 
 logger = logging.getLogger("reverie.telegram")
 _MAX_BODY_BYTES = 2**20
@@ -35,20 +30,8 @@ _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the header's 
 class TelegramWebhookServer:
     """HTTP server for one account's updates."""
 
-    def __init__(
-        self,
-        config: TelegramWebhook,
-        *,
-        api: TelegramApi,
-        reader: UpdateReader,
-        emit: Emit,
-        clock: Clock,
-        backoff: PollBackoff,
-    ) -> None:
-        self._config, self._api, self._reader, self._emit = config, api, reader, emit
-        self._clock, self._backoff = clock, backoff
-        self._durable_cursor: TelegramCursor | None = None
-        """None: unknown. A group may have moved while the gateway was not running."""
+    def __init__(self, config: TelegramWebhook, receiver: TelegramReceiver) -> None:
+        self._config, self._receiver = config, receiver
         self._lock = asyncio.Lock()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -63,7 +46,7 @@ class TelegramWebhookServer:
                 await web.TCPSite(runner, self._config.listen, self._config.port).start()
             except OSError as error:
                 where = f"{self._config.listen}:{self._config.port}"
-                await self._backoff.deny(f"cannot listen on {where} for the webhook: {error.strerror}")
+                await self._receiver.deny(f"cannot listen on {where} for the webhook: {error.strerror}")
             await self._serve()
         finally:
             await runner.cleanup()
@@ -79,52 +62,30 @@ class TelegramWebhookServer:
             await asyncio.gather(watching, return_exceptions=True)
 
     async def _watch_webhook(self) -> None:
+        receiver, name, failed = self._receiver, self._receiver.reader.context.channel, None
         await self._set_webhook()
-        failed = None
         while True:
-            await self._clock.sleep(_CHECK_INTERVAL_S)
-            info = await self._get_info()
+            await receiver.clock.sleep(_CHECK_INTERVAL_S)
+            info = await receiver.retry(lambda bot: bot.get_webhook_info())
+            await receiver.record_success()
             if info.url != self._config.url:
-                logger.warning(
-                    "%s: somebody has changed the bot's webhook; it is set again", self._reader.context.channel
-                )
+                logger.warning("%s: somebody has changed the bot's webhook; it is set again", name)
                 await self._set_webhook()
             if info.last_error_date not in (None, failed):
-                failed, message = info.last_error_date, self._api.redact(info.last_error_message)
-                logger.warning(
-                    "%s: Telegram could not call the webhook: %s",
-                    self._reader.context.channel,
-                    single_line(message, 200),
-                )
-
-    async def _get_info(self) -> WebhookInfo:
-        """Request Telegram's state of our webhook until it succeeds. Raises Denied."""
-        while True:
-            try:
-                info = await self._api.await_call(self._api.bot.get_webhook_info())
-            except TelegramError as error:
-                await self._backoff.handle_error(error)
-            else:
-                await self._backoff.record_success()
-                return info
+                failed, message = info.last_error_date, single_line(receiver.api.redact(info.last_error_message), 200)
+                logger.warning("%s: Telegram could not call the webhook: %s", name, message)
 
     async def _set_webhook(self) -> None:
         """Set our webhook; repeat until it succeeds. Raises Denied."""
-        while True:
-            try:
-                await self._api.await_call(
-                    self._api.bot.set_webhook(
-                        self._config.url,
-                        allowed_updates=self._reader.allowed_updates,
-                        drop_pending_updates=False,
-                        secret_token=self._config.secret.get_secret_value(),
-                    )
-                )
-            except TelegramError as error:
-                await self._backoff.handle_error(error)
-            else:
-                await self._backoff.record_success()
-                return
+        await self._receiver.retry(
+            lambda bot: bot.set_webhook(
+                self._config.url,
+                allowed_updates=self._receiver.reader.allowed_updates,
+                drop_pending_updates=False,
+                secret_token=self._config.secret.get_secret_value(),
+            )
+        )
+        await self._receiver.record_success()
 
     async def _handle_request(self, request: web.Request) -> web.Response:
         secret = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
@@ -132,18 +93,10 @@ class TelegramWebhookServer:
             return web.Response(status=403)
         try:  # what is no update is accepted: a repetition would be as invalid
             updates = Update.de_list(readable_updates([parse_object(await request.read())]))
-            await self._process(updates)
+            async with self._lock:
+                await self._receiver.take(updates)
         except Exception as error:  # noqa: BLE001 - raised by `run`
             if not self._failure.done():
                 self._failure.set_exception(error)
             return web.Response(status=503)
         return web.Response()
-
-    async def _process(self, updates: Sequence[Update]) -> None:
-        async with self._lock:
-            await fetch_ranks(self._api, self._reader.ranks, updates, self._clock.now())
-            batch = self._reader.read_batch(updates, self._clock.now())
-            if batch.notifications or batch.cursor != self._durable_cursor:
-                await self._emit(batch.notifications, cursor=batch.cursor.to_json())
-                self._durable_cursor = self._reader.durable_cursor = batch.cursor
-        await self._api.answer_buttons(batch.button_presses)

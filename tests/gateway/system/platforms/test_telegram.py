@@ -250,19 +250,19 @@ def test_forty_kills_in_the_middle_of_batches_of_fifty_lose_and_double_nothing(t
 
 CONFIRMS_TOO_EARLY = """
 import asyncio
-from channels.telegram.updates import TelegramPoller
+from channels.telegram.updates import TelegramReceiver
 
-assert TelegramPoller._process, "what is replaced exists"
+assert TelegramReceiver.take, "what is replaced exists"
 
-async def process(self, updates):
-    batch = self._reader.read_batch(updates, self._clock.now())
+async def take(self, updates):
+    batch = self.reader.read_batch(updates, self.clock.now())
     await self._emit((), cursor=batch.cursor.to_json())
     await asyncio.sleep(0.5)
     await self._emit(batch.notifications)
-    self._reader.durable_cursor = batch.cursor
-    return False
+    self.reader.durable_cursor = batch.cursor
+    return len(updates)
 
-TelegramPoller._process = process
+TelegramReceiver.take = take
 """
 
 
