@@ -6,14 +6,14 @@
         api.private_says(ann, "hi")                 # -> message id; the update is queued, a long poll wakes
         lounge = api.group("lounge")                # supergroup; basic=True: may migrate; forum=True: topics
         api.mentions(lounge, ann, "how are you?")   # also group_says, commands, sends, album, located, edits, reacts,
-        api.topic(forum, "news")                    #   presses, joins, leaves, blocks, migrates: see bot_api_people
+        api.topic(forum, "news")                    #   presses, joins, leaves, blocks, migrates: see bot_api_world
         await api.until(lambda: api.said(ann) == ["hello"])     # what the bot's messages read like now
         await api.called("sendMessage", 2)          # -> the second such `Call` (method, parameters, at_s, answer)
 
 It knows `getMe`, `getUpdates`, webhooks (posted with the secret header, again until taken), commands, `sendMessage`,
 drafts, chat actions, callback answers, files both ways, and edits, deletions, reactions, descriptions, topics and who
-is there (`bot_api_acts`). It refuses what Telegram refuses, in its words: unknown and closed chats, topics that are
-not there, texts and entities that are not right (`bot_api_text` says where it is stricter), migrated groups, a second
+is there (`bot_api_methods`). It refuses what Telegram refuses, in its words: unknown and closed chats, topics that are
+not there, texts and entities that are not right (`bot_api_world` says where it is stricter), migrated groups, a second
 poller, a poll beside a webhook. Text is limited by UTF-16 units.
 `api.methods.flood = Flood()` turns on the flood limits; `api.world.sees_all = False` privacy mode.
 Records: `api.calls` (all requests in order of arrival), `api.shown(chat)` (every message as people see it now),
@@ -38,12 +38,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from tests.servers.bot_api_faults import Call, Fault, Faults
-from tests.servers.bot_api_http import Json, Request, answer, read_request
+from tests.servers.bot_api_http import Call, Fault, Faults, Json, Request, answer, read_request
 from tests.servers.bot_api_methods import Methods
-from tests.servers.bot_api_people import People
-from tests.servers.bot_api_text import ApiError
-from tests.servers.bot_api_world import Chat, Person, Shown
+from tests.servers.bot_api_world import ApiError, Chat, People, Person, Shown
 from tests.servers.closing import stop_listening
 
 TOKEN = "7000000001:AAtest-token_that-must_never-be_logged"

@@ -1,13 +1,110 @@
-"""Chats, people and messages behind the fake Bot API, as Telegram's servers would know them."""
+"""Chats, people, messages and updates behind the fake Bot API, as Telegram's servers would know them.
 
+Lengths of texts count UTF-16 units (core.telegram.org/bots/api#messageentity). The words of the refusals are those of
+tdlib/td `MessageEntity.cpp`. Stricter than Telegram where it would mend silently what the bot got wrong: more than
+100 entities, entities that overlap without one inside the other, anything inside `pre` or `code`. Long polls,
+confirmation and webhooks are after core.telegram.org/bots/api#getting-updates and tdlib/telegram-bot-api `Client.cpp`.
+"""
+
+import asyncio
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.servers.bot_api_http import Json
-from tests.servers.bot_api_text import ApiError
+from tests.servers.bot_api_http import Json, post
+
+MAX_TEXT = 4096
+MAX_CAPTION = 1024
+MAX_ENTITIES = 100
+_TYPES = (
+    "mention hashtag cashtag bot_command url email phone_number bold italic underline strikethrough spoiler "
+    "blockquote expandable_blockquote code pre text_link text_mention custom_emoji date_time"
+)
+TYPES = frozenset(_TYPES.split())
+
+
+class ApiError(Exception):
+    """A refusal."""
+
+    def __init__(self, code: int, description: str, **parameters: Any) -> None:
+        super().__init__(description)
+        self.code, self.description, self.parameters = code, description, parameters
+
+    @property
+    def body(self) -> Json:
+        told: Json = {"ok": False, "error_code": self.code, "description": self.description}
+        return told | ({"parameters": self.parameters} if self.parameters else {})
+
+
+def units(text: str) -> int:
+    """UTF-16 units."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def checked(text: object, entities: object, limit: int = MAX_TEXT) -> str:
+    """The text as it will be shown. Raises `ApiError`."""
+    if not isinstance(text, str) or not text.strip():
+        raise ApiError(400, "Bad Request: message text is empty" if limit == MAX_TEXT else "Bad Request: no caption")
+    if any("\ud800" <= char <= "\udfff" for char in text) or "\0" in text:
+        raise ApiError(400, "Bad Request: strings must be encoded in UTF-8")
+    if units(text) > limit:
+        what = "message is" if limit == MAX_TEXT else "message caption is"
+        raise ApiError(400, f"Bad Request: {what} too long")
+    if entities:
+        _entities(text, entities)
+    return text
+
+
+def _entities(text: str, entities: object) -> None:
+    if not isinstance(entities, list) or not all(isinstance(entity, dict) for entity in entities):
+        raise ApiError(400, "Bad Request: can't parse entities JSON object")
+    if len(entities) > MAX_ENTITIES:
+        raise ApiError(400, f"Bad Request: strict: {len(entities)} entities, at most {MAX_ENTITIES}")
+    size, raw = units(text), text.encode("utf-16-le")
+    for entity in entities:
+        offset, length = entity.get("offset"), entity.get("length")
+        if entity.get("type") not in TYPES:
+            raise ApiError(400, f"Bad Request: can't parse MessageEntity: unsupported type {entity.get('type')}")
+        if entity["type"] == "text_link" and not entity.get("url"):
+            raise ApiError(400, 'Bad Request: can\'t parse MessageEntity: field "url" must be of type String')
+        if type(offset) is not int or type(length) is not int or offset < 0 or length <= 0:
+            raise ApiError(400, f"Bad Request: receive an entity with incorrect offset {offset} or length {length}")
+        for what, at in (("begins", offset), ("ends", offset + length)):
+            if at > size:
+                raise ApiError(
+                    400,
+                    f"Bad Request: entity beginning at UTF-16 offset {offset} {what} "
+                    f"after the end of the text at UTF-16 offset {size}",
+                )
+            if at < size and 0xDC <= raw[2 * at + 1] <= 0xDF:
+                raise ApiError(
+                    400,
+                    f"Bad Request: entity beginning at UTF-16 offset {offset} {what} in the middle of a UTF-16 symbol",
+                )
+    _nesting(entities)
+
+
+def _nesting(entities: list[Json]) -> None:
+    """`bold` and its like nest freely; `pre` and `code` hold nothing and stand in nothing but a quote."""
+    quotes = ("blockquote", "expandable_blockquote")
+    spans = sorted((e["offset"], -e["length"], e["type"] not in quotes, e["type"]) for e in entities)
+    around: list[tuple[int, str]] = []
+    for offset, length, plain, kind in spans:
+        end = offset - length
+        while around and around[-1][0] <= offset:
+            around.pop()
+        if around:
+            outer_end, outer = around[-1]
+            if end > outer_end:
+                raise ApiError(400, f"Bad Request: strict: {kind} at {offset} overlaps {outer}")
+            alone = outer in ("pre", "code") or (kind in ("pre", "code") and outer not in quotes)
+            if alone or (not plain and outer in quotes) or kind == outer == "text_link":
+                raise ApiError(400, f"Bad Request: strict: {kind} at {offset} can't be nested in {outer}")
+        around.append((end, kind))
+
 
 BOT_ID = 7_000_000_001
 BOT_USERNAME = "reverie_bot"
@@ -250,3 +347,284 @@ class World:
         )
         chat.shown[made.id] = made
         return made
+
+
+FIRST_UPDATE = 700_000_001
+NOT_BY_DEFAULT = frozenset({"chat_member", "message_reaction", "message_reaction_count"})
+TERMINATED = "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running"
+HOOKED = "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to delete the webhook first"
+
+
+class Updates:
+    """What the bot has not confirmed yet."""
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[int, Any]] = []
+        """(update_id, update), oldest first."""
+        self.confirmed: list[int] = []
+        self.allowed: frozenset[str] | None = None
+        """None: the default. Set by the last call that said it; counts for updates from then on."""
+        self.refused: list[str] = []
+        """Kinds of updates that were dropped because they are not allowed."""
+        self.hook: Json | None = None
+        """As `setWebhook` had it."""
+        self.deliveries: list[tuple[int, int]] = []
+        """(update_id, status) of every attempt at the webhook; status 0: no answer."""
+        self.retry_s = 0.05
+        self._next_id = FIRST_UPDATE
+        self._poll: asyncio.Future[str] | None = None
+        """The one long poll that waits: done with `news`, or with whom it was terminated by."""
+        self._delivering: asyncio.Task[None] | None = None
+
+    def put(self, kind: str, body: Any) -> int | None:
+        """Queue an update; its id, or None if it is not of an allowed kind."""
+        allowed = kind not in NOT_BY_DEFAULT if self.allowed is None else kind in self.allowed
+        if not allowed:
+            self.refused.append(kind)
+            return None
+        return self.put_raw({"update_id": self._next_id, kind: body})
+
+    def put_raw(self, update: Any) -> int:
+        """Queue anything in place of an update. Its own `update_id` is not looked at."""
+        mine, self._next_id = self._next_id, self._next_id + 1
+        self.pending.append((mine, update))
+        self._wake("news")
+        return mine
+
+    async def get(self, offset: int, limit: int, timeout_s: float, allowed: list[str] | None) -> list[Any]:
+        """`getUpdates`. Raises `ApiError`."""
+        if self.hook is not None:
+            raise ApiError(409, HOOKED)
+        self._wake("other")
+        if allowed is not None:
+            self.allowed = frozenset(allowed) or None
+        self._confirm(offset)
+        if not self.pending and timeout_s > 0:
+            self._poll = poll = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    if await poll == "other":
+                        raise ApiError(409, TERMINATED)
+            except TimeoutError:
+                pass
+            finally:
+                if self._poll is poll:
+                    self._poll = None
+        return [update for _, update in self.pending[: max(1, min(limit, 100))]]
+
+    def restart(self, next_id: int) -> None:
+        """The next update has this id."""
+        self._next_id = next_id
+
+    @property
+    def polling(self) -> bool:
+        """A long poll waits at this moment."""
+        return self._poll is not None and not self._poll.done()
+
+    def set_hook(self, hook: Json | None, *, drop_pending: bool) -> None:
+        """`setWebhook` and `deleteWebhook`."""
+        self.hook = hook
+        if drop_pending:
+            self._confirm(self._next_id)
+        if hook is not None:
+            self._wake("other")
+            if hook.get("allowed_updates") is not None:
+                self.allowed = frozenset(hook["allowed_updates"]) or None
+            self._wake("news")
+
+    def close(self) -> None:
+        if self._delivering is not None:
+            self._delivering.cancel()
+
+    def _confirm(self, offset: int) -> None:
+        if offset < 0:
+            offset = self.pending[offset][0] if len(self.pending) >= -offset else 0
+        self.confirmed += [mine for mine, _ in self.pending if mine < offset]
+        self.pending = [(mine, update) for mine, update in self.pending if mine >= offset]
+
+    def _wake(self, why: str) -> None:
+        if self._poll is not None and not self._poll.done():
+            self._poll.set_result(why)
+        if why == "news" and self.hook is not None and (self._delivering is None or self._delivering.done()):
+            self._delivering = asyncio.get_running_loop().create_task(self._deliver())
+
+    async def _deliver(self) -> None:
+        """Post to the webhook, oldest first, each again until it is taken."""
+        while self.pending and self.hook is not None:
+            mine, update = self.pending[0]
+            secret = self.hook.get("secret_token")
+            headers = {"X-Telegram-Bot-Api-Secret-Token": secret} if secret else {}
+            try:
+                status = await post(self.hook["url"], headers, json.dumps(update).encode())
+            except (OSError, EOFError):
+                status = 0
+            self.deliveries.append((mine, status))
+            if 200 <= status < 300:
+                self._confirm(mine + 1)
+            else:
+                await asyncio.sleep(self.retry_s)
+
+
+Place = Chat | Person | int
+"""A person: the private chat with them, which they begin."""
+_MEDIA: dict[str, Json] = {
+    "photo": {"width": 90, "height": 90},
+    "voice": {"duration": 3, "mime_type": "audio/ogg"},
+    "audio": {"duration": 3},
+    "video": {"width": 90, "height": 90, "duration": 3},
+    "sticker": {"width": 90, "height": 90, "type": "regular", "is_animated": False, "is_video": False},
+    "document": {},
+}
+
+
+class People:
+    """Acts. Those that say something return the message's id; it is delivered unless privacy mode hides it."""
+
+    def __init__(self) -> None:
+        self.world, self.updates = World(), Updates()
+        self._groups, self._files = itertools.count(1), itertools.count(1)
+
+    def person(self, name: str, username: str | None = None, language: str | None = None, **more: bool) -> Person:
+        """Somebody new; ids count from 1001."""
+        return self.world.person(name, username, language, **more)
+
+    def group(
+        self, title: str = "lounge", *, chat_id: int | None = None, basic: bool = False, forum: bool = False
+    ) -> Chat:
+        """A supergroup that the bot is in; `basic`: one that may migrate; `forum`: with topics."""
+        number = next(self._groups)
+        return self.world.group(
+            title, chat_id=chat_id or (-4000 - number if basic else -1001234567000 - number), basic=basic, forum=forum
+        )
+
+    def topic(self, chat: Chat, title: str) -> int:
+        """A new topic of a forum, or of a private chat; its `message_thread_id`."""
+        thread = next(number for number in chat.ids if number != GENERAL)
+        chat.topics[thread] = title
+        return thread
+
+    def private_says(self, person: Person, text: str, **more: Any) -> int:
+        """They write to the bot; the first time they begin the chat."""
+        return self._say(self.world.private(person), person, {"text": text}, **more)
+
+    def group_says(self, chat: Place, person: Person, text: str, **more: Any) -> int:
+        """They write in a group. `more`: `entities`, `thread`, `reply_to` (a message id), or any other field."""
+        return self._say(self._chat(chat), person, {"text": text}, **more)
+
+    def mentions(self, chat: Place, person: Person, text: str, **more: Any) -> int:
+        """They write `@reverie_bot TEXT`, with the entity that a client makes of it."""
+        at = f"@{self.world.bot.username}"
+        entity = {"type": "mention", "offset": 0, "length": units(at)}
+        return self._say(self._chat(chat), person, {"text": f"{at} {text}", "entities": [entity]}, **more)
+
+    def commands(self, chat: Place, person: Person, text: str, **more: Any) -> int:
+        """They write a command, e.g. `/why 3`, with its entity."""
+        entity = {"type": "bot_command", "offset": 0, "length": units(text.split(maxsplit=1)[0])}
+        return self._say(self._chat(chat), person, {"text": text, "entities": [entity]}, **more)
+
+    def sends(self, chat: Place, person: Person, form: str, content: bytes = b"x", **more: Any) -> int:
+        """They send a `photo`, `voice`, `document`, `video`, `audio` or `sticker`; it can be downloaded.
+
+        Fields of the media go into `media`, those of the message beside it (`caption`, `caption_entities`).
+        """
+        file_id = f"file{next(self._files)}"
+        self.world.files[file_id] = (f"{form}s/{file_id}.bin", content)
+        media: Json = {"file_id": file_id, "file_unique_id": f"u{file_id}", "file_size": len(content)}
+        media |= _MEDIA[form] | more.pop("media", {})
+        small = media | {"file_id": f"{file_id}s", "width": 9, "height": 9, "file_size": 1}
+        return self._say(self._chat(chat), person, {form: [small, media] if form == "photo" else media}, **more)
+
+    def album(self, chat: Place, person: Person, count: int, caption: str | None = None, **more: Any) -> list[int]:
+        """They send `count` photos as one group; the caption stands on the first."""
+        group = str(time.monotonic_ns())
+        texts: list[Json] = [{"caption": caption} if caption and not number else {} for number in range(count)]
+        return [self.sends(chat, person, "photo", media_group_id=group, **text, **more) for text in texts]
+
+    def located(self, chat: Place, person: Person, latitude: float, longitude: float, **more: Any) -> int:
+        """They send where they are."""
+        content = {"location": {"latitude": latitude, "longitude": longitude}}
+        return self._say(self._chat(chat), person, content, **more)
+
+    def edits(self, chat: Place, message_id: int, text: str, **more: Any) -> None:
+        """A person's message now reads differently."""
+        shown = self._chat(chat).shown[message_id]
+        field = "text" if "text" in shown.body else "caption"
+        shown.body = shown.body | {field: text, "edit_date": int(time.time())} | more
+        shown.text, shown.edits = text, shown.edits + 1
+        self.updates.put("edited_message", shown.body)
+
+    def reacts(self, chat: Place, person: Person, message_id: int, old: list[str], new: list[str]) -> None:
+        """They change their reactions to a message, from these emoji to those."""
+        there = self._chat(chat)
+        emoji = [[{"type": "emoji", "emoji": one} for one in side] for side in (old, new)]
+        body: Json = {"chat": there.body, "message_id": message_id, "user": person.body, "date": int(time.time())}
+        self.updates.put("message_reaction", body | {"old_reaction": emoji[0], "new_reaction": emoji[1]})
+
+    def presses(self, chat: Place, person: Person, message_id: int, data: str) -> str:
+        """They press a button of ours; the id of the callback query."""
+        there, query = self._chat(chat), str(time.monotonic_ns())
+        self.world.callbacks[query] = None
+        body: Json = {"id": query, "from": person.body, "chat_instance": str(there.id), "data": data}
+        self.updates.put("callback_query", body | {"message": there.shown[message_id].body})
+        return query
+
+    def joins(self, chat: Place, person: Person) -> int:
+        """They enter a group."""
+        return self._say(self._chat(chat), person, {"new_chat_members": [person.body]})
+
+    def leaves(self, chat: Place, person: Person) -> int:
+        """They leave a group."""
+        return self._say(self._chat(chat), person, {"left_chat_member": person.body})
+
+    def blocks(self, person: Person, *, again: bool = True) -> None:
+        """They block the bot, or (`again=False`) let it back in."""
+        chat = self.world.private(person)
+        chat.closed = again
+        old, new = ("member", "kicked") if again else ("kicked", "member")
+        body: Json = {"chat": chat.body, "from": person.body, "date": int(time.time())}
+        sides = {
+            name: {"user": self.world.bot.body, "status": status} | ({"until_date": 0} if status == "kicked" else {})
+            for name, status in (("old_chat_member", old), ("new_chat_member", new))
+        }
+        self.updates.put("my_chat_member", body | sides)
+
+    def adds(self, chat: Chat, person: Person) -> None:
+        """They take the bot into a group."""
+        chat.left = False
+        body: Json = {"chat": chat.body, "from": person.body, "date": int(time.time())}
+        old, new = ({"user": self.world.bot.body, "status": status} for status in ("left", "member"))
+        self.updates.put("my_chat_member", body | {"old_chat_member": old, "new_chat_member": new})
+
+    def migrates(self, chat: Chat, person: Person, *, told: bool = True) -> Chat:
+        """A basic group becomes a supergroup with another id; `told`: the two service messages are delivered."""
+        new = self.group(chat.title)
+        chat.migrated_to = new.id
+        old_body = self.world.body(chat, person, {"migrate_to_chat_id": new.id})
+        new_body = self.world.body(new, person, {"migrate_from_chat_id": chat.id})
+        if told:
+            self.updates.put("message", old_body)
+            self.updates.put("message", new_body)
+        return new
+
+    def _chat(self, chat: Place) -> Chat:
+        if isinstance(chat, Person):
+            return self.world.private(chat)
+        return chat if isinstance(chat, Chat) else self.world.chats[chat]
+
+    def _say(self, chat: Chat, person: Person, content: Json, **more: Any) -> int:
+        thread, reply_to = more.pop("thread", None), more.pop("reply_to", None)
+        replied = chat.shown[reply_to].body if reply_to is not None else None
+        body = self.world.body(chat, person, content | more, thread, reply_to_message=replied)
+        self.world.show(chat, body)
+        if chat.private or self.world.sees_all or self._for_bot(body):
+            self.updates.put("message", body)
+        number: int = body["message_id"]
+        return number
+
+    def _for_bot(self, body: Json) -> bool:
+        """What privacy mode lets through: core.telegram.org/bots/features#privacy-mode."""
+        kinds = {entity["type"] for entity in body.get("entities", [])}
+        service = {"new_chat_members", "left_chat_member"} & body.keys()
+        replied = body.get("reply_to_message", {}).get("from", {}).get("id") == self.world.bot.id
+        mention = "mention" in kinds and f"@{self.world.bot.username}" in body.get("text", "")
+        return bool(service) or replied or mention or "bot_command" in kinds

@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 
 from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_flood import Flood
 from tests.servers.bot_api_http import Json
-from tests.servers.bot_api_text import ApiError
-from tests.servers.bot_api_updates import FIRST_UPDATE
-from tests.servers.bot_api_world import Chat
+from tests.servers.bot_api_methods import Flood
+from tests.servers.bot_api_world import FIRST_UPDATE, ApiError, Chat
 
 
 def call(api: BotApi, method: str, **asked: Any) -> Any:

@@ -4,17 +4,31 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from telegram.constants import ReactionEmoji
 
-from channels.base import Denied, RateLimited, Rejected, Uncertain, Unreachable
+from channels.base import (
+    CanSetCommandMenus,
+    CommandSpec,
+    Denied,
+    RateLimited,
+    Rejected,
+    SendError,
+    Uncertain,
+    Unreachable,
+)
+from channels.telegram.actions import Role, build_menu
+from channels.telegram.config import TelegramRateLimit
+from channels.telegram.rate_limit import TelegramPacer
+from gateway.commands.table import COMMAND_SPECS, COMMANDS
 from gateway.core.clock import ManualClock
-from gateway.core.events import MessageEdited, MessageId, ReactionChanged, ThreadId
+from gateway.core.events import MessageEdited, MessageId, ReactionChanged, Sender, SenderId, ThreadId
 from tests.channels.telegram.channel_kit import Running, at, running
 from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat
+from tests.servers.bot_api_world import Chat, Person
 
 SUNNY = "☀"
 
@@ -323,3 +337,155 @@ async def test_a_group_that_moved_is_left_where_it_is_now() -> None:
         new = api.migrates(chat, api.person("Ann"), told=False)
         await run.channel.leave(at(chat))
         assert new.left
+
+
+@story
+async def test_being_told_to_wait_with_signs_delays_no_message() -> None:
+    async with BotApi() as api, running(api, preview="all") as run:
+        await run.up()
+        ann, lounge = api.person("Ann"), api.group("lounge")
+        api.private_says(ann, "hi")
+        api.faults.fail("sendChatAction", 429, retry_after=600)
+        await run.channel.typing(at(ann), active=True)
+        api.faults.fail("sendMessage", 429, retry_after=600)
+        with pytest.raises(RateLimited):
+            await run.channel.preview(at(lounge), "x", None)
+        for chat in (ann, lounge):  # and nothing but signs waits
+            with pytest.raises(RateLimited):
+                await run.channel.preview(at(chat), "x", None)
+            await run.tell("the answer", at(chat))
+            assert api.said(chat) == ["the answer"]
+
+
+@story
+async def test_signs_that_hang_leave_connections_for_messages() -> None:
+    async with BotApi() as api, running(api, request_timeout=20) as run:
+        await run.up()
+        people = [api.person(f"P{number}") for number in range(40)]
+        for person in people:
+            api.private_says(person, "hi")
+        api.faults.stall("sendChatAction", times=None)
+        typing = [asyncio.create_task(run.channel.typing(at(person), active=True)) for person in people]
+        await api.called("sendChatAction", 8)
+        async with asyncio.timeout(4):  # the pool's own time is five seconds
+            await asyncio.gather(*(run.tell("x", at(person)) for person in people))
+            with pytest.raises(RateLimited):
+                await run.channel.preview(at(people[0]), "x", None)
+        assert len(api.asked("sendChatAction")) == 8
+        api.faults.clear()
+        await asyncio.gather(*typing)
+
+
+@story
+async def test_a_draft_that_hangs_is_given_up_soon() -> None:
+    async with BotApi() as api, running(api, request_timeout=20) as run:
+        await run.up()
+        ann = api.person("Ann")
+        api.private_says(ann, "hi")
+        api.faults.stall("sendMessageDraft")
+        async with asyncio.timeout(3):
+            with pytest.raises(SendError):
+                await run.channel.preview(at(ann), "x", None)
+
+
+def test_a_hushed_chat_may_be_told_something() -> None:
+    pace = TelegramPacer(TelegramRateLimit())
+    pace.hold_optional(1, 9.0)
+    assert (pace.wait_s(1, 8.0), pace.quiet_s(1, 8.0), pace.take_optional(1, 8.0)) == (0, 1, False)
+    assert (pace.quiet_s(1, 9.0), pace.take_optional(1, 9.0)) == (0, True)
+    pace.hold(1, 20.0)
+    assert (pace.wait_s(1, 12.0), pace.quiet_s(1, 12.0)) == (8.0, 8.0)
+
+
+def somebody(person: Person | str) -> Sender:
+    number = person if isinstance(person, str) else str(person.id)
+    return Sender(id=SenderId(number), name="x", verified=True)
+
+
+def shown(api: BotApi, scope: str) -> list[str] | None:
+    rows = api.methods.commands.get(f"{scope}/")
+    return None if rows is None else [row["command"] for row in rows]
+
+
+def names(role: Role, *, direct: bool) -> list[str]:
+    """As the gateway's own table says who may use what, without the adapter."""
+    return [row.name for row in COMMANDS if row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)]
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("role", ["owner", "admin", "member", "guest"])
+def test_a_menu_is_what_somebody_may_use(role: Role, direct: bool) -> None:
+    rows = build_menu(COMMAND_SPECS, role, direct=direct)
+    assert [row.command for row in rows] == names(role, direct=direct)
+    told = {row.name: row.summary for row in COMMANDS}
+    assert all(row.description == told[row.command] for row in rows)
+    assert len(rows) <= 100
+
+
+def test_the_menu_is_within_what_telegram_takes() -> None:
+    many = [CommandSpec(name=f"c{n}", summary="x" * 300 if n else "") for n in range(120)]
+    rows = build_menu(many, "guest", direct=True)
+    assert len(rows) == 100
+    assert {len(row.description) for row in rows} == {len("c0"), 256}
+
+
+@story
+async def test_everybody_sees_what_guests_may_use() -> None:
+    async with BotApi() as api, running(api, commands=COMMAND_SPECS) as run:
+        await run.up()
+        await api.called("getUpdates")
+        assert shown(api, "default") == shown(api, "all_group_chats") == names("guest", direct=False)
+        assert shown(api, "all_private_chats") == names("guest", direct=True)
+        assert "link" not in (shown(api, "default") or [])
+        assert "new" in (shown(api, "all_private_chats") or [])
+
+
+@story
+async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long() -> None:
+    async with BotApi() as api, running(api, commands=COMMAND_SPECS) as run:
+        await run.up()
+        assert isinstance(run.channel, CanSetCommandMenus)
+        ann, ben = api.person("Ann"), api.person("Ben")
+        for person in (ann, ben):
+            api.private_says(person, "hi")
+        offered: Any = [(somebody(ann), "owner"), (somebody(ben), "member"), (somebody("77"), "admin")]
+        await run.channel.set_command_menus([*offered, (somebody("account:x"), "admin"), (somebody(ben), "member")])
+        assert shown(api, f"chat/{ann.id}") == names("owner", direct=True)
+        assert shown(api, f"chat/{ben.id}") == names("member", direct=True)
+        asked = len(api.asked("setMyCommands"))
+        await run.channel.set_command_menus(offered)
+        assert len(api.asked("setMyCommands")) == asked
+        await run.channel.set_command_menus([(somebody(ann), "member")])
+        assert shown(api, f"chat/{ann.id}") == names("member", direct=True)
+        assert shown(api, f"chat/{ben.id}") is None
+        await run.channel.set_command_menus([])
+        assert shown(api, f"chat/{ann.id}") is None
+        assert len(api.asked("deleteMyCommands")) == 2
+
+
+@story
+async def test_what_is_offered_before_it_is_connected_is_shown_then() -> None:
+    async with BotApi() as api:
+        ann = api.person("Ann")
+        api.private_says(ann, "hi")
+        for _ in range(2):
+            async with running(api, commands=COMMAND_SPECS) as run:
+                await run.channel.set_command_menus([(somebody(ann), "admin")])
+                await run.up()
+                await api.until(lambda: shown(api, f"chat/{ann.id}") == names("admin", direct=True))
+        assert len([call for call in api.asked("setMyCommands") if call["scope"]["type"] == "chat"]) == 1
+
+
+@story
+async def test_whatever_telegram_says_to_it_an_offer_raises_nothing_and_is_made_up_for() -> None:
+    async with BotApi() as api, running(api, commands=COMMAND_SPECS) as run:
+        await run.up()
+        await api.called("getUpdates")
+        ann = api.person("Ann")
+        api.private_says(ann, "hi")
+        for refusal in (500, 429, 400):
+            api.faults.fail("setMyCommands", refusal)
+            await run.channel.set_command_menus([(somebody(ann), "owner")])
+            assert shown(api, f"chat/{ann.id}") is None
+        await run.channel.set_command_menus([(somebody(ann), "owner")])
+        assert shown(api, f"chat/{ann.id}") == names("owner", direct=True)

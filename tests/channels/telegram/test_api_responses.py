@@ -15,7 +15,7 @@ from tests.channels.discord.faults_kit import Hasty
 from tests.channels.telegram.channel_kit import at, running
 from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_faults import BAD_GATEWAY
+from tests.servers.bot_api_http import BAD_GATEWAY
 
 COMMANDS = (CommandSpec(name="why", summary="Say why"),)
 

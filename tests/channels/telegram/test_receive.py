@@ -1,18 +1,23 @@
 """What people do on Telegram, as notifications, through real sockets."""
 
 import asyncio
+import json
 import logging
 import socket
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from channels.base import Denied
+from gateway.core.clock import ManualClock
 from gateway.core.events import Command, ConnectionChanged, MembershipChanged, Message, MessageEdited, ReactionChanged
 from gateway.core.facts import dedup_key
-from tests.channels.telegram.channel_kit import at, config, running
+from tests.channels.telegram.channel_kit import Running, at, config, running
 from tests.kits.channels import story
 from tests.kits.stopwatch import Stopwatch
 from tests.servers.bot_api import BotApi
+from tests.servers.ports import free_port
 
 
 @story
@@ -245,16 +250,6 @@ async def test_a_webhook_ends_with_what_emit_raises() -> None:
 
 
 @story
-async def test_a_server_that_does_not_wait_is_not_asked_without_end() -> None:
-    async with BotApi() as api, running(api, poll_timeout=0) as run:
-        await run.up()
-        await asyncio.sleep(0.3)
-        assert len(api.asked("getUpdates")) == 1
-        api.private_says(api.person("Ann"), "hi")
-        await run.message()
-
-
-@story
 async def test_no_secret_is_logged_even_when_debugging(caplog: pytest.LogCaptureFixture) -> None:
     for name in ("", "httpx", "httpcore", "telegram", "telegram.ext.ExtBot"):
         caplog.set_level(logging.DEBUG, logger=name or None)
@@ -300,3 +295,91 @@ async def test_what_the_environment_breaks_stops_this_channel_only(monkeypatch: 
         with pytest.raises(Denied, match="Socks5"):
             await run.task
         assert run.links == [False]
+
+
+@pytest.fixture
+def hook() -> dict[str, Any]:
+    port = free_port()
+    return {"port": port, "path": "/hook", "url": f"http://127.0.0.1:{port}/hook", "secret": "a-secret"}
+
+
+@story
+async def test_a_webhook_that_somebody_removed_is_set_again_and_nothing_is_lost(hook: dict[str, Any]) -> None:
+    async with BotApi() as api:
+        ann, clock = api.person("Ann"), ManualClock()
+        async with running(api, clock, webhook=hook) as run:
+            await api.until(lambda: api.updates.hook is not None)
+            api.updates.set_hook(None, drop_pending=False)
+            api.private_says(ann, "is anybody there?")
+            await run.until_advancing(clock, lambda: bool(run.all(Message)))
+            assert api.updates.hook is not None
+            assert api.updates.hook["secret_token"] == "a-secret"
+            assert run.links == [True]
+
+
+@story
+async def test_a_token_that_is_taken_back_ends_the_channel_in_plain_words(hook: dict[str, Any]) -> None:
+    async with BotApi() as api:
+        clock = ManualClock()
+        async with running(api, clock, webhook=hook) as run:
+            await api.until(lambda: api.updates.hook is not None)
+            api.token = "7000000001:another"
+            await run.until_advancing(clock, run.task.done)
+            with pytest.raises(Denied, match="BotFather"):
+                run.task.result()
+            assert run.links == [True, False, False]
+
+
+BREAKS: dict[str, Callable[[BotApi], object]] = {
+    "500": lambda api: api.faults.fail("getWebhookInfo", 500, times=3),
+    "429": lambda api: api.faults.fail("getWebhookInfo", 429, retry_after=100),
+    "cut off": lambda api: api.faults.drop("getWebhookInfo", after=True),
+    "nonsense": lambda api: api.faults.say("getWebhookInfo", b'{"ok":true,"result":{"url":[]}}'),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+@story
+async def test_an_api_that_cannot_be_asked_is_a_link_that_is_down_until_it_can(what: str, hook: dict[str, Any]) -> None:
+    async with BotApi() as api:
+        ann, clock = api.person("Ann"), ManualClock()
+        async with running(api, clock, webhook=hook) as run:
+            await api.until(lambda: api.updates.hook is not None)
+            BREAKS[what](api)
+            await run.until_advancing(clock, lambda: run.links == [True, False, True])
+            api.private_says(ann, "hi")
+            assert (await run.message()).text == "hi"
+            assert all("a-secret" not in link.reason for link in run.all(ConnectionChanged))
+
+
+@story
+async def test_why_telegram_cannot_call_is_told_once(hook: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    async with BotApi() as api:
+        clock = ManualClock()
+        info = {"url": hook["url"], "has_custom_certificate": False, "pending_update_count": 3}
+        info |= {"last_error_date": 1795000000, "last_error_message": "no route\n\x1b[31m for a-secret"}
+        async with running(api, clock, webhook=hook) as run:
+            await api.until(lambda: api.updates.hook is not None)
+            api.faults.say("getWebhookInfo", json.dumps({"ok": True, "result": info}).encode(), times=3)
+            await run.until_advancing(clock, lambda: len(api.asked("getWebhookInfo")) >= 4)
+        told = [record.getMessage() for record in caplog.records if "could not call" in record.getMessage()]
+        assert told == ["telegram.test: Telegram could not call the webhook: no route [31m for <secret>"]
+
+
+@story
+async def test_a_webhook_is_listened_on_again_by_the_same_channel(hook: dict[str, Any]) -> None:
+    async with BotApi() as api:
+        ann = api.person("Ann")
+        async with running(api, webhook=hook) as run:
+            for number in range(5):
+                await api.until(lambda: api.updates.hook is not None)
+                api.private_says(ann, f"are you there? {number}")
+                assert (await run.message()).text == f"are you there? {number}"
+                run.open.clear()
+                api.private_says(ann, "and this?")
+                await run.end()
+                again = Running(run.channel)
+                assert (await again.message()).text == "and this?", "it is told until it is durable"
+                await again.end()
+                run.task, run.seen = asyncio.create_task(run.channel.run(run._emit)), []
+                run.open.set()

@@ -13,8 +13,7 @@ from gateway.core.events import ConnectionChanged, Message
 from tests.channels.telegram.channel_kit import at, running
 from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_faults import BAD_GATEWAY
-from tests.servers.bot_api_http import post
+from tests.servers.bot_api_http import BAD_GATEWAY, post
 from tests.servers.ports import free_port
 
 Break = Callable[[BotApi], object]

@@ -13,7 +13,7 @@ from tests.channels.telegram.channel_kit import at, running
 from tests.channels.telegram.test_receive_faults import NEAR_NO_TIME, POLLS, Break
 from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_faults import BAD_GATEWAY
+from tests.servers.bot_api_http import BAD_GATEWAY
 from tests.servers.bot_api_world import Chat, Person
 
 ODD = b'{"ok":true,"result":{"message_id":7,"date":1795272909000,"chat":{"id":1},"from":{"id":"x"}}}'

@@ -12,8 +12,7 @@ from gateway.core.events import Address, ChannelName, RoomId
 from tests.channels.conformance.platforms.base import COMMANDS, Kit, Where
 from tests.channels.discord.faults_kit import Hasty
 from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_text import units
-from tests.servers.bot_api_world import Chat
+from tests.servers.bot_api_world import Chat, units
 
 
 class TelegramKit(Kit):

@@ -23,8 +23,8 @@ from tests.gateway.system.platforms.telegram_kit import Town, town
 from tests.kits.channels import story
 from tests.kits.delivery_judge import Verdict, fair
 from tests.kits.gateway_process import so
-from tests.servers.bot_api_faults import BAD_GATEWAY
-from tests.servers.bot_api_flood import Flood
+from tests.servers.bot_api_http import BAD_GATEWAY
+from tests.servers.bot_api_methods import Flood
 from tests.servers.bot_api_world import Person
 
 
