@@ -99,51 +99,13 @@ def remove_note_lines(text: str, noted: str) -> str:
     return text if first is None else remove_note_lines("\n".join(lines[:first] + lines[first + count :]), noted)
 
 
-class MemoryFile:
-    """One agent's MEMORY.md.
-
-    The methods block on the disk and raise OSError, also for a link and for a file that is no text.
-    """
-
-    def __init__(self, store: Path, directory: Path, agent: str) -> None:
-        self.path = directory / MEMORY_FILE
-        self._mark = agent_state_directory(store, agent) / _MARK
-
-    def read(self) -> str:
-        """Return the text of the file, whoever wrote it. Empty: there is no file."""
-        content = read_private(self.path, most=MAX_BYTES) or b""
-        try:
-            return content.decode()
-        except UnicodeDecodeError:
-            raise OSError(f"{self.path} is not UTF-8") from None
-
-    def write(self, text: str) -> None:
-        """Replace the file atomically."""
-        replace_private(self.path, text.encode())
-
-    def finish_write(self, newest: DreamRecord | None) -> None:
-        """Complete a write that a crash cut off: the version is durable, but the file may lack it."""
-        if newest is None or (read_private(self._mark, most=100) or b"").decode("ascii", "replace") == newest.key:
-            return
-        if self.read() == newest.fact.before:
-            self.write(newest.fact.after)
-        self.mark_written(newest.key)
-
-    def mark_written(self, key: str) -> None:
-        """Record that this version has reached the file."""
-        replace_private(self._mark, key.encode())
-
-
 class MemoryStore:
-    """MEMORY.md of all agents."""
+    """MEMORY.md of all agents. A link, or a file that is no text, is an OSError."""
 
     def __init__(self, store: Store, clock: Clock, directory: Directory) -> None:
         self._store = store
         self._clock = clock
         self._directory = directory
-
-    def _file(self, agent: str) -> MemoryFile:
-        return MemoryFile(self._store.path, self._directory(agent), agent)
 
     async def recover(self, agent: str) -> None:
         """Call `finish_write` at a start, which must not fail because of a file: disk errors are logged.
@@ -156,12 +118,17 @@ class MemoryStore:
             logger.warning("the memory of %s cannot be written or read: %s", agent, error)
 
     async def finish_write(self, agent: str) -> None:
-        """Complete a write that a crash cut off. Raises OSError, StoreError."""
-        await asyncio.to_thread(self._file(agent).finish_write, await find_newest_dream(self._store, agent))
+        """Complete a write that a crash cut off: the version is durable, but the file may lack it.
+
+        Raises OSError, StoreError.
+        """
+        newest = await find_newest_dream(self._store, agent)
+        if newest is not None:
+            await asyncio.to_thread(self._finish_write, agent, newest)
 
     async def read(self, agent: str) -> str:
         """Return the text of the file. Empty: there is no file. Raises OSError."""
-        return await asyncio.to_thread(self._file(agent).read)
+        return await asyncio.to_thread(self._read, agent)
 
     async def rewrite(
         self, agent: str, *, before: str, after: str, upto: Seq, reason: str, notes: tuple[Seq, ...] = ()
@@ -171,15 +138,13 @@ class MemoryStore:
         The new text is durable in the log first. Raises StoreError, or OSError: then a later `finish_write` completes
         it.
         """
-        file = self._file(agent)
-        if await asyncio.to_thread(file.read) != before:
+        if await self.read(agent) != before:
             return False
         now = self._clock.now()
         key = f"dream:{new_id(now)}"
         fact = MemoryConsolidated(agent=agent, before=before, after=after, upto=upto, reason=reason, notes=notes)
         await self._store.append([NewEntry(fact=fact, at=now, conversation=inner_conversation(agent), key=key)])
-        await asyncio.to_thread(file.write, after)
-        await asyncio.to_thread(file.mark_written, key)
+        await asyncio.to_thread(self._write, agent, after, key)
         return True
 
     async def approve(self, agent: str, note: Seq, text: str) -> str:
@@ -198,6 +163,33 @@ class MemoryStore:
         upto = newest_first[0].fact.upto if newest_first else Seq(0)
         done = await self.rewrite(agent, before=before, after=after, upto=upto, reason=APPROVED, notes=(note,))
         return "" if done else "MEMORY.md was changed in this moment: say it again"
+
+    def _path(self, agent: str) -> Path:
+        return self._directory(agent) / MEMORY_FILE
+
+    def _mark_written(self, agent: str, key: str) -> None:
+        """Record that this version has reached the file."""
+        replace_private(agent_state_directory(self._store.path, agent) / _MARK, key.encode())
+
+    def _write(self, agent: str, text: str, key: str) -> None:
+        replace_private(self._path(agent), text.encode())
+        self._mark_written(agent, key)
+
+    def _read(self, agent: str) -> str:
+        path = self._path(agent)
+        try:
+            return (read_private(path, most=MAX_BYTES) or b"").decode()
+        except UnicodeDecodeError:
+            raise OSError(f"{path} is not UTF-8") from None
+
+    def _finish_write(self, agent: str, newest: DreamRecord) -> None:
+        mark = read_private(agent_state_directory(self._store.path, agent) / _MARK, most=100) or b""
+        if mark.decode("ascii", "replace") == newest.key:
+            return
+        if self._read(agent) == newest.fact.before:
+            self._write(agent, newest.fact.after, newest.key)
+        else:
+            self._mark_written(agent, newest.key)
 
 
 def format_as_list_item(text: str) -> str:
