@@ -93,7 +93,7 @@ class McpServerClient:
         self.settled = asyncio.Event()
         """Set once it was up or has failed."""
         self._servers = servers
-        self._clock = clock
+        self.clock = clock
         self._random = chance
         self._media = media
         self._definitions = definitions
@@ -123,7 +123,7 @@ class McpServerClient:
             up_s = await self._run_connection(connection_type)
             self.settled.set()
             delay_s = backoff.next_delay_s(up_s, self._random())
-            await self._clock.sleep(delay_s)
+            await self.clock.sleep(delay_s)
 
     async def call(self, tool: str, arguments: dict[str, object]) -> "types.CallToolResult":
         """Call a tool by the server's own name for it. Raises ToolCallRefused."""
@@ -150,7 +150,7 @@ class McpServerClient:
     async def _get_connection(self) -> "McpConnection":
         if self._connection is None and self.state != "off":
             with contextlib.suppress(TimeoutError):
-                await with_timeout(self._clock, DOWN_WAIT_S, self._up.wait())
+                await with_timeout(self.clock, DOWN_WAIT_S, self._up.wait())
         if self._connection is not None:
             return self._connection
         why = f" ({self.reason})" if self.reason else ""
@@ -160,22 +160,15 @@ class McpServerClient:
 
     async def _run_connection(self, connection_type: "type[McpConnection]") -> float:
         """Run one connection to its end. Return how long it was up, in seconds; 0: never."""
-        connection = connection_type(
-            self.name,
-            self.config,
-            self._clock,
-            secret_filter=self.secret_filter,
-            mode=self._mode,
-            on_tools=self._on_tools_listed,
-        )
+        connection = connection_type(self, self._mode)
         run_task = asyncio.create_task(connection.run())
-        up_task = asyncio.create_task(with_timeout(self._clock, START_TIMEOUT_S, connection.up.wait()))
+        up_task = asyncio.create_task(with_timeout(self.clock, START_TIMEOUT_S, connection.up.wait()))
         end_signals: list[asyncio.Future[Any]] = [run_task, connection.lost]
         why, since = "", None
         try:
             await asyncio.wait([*end_signals, up_task], return_when=asyncio.FIRST_COMPLETED)
             if connection.up.is_set():
-                since = self._clock.monotonic()
+                since = self.clock.monotonic()
                 self._mark_up(connection)
                 await asyncio.wait(end_signals, return_when=asyncio.FIRST_COMPLETED)
             why = f"it did not come up within {START_TIMEOUT_S:g} s"
@@ -187,7 +180,7 @@ class McpServerClient:
         if since is None:
             self._mode = "legacy" if self._mode == "auto" else "auto"
         self._log_down(why)
-        return 0.0 if since is None else self._clock.monotonic() - since
+        return 0.0 if since is None else self.clock.monotonic() - since
 
     def _mark_up(self, connection: "McpConnection") -> None:
         self._connection, self.state, self.reason = connection, "up", ""
@@ -206,7 +199,8 @@ class McpServerClient:
         # Once, however long it stays down.
         logger.log(logging.DEBUG if again else logging.WARNING, "MCP server %s is down: %s", self.name, why)
 
-    def _on_tools_listed(self, offered: "Sequence[types.Tool]") -> None:
+    def update_offered(self, offered: "Sequence[types.Tool]") -> None:
+        """Take up a list of tools that the server has sent."""
         self._offered_tools, left = select_tools(self.name, offered, self.config.tools, self._servers)
         if left != self._omitted and left:
             logger.warning(

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -24,7 +24,7 @@ import anyio
 import httpx2
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client import Client, IncomingMessage, Transport
+from mcp.client import Client, IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.exceptions import MCPError
@@ -36,11 +36,8 @@ from pydantic import TypeAdapter, ValidationError
 from agent.journal import to_single_line
 from agent.models.http import is_loopback
 from channels.aio import Backoff, cancel_and_wait, with_timeout
-from gateway.config.tools import McpServerConfig
-from gateway.core.clock import Clock
 from gateway.core.process import READ_BYTES, ChildProcess, ProgramNotStarted, select_environment, start_process
-from gateway.tools.mcp.client import McpConnectionLost, McpNotSent, McpTimeout
-from gateway.tools.mcp.convert import McpSecretFilter
+from gateway.tools.mcp.client import McpConnectionLost, McpNotSent, McpServerClient, McpTimeout
 
 logger = logging.getLogger("reverie.mcp")
 
@@ -60,25 +57,21 @@ StdioStreams = tuple[MemoryObjectReceiveStream[_IncomingMessage], MemoryObjectSe
 
 
 @contextlib.asynccontextmanager
-async def stdio_transport(
-    command: Sequence[str], env: Mapping[str, str], *, on_lost: Callable[[str], None], on_stderr: Callable[[str], None]
-) -> AsyncIterator[StdioStreams]:
-    """Start the server, and exchange messages with it.
+async def stdio_transport(connection: "McpConnection") -> AsyncIterator[StdioStreams]:
+    """Start the server, and exchange messages with it. Tells the connection when the server can send nothing more.
 
-    However this ends, the server and its process group have ended.
-
-    `on_lost` is called with the reason when the server can send nothing more, `on_stderr` with each line of its
-    standard error. Raises ProgramNotStarted.
+    However this ends, the server and its process group have ended. Raises ProgramNotStarted.
     """
+    env = {name: value.get_secret_value() for name, value in connection.config.env.items()}
     async with start_process(
-        command, env=select_environment(*PASSED_ENVIRONMENT) | dict(env), listens=True, stderr="pipe"
+        connection.config.command, env=select_environment(*PASSED_ENVIRONMENT) | env, listens=True, stderr="pipe"
     ) as child:
         incoming_send, incoming_receive = anyio.create_memory_object_stream[_IncomingMessage](0)
         outgoing_send, outgoing_receive = anyio.create_memory_object_stream[SessionMessage](0)
         working = [
-            asyncio.create_task(_read_messages(child, incoming_send, on_lost)),
-            asyncio.create_task(_write_messages(child, outgoing_receive, on_lost)),
-            asyncio.create_task(_read_stderr(child, on_stderr)),
+            asyncio.create_task(_read_messages(child, incoming_send, connection)),
+            asyncio.create_task(_write_messages(child, outgoing_receive, connection)),
+            asyncio.create_task(_read_stderr(child, connection)),
         ]
         try:
             yield incoming_receive, outgoing_send
@@ -92,7 +85,7 @@ async def stdio_transport(
 
 
 async def _read_messages(
-    child: ChildProcess, incoming: MemoryObjectSendStream[_IncomingMessage], on_lost: Callable[[str], None]
+    child: ChildProcess, incoming: MemoryObjectSendStream[_IncomingMessage], connection: "McpConnection"
 ) -> None:
     assert child.stdout is not None
     try:
@@ -104,11 +97,11 @@ async def _read_messages(
                 continue
             await incoming.send(SessionMessage(message))
     except OverflowError:
-        on_lost(f"it said more than {MAX_MESSAGE_BYTES:,} bytes at once")
+        connection.mark_lost(f"it said more than {MAX_MESSAGE_BYTES:,} bytes at once")
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass  # nobody listens any more
     else:
-        on_lost("it ended")
+        connection.mark_lost("it ended")
     incoming.close()
 
 
@@ -127,7 +120,7 @@ async def _read_lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _write_messages(
-    child: ChildProcess, outgoing: MemoryObjectReceiveStream[SessionMessage], on_lost: Callable[[str], None]
+    child: ChildProcess, outgoing: MemoryObjectReceiveStream[SessionMessage], connection: "McpConnection"
 ) -> None:
     """Write messages. Never waits for a server that does not read, so no caller does."""
     assert child.stdin is not None
@@ -135,15 +128,15 @@ async def _write_messages(
         line = one.message.model_dump_json(by_alias=True, exclude_unset=True)
         child.stdin.write(line.encode() + b"\n")
         if child.stdin.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            on_lost("it does not listen")
+            connection.mark_lost("it does not listen")
 
 
-async def _read_stderr(child: ChildProcess, on_stderr: Callable[[str], None]) -> None:
+async def _read_stderr(child: ChildProcess, connection: "McpConnection") -> None:
     """Read its standard error, so that it never blocks on it."""
     assert child.stderr is not None
     while piece := await child.stderr.read(READ_BYTES):
         for line in piece.splitlines():
-            on_stderr(line.decode("utf-8", "replace"))
+            connection.log_line(line.decode("utf-8", "replace"))
 
 
 async def _stop_process(child: ChildProcess) -> None:
@@ -187,27 +180,18 @@ REQUEST_STATE: Final[ContextVar[McpRequestState | None]] = ContextVar("fate", de
 
 
 class McpHttpClient(httpx2.AsyncClient):
-    """HTTP client of one server."""
+    """HTTP client of one connection, which it tells of failures. It uses no proxy to loopback hosts."""
 
-    def __init__(
-        self,
-        headers: Mapping[str, str],
-        *,
-        timeout_s: float,
-        trust_env: bool,
-        on_suspect: Callable[[str], None],
-        on_lost: Callable[[str], None],
-    ) -> None:
-        """`trust_env`: use the proxies of the environment. `on_suspect` and `on_lost` are called with a reason."""
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=4)
+    def __init__(self, connection: "McpConnection") -> None:
+        config = connection.config
+        headers = {name: value.get_secret_value() for name, value in config.headers.items()}
         super().__init__(
             headers={**headers, "accept-encoding": "identity"},
-            timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-            limits=limits,
-            trust_env=trust_env,
+            timeout=httpx2.Timeout(config.timeout + 2 * SEND_GRACE_S, connect=CONNECT_TIMEOUT_S),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=4),
+            trust_env=not is_loopback(config.url),
         )
-        self._on_suspect = on_suspect
-        self._on_lost = on_lost
+        self._connection = connection
         self._stream_breaks = 0
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # noqa: ANN401 - as the library declares it
@@ -222,10 +206,10 @@ class McpHttpClient(httpx2.AsyncClient):
             response = await super().send(request, **options)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             state.sent = False
-            self._on_suspect("it cannot be reached")
+            self._connection.suspect("it cannot be reached")
             raise
         except httpx2.TransportError:
-            self._on_suspect("its connection broke")
+            self._connection.suspect("its connection broke")
             raise
         if response.headers.get("content-encoding", "identity") != "identity":  # its unpacked size is unknown
             await response.aclose()
@@ -234,9 +218,7 @@ class McpHttpClient(httpx2.AsyncClient):
         streams = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         max_bytes = None if streams else MAX_MESSAGE_BYTES
-        response.stream = _LimitedStream(
-            response.stream, max_bytes, self._on_stream_broken if listens and streams else None
-        )
+        response.stream = _LimitedStream(response.stream, max_bytes, self if listens and streams else None)
         return response
 
     def _check_status(self, request: httpx2.Request, response: httpx2.Response, state: McpRequestState) -> None:
@@ -249,25 +231,24 @@ class McpHttpClient(httpx2.AsyncClient):
             return
         # 404 is the specification's (session management); many servers answer 400.
         state.is_session_unknown = status in (400, 404) and "mcp-session-id" in request.headers
-        self._on_suspect(f"HTTP {status}")
+        self._connection.suspect(f"HTTP {status}")
 
-    def _on_stream_broken(self) -> None:
+    def count_stream_break(self) -> None:
+        """Count a broken event stream: after some the library does not listen any more."""
         self._stream_breaks += 1
         if self._stream_breaks >= MAX_STREAM_BREAKS:
-            self._on_lost("its connection broke")
+            self._connection.mark_lost("its connection broke")
         else:
-            self._on_suspect("its connection broke")
+            self._connection.suspect("its connection broke")
 
 
 class _LimitedStream(httpx2.AsyncByteStream):
-    """Body with a limit, or with a callback when it breaks."""
+    """Body with a limit, or an event stream whose break `client` counts."""
 
-    def __init__(
-        self, inner: httpx2.AsyncByteStream, max_bytes: int | None, on_broken: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int | None, client: McpHttpClient | None) -> None:
         self._inner = inner
         self._max_bytes = max_bytes
-        self._on_broken = on_broken
+        self._client = client
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read = 0
@@ -279,8 +260,8 @@ class _LimitedStream(httpx2.AsyncByteStream):
                     raise httpx2.StreamError(f"more than {self._max_bytes:,} bytes at once")
                 yield piece
         except httpx2.TransportError:
-            if self._on_broken is not None:
-                self._on_broken()
+            if self._client is not None:
+                self._client.count_stream_break()
             raise
 
     async def aclose(self) -> None:
@@ -323,23 +304,12 @@ class McpConnection:
     It begins with `run`, serves calls once `up` is set, and is over when `lost` is done or `run` returns.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: McpServerConfig,
-        clock: Clock,
-        *,
-        secret_filter: McpSecretFilter,
-        mode: HandshakeMode,
-        on_tools: Callable[[Sequence[types.Tool]], None],
-    ) -> None:
-        """`on_tools` is called with every list of tools that is fetched."""
-        self._name = name
-        self._config = config
-        self._secret_filter = secret_filter
-        self._clock = clock
+    def __init__(self, server: McpServerClient, mode: HandshakeMode) -> None:
+        """`server` gets every list of tools that is fetched."""
+        self.config = server.config
+        self._server = server
+        self._clock = server.clock
         self._mode = mode
-        self._on_tools = on_tools
         self._client: Client | None = None
         self._relist_wanted = asyncio.Event()
         self._recheck_wanted = asyncio.Event()
@@ -350,7 +320,7 @@ class McpConnection:
     async def run(self) -> None:
         """Run to the end of the connection. Raises its error; `failure_reason` describes it."""
         client = Client(
-            self._stdio_transport() if self._config.command else self._http_transport(),
+            stdio_transport(self) if self.config.command else self._http_transport(),
             mode=self._mode,
             cache=None,
             message_handler=self._on_message,
@@ -367,8 +337,8 @@ class McpConnection:
                     self._relist_wanted.clear()
                     self._recheck_wanted.clear()
                     async with asyncio.timeout(limit_s):
-                        self._on_tools(await self._list_tools(client))
-                    self._reason, limit_s = "", self._config.timeout
+                        self._server.update_offered(await self._list_tools(client))
+                    self._reason, limit_s = "", self.config.timeout
                     self.up.set()
                     since = self._clock.monotonic()
                     await self._relist_wanted.wait()
@@ -386,26 +356,26 @@ class McpConnection:
         if self._client is None or self.lost.done():
             raise McpNotSent
         request = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=arguments))
-        state = McpRequestState(sent=bool(self._config.command))  # a message in a pipe may have been read
+        state = McpRequestState(sent=bool(self.config.command))  # a message in a pipe may have been read
         token = REQUEST_STATE.set(state)
         try:
-            async with asyncio.timeout(self._config.timeout + SEND_GRACE_S):
+            async with asyncio.timeout(self.config.timeout + SEND_GRACE_S):
                 # Not `call_tool`: it validates results by a schema of the server, whose patterns may never end.
-                result = await self._client.session.send_request(request, _RESULT, self._config.timeout)
+                result = await self._client.session.send_request(request, _RESULT, self.config.timeout)
                 return _failed(INPUT_REQUIRED) if isinstance(result, types.InputRequiredResult) else result
         except MCPError as error:
             if not state.sent or (state.is_session_unknown and not await self._is_session_known()):
-                self._mark_lost(self._reason)
+                self.mark_lost(self._reason)
                 raise McpNotSent from None
             if error.code == types.REQUEST_TIMEOUT:
-                self._suspect("it does not answer")
+                self.suspect("it does not answer")
                 raise McpTimeout from None
             if error.code == types.CONNECTION_CLOSED:
-                self._suspect("its connection broke")
+                self.suspect("its connection broke")
                 raise McpConnectionLost from None
             return _failed(error.message)
         except TimeoutError:
-            self._suspect("it does not listen")
+            self.suspect("it does not listen")
             raise McpTimeout from None
         except ValidationError:
             return _failed("(something that the protocol does not allow)")
@@ -417,33 +387,21 @@ class McpConnection:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if isinstance(error, ProgramNotStarted):
-            return self._secret_filter.redact(str(error))
+            return self._server.secret_filter.redact(str(error))
         if self.lost.done():
             return self.lost.result()
         if isinstance(error, TimeoutError):
-            return f"it did not answer within {self._config.timeout:g} s"
+            return f"it did not answer within {self.config.timeout:g} s"
         if self._reason:
             return self._reason
         return f"it answered with error {error.code}" if isinstance(error, MCPError) else type(error).__name__
 
-    def _stdio_transport(self) -> Transport:
-        env = {name: value.get_secret_value() for name, value in self._config.env.items()}
-        return stdio_transport(self._config.command, env, on_lost=self._mark_lost, on_stderr=self._log_line)
-
     @contextlib.asynccontextmanager
     async def _http_transport(self) -> AsyncIterator[Any]:  # the library's type of streams has no public name
-        config = self._config
-        http_client = McpHttpClient(
-            {name: value.get_secret_value() for name, value in config.headers.items()},
-            timeout_s=config.timeout + 2 * SEND_GRACE_S,
-            trust_env=not is_loopback(config.url),
-            on_suspect=self._suspect,
-            on_lost=self._mark_lost,
-        )
         async with (
-            http_client,
+            McpHttpClient(self) as http_client,
             streamable_http_client(
-                config.url, http_client=http_client, max_sse_event_size=MAX_MESSAGE_BYTES
+                self.config.url, http_client=http_client, max_sse_event_size=MAX_MESSAGE_BYTES
             ) as streams,
         ):
             yield streams
@@ -474,7 +432,7 @@ class McpConnection:
                 pass
             except (ListenNotSupportedError, MCPError, TimeoutError):
                 return
-            self._suspect("it tells of no changes any more")
+            self.suspect("it tells of no changes any more")
             await self._clock.sleep(backoff.next_delay_s(self._clock.monotonic() - since, 1.0))
 
     async def _on_message(self, message: IncomingMessage) -> None:
@@ -483,20 +441,22 @@ class McpConnection:
 
     async def _on_log(self, params: types.LoggingMessageNotificationParams) -> None:
         if logger.isEnabledFor(logging.DEBUG):
-            self._log_line(params.data if isinstance(params.data, str) else repr(params.data))
+            self.log_line(params.data if isinstance(params.data, str) else repr(params.data))
 
-    def _log_line(self, line: str) -> None:
-        text = to_single_line(self._secret_filter.redact(line[: 4 * MAX_LOG_CHARS]), MAX_LOG_CHARS)
+    def log_line(self, line: str) -> None:
+        """Log a line of the server's own, without secrets."""
+        text = to_single_line(self._server.secret_filter.redact(line[: 4 * MAX_LOG_CHARS]), MAX_LOG_CHARS)
         if text:
-            logger.debug("%s says: %s", self._name, text)
+            logger.debug("%s says: %s", self._server.name, text)
 
-    def _suspect(self, why: str) -> None:
+    def suspect(self, why: str) -> None:
         """Check soon whether the server still answers."""
         self._reason = why
         self._recheck_wanted.set()
         self._relist_wanted.set()
 
-    def _mark_lost(self, why: str) -> None:
+    def mark_lost(self, why: str) -> None:
+        """End the connection: the server can send nothing more."""
         if not self.lost.done():
             self.lost.set_result(why)
 
@@ -504,7 +464,7 @@ class McpConnection:
         """Return True if the server still answers other requests. If not, the connection is over."""
         assert self._client is not None
         try:
-            async with asyncio.timeout(self._config.timeout):
+            async with asyncio.timeout(self.config.timeout):
                 await self._list_tools(self._client)
         except (MCPError, TimeoutError):
             self._reason = "it has forgotten us"
