@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Generator, Mapping, Sequence
-from contextvars import Context
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
 
 from agent.models.base import Model
 from agent.signals import DmnState
@@ -65,7 +63,7 @@ from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.rewind import Rewinder
-from gateway.store import Store, StoreClosed
+from gateway.store import Store, StoreClosed, StoreTasks
 from gateway.stream.attention import LiveAttention
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.internal import InternalIntake
@@ -158,7 +156,7 @@ async def _opened(
     model: Model | None = None,
     redactor: Redactor | None = None,
     is_stopped: bool = False,
-) -> AsyncIterator[tuple["_Gateway", "GatewayTasks"]]:
+) -> AsyncIterator[tuple["_Gateway", StoreTasks]]:
     """Open store and models, and build the services. `channels` None: make the configured ones, and follow changes.
 
     `is_stopped`: no gateway runs, and another program that uses the store is an error at once.
@@ -168,7 +166,7 @@ async def _opened(
         async with (
             open_model_services(live, clock, model=model) as model_services,
             await Store.open(settings.store.path, clock, patient=not is_stopped) as store,
-            GatewayTasks(store) as tasks,
+            StoreTasks(store) as tasks,
         ):
             if channels is None:
                 names = [ChannelName(name) for name in settings.channels]
@@ -189,47 +187,6 @@ async def _opened(
             yield gateway, tasks
     except BaseExceptionGroup as group:
         raise _first_error(group) from group
-
-
-class GatewayTasks(asyncio.TaskGroup):
-    """Tasks of one run. While the gateway stops and the log cannot be written, each ends where it would write."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__()
-        self._store = store
-        self._running = set[asyncio.Task[Any]]()
-
-    def cancel(self) -> None:
-        """Cancel all that run."""
-        for task in self._running:
-            task.cancel()
-
-    def create_task(
-        self,
-        coro: Generator[Any, None, Any] | Coroutine[Any, Any, Any],
-        *,
-        name: str | None = None,
-        context: Context | None = None,
-    ) -> asyncio.Task[Any]:
-        """See `asyncio.TaskGroup.create_task`."""
-        work = self._run(coro)
-        try:
-            task = super().create_task(work, name=name, context=context)
-        except RuntimeError:  # the group ends: what the last append still starts is cancelled like all else
-            task = asyncio.get_running_loop().create_task(work, name=name, context=context)
-            task.cancel()
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        task.add_done_callback(lambda _: coro.close())  # a task cancelled before its first step would never close it
-        return task
-
-    async def _run(self, work: Generator[Any, None, Any] | Coroutine[Any, Any, Any]) -> object:
-        try:
-            return await cast("Coroutine[Any, Any, Any]", work)
-        except StoreClosed:
-            if not self._store.given_up:
-                raise
-            return None
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -297,7 +254,7 @@ class _Gateway:
         dreamer = Dreamer(store, journal, memory, owners=owners, places=places, channels=self.channels)
         forgetter = self.forgetter = NoteForgetter(store, clock, places, journal, memory, redactor=redactor)
         reminders = self.reminders = ReminderService(
-            store, clock, live=live, access_policy=access_policy, fire=internal.submit
+            store, clock, live=live, access_policy=access_policy, internal=internal
         )
         evidence = EvidenceStore(store, clock, places)
         recall_search = RecallSearch(store, places, memory, journal, redactor)
@@ -306,13 +263,7 @@ class _Gateway:
         # What is sent.
         self.outgoing_files = OutgoingFiles(store)
         self.outbox = Outbox(
-            store,
-            self.channels,
-            clock,
-            tasks,
-            files=self.outgoing_files,
-            internal=internal,
-            redactor=redactor,
+            store, self.channels, clock, tasks, files=self.outgoing_files, internal=internal, redactor=redactor
         )
         self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor)
         self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy)
@@ -385,10 +336,7 @@ class _Gateway:
         )
 
         # The agents.
-        self.agent_stats = AgentStats(
-            model_services.workspaces.counts.by_path,
-            lambda: self.agents.dmn_status,
-        )
+        self.agent_stats = AgentStats(model_services.workspaces.counts.by_path, lambda: self.agents.dmn_status)
         store.subscribe(self.agent_stats.on_appended, Judgement, TurnRecord, *NOTIFICATION_CLASSES)
         self.agents = Agents(
             store=store,
@@ -417,11 +365,7 @@ class _Gateway:
             chosen=chosen,
         )
         self.rewinder = Rewinder(
-            store=store,
-            clock=clock,
-            room_locks=self.agents.room_locks,
-            agents=self.agents,
-            tasks=tasks,
+            store=store, clock=clock, room_locks=self.agents.room_locks, agents=self.agents, tasks=tasks
         )
         self.model_selector = ModelSelector(self.agents, chosen)
 
@@ -483,14 +427,7 @@ class _Gateway:
         )
 
         # What operators see.
-        self.outages = OutageMonitor(
-            live,
-            self.channels,
-            self.stats,
-            clock,
-            owners=owners,
-            titles=titles,
-        )
+        self.outages = OutageMonitor(live, self.channels, self.stats, clock, owners=owners, titles=titles)
         store.subscribe(self.outages.on_appended, TurnRecord)
         backend = ApiBackend(
             store,

@@ -7,7 +7,7 @@ gateway was down become one alarm, which says how many there were.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -36,6 +36,7 @@ from gateway.core.permissions import lowest_role
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.core.trust import ANYBODY_ROLE
 from gateway.store import NewEntry, PendingReminder, Store, StoreError
+from gateway.stream.internal import InternalIntake
 
 logger = logging.getLogger("reverie.reminders")
 
@@ -84,14 +85,13 @@ class ReminderService:
         *,
         live: LiveSettings,
         access_policy: AccessPolicy,
-        fire: Callable[[Alarm], Awaitable[None]],
+        internal: InternalIntake,
         ids: Callable[[datetime], str] = new_reminder_id,
     ) -> None:
-        """`fire` returns once the alarm is in the log; an alarm whose id is there already is not delivered again."""
         self._live = live
         self._store = store
         self._clock = clock
-        self._fire = fire
+        self._internal = internal
         self._ids = ids
         self._access_policy = access_policy
         self._roles_changed = asyncio.Event()
@@ -285,7 +285,7 @@ class ReminderService:
             next=passed.next,
         )
         try:
-            await self._fire(alarm)
+            await self._internal.submit(alarm)
         except StoreError:
             raise  # without its log the gateway cannot go on
         # A bug: skipped until the next start, so that one reminder does not end the process each time.

@@ -23,7 +23,7 @@ belongs to tests/gateway/store/test_query_plans.py, which requires an index for 
 from gateway.store.reader import EntryLocation, LogRow, StoreReader, ViewEntries, WordUses, search_terms
 from gateway.store.rebuild import rebuild
 from gateway.store.spending import SpendingKey, SpendingSum, total_cost_usd
-from gateway.store.store import Store, StoreOutage
+from gateway.store.store import Store, StoreOutage, StoreTasks
 from gateway.store.types import (
     AppendFailed,
     AppendResult,
@@ -74,6 +74,7 @@ __all__ = [
     "StoreOpenError",
     "StoreOutage",
     "StoreReader",
+    "StoreTasks",
     "StoreTooNew",
     "StoreUnreadable",
     "TableDifference",

@@ -11,11 +11,12 @@ import contextlib
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import aiosqlite
 
@@ -595,6 +596,47 @@ class Store(StoreReader):
             await self._writing.close()
             await super().close()
             self._lock.release()
+
+
+class StoreTasks(asyncio.TaskGroup):
+    """Tasks of one run. While the gateway stops and the log cannot be written, each ends where it would write."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._running = set[asyncio.Task[Any]]()
+
+    def cancel(self) -> None:
+        """Cancel all that run."""
+        for task in self._running:
+            task.cancel()
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, Any] | Coroutine[Any, Any, Any],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[Any]:
+        """See `asyncio.TaskGroup.create_task`."""
+        work = self._run(coro)
+        try:
+            task = super().create_task(work, name=name, context=context)
+        except RuntimeError:  # the group ends: what the last append still starts is cancelled like all else
+            task = asyncio.get_running_loop().create_task(work, name=name, context=context)
+            task.cancel()
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda _: coro.close())  # a task cancelled before its first step would never close it
+        return task
+
+    async def _run(self, work: Generator[Any, None, Any] | Coroutine[Any, Any, Any]) -> object:
+        try:
+            return await cast("Coroutine[Any, Any, Any]", work)
+        except StoreClosed:
+            if not self._store.given_up:
+                raise
+            return None
 
 
 def _prepare_file(path: Path, clock: Clock) -> StoreLock:

@@ -24,6 +24,7 @@ from gateway.core.tool import Requester, ToolContext, TurnTrust, tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import AppendFailed, NewEntry, PendingReminder, Store
 from gateway.tools.memory import ReminderTools
+from tests.kits.internal import PlayedInternal
 from tests.kits.policies import NOBODY
 from tests.kits.settings import live_settings
 from tests.kits.store import place, run
@@ -72,7 +73,7 @@ class Town:
             clock,
             live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich", max_reminders=most)),
             access_policy=NOBODY,
-            fire=self.fire,
+            internal=PlayedInternal(self.fire),
             ids=ids,
         )
         self._news = asyncio.Event()
@@ -209,7 +210,7 @@ def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path)
                 here.clock,
                 live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
                 access_policy=NOBODY,
-                fire=cancels,
+                internal=PlayedInternal(cancels),
             )
             here.clock.advance(600)
             task = asyncio.create_task(reminders.run())
@@ -303,7 +304,7 @@ def test_a_process_that_dies_while_telling_tells_neither_twice_nor_never(tmp_pat
                         here.clock,
                         live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=1)),
                         access_policy=NOBODY,
-                        fire=fire,
+                        internal=PlayedInternal(fire),
                     ).run()
             assert here.told == seen
         async with town(tmp_path, START + timedelta(hours=1)) as after:
@@ -335,7 +336,7 @@ def test_one_that_cannot_be_told_stops_nobody_and_is_told_by_the_next_process(
                     here.clock,
                     live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
                     access_policy=NOBODY,
-                    fire=stumbles,
+                    internal=PlayedInternal(stumbles),
                 ).run()
             )
             assert await here.until(1) == ["tea"]
@@ -365,7 +366,7 @@ def test_a_store_that_fails_ends_it(tmp_path: Path) -> None:
                     here.clock,
                     live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
                     access_policy=NOBODY,
-                    fire=full,
+                    internal=PlayedInternal(full),
                 ).run()
 
     run(story())
@@ -387,7 +388,7 @@ def test_one_that_stays_where_it_stood_is_told_once_and_stops_nobody(tmp_path: P
                 here.clock,
                 live=live_settings(dmn=DmnConfig(timezone="UTC", max_reminders=9)),
                 access_policy=NOBODY,
-                fire=deaf,
+                internal=PlayedInternal(deaf),
             )
             await here.remind("tea", at="in 1 min")
             await here.remind("other", at="in 2 min")
@@ -626,7 +627,7 @@ class Desk:
             clock,
             live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich", max_reminders=60)),
             access_policy=NOBODY,
-            fire=nobody,
+            internal=PlayedInternal(nobody),
         )
         self.hands = dispatcher(tools_of(ReminderTools(reminders, clock)))
 

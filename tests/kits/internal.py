@@ -1,0 +1,17 @@
+"""Intake of events from inside, played."""
+
+from collections.abc import Awaitable, Callable
+
+from gateway.core.events import Alarm, TaskFinished
+from gateway.stream.internal import InternalIntake
+
+
+class PlayedInternal(InternalIntake):
+    """Hands each alarm to the test."""
+
+    def __init__(self, on_alarm: Callable[[Alarm], Awaitable[None]]) -> None:
+        self._on_alarm = on_alarm
+
+    async def submit(self, event: Alarm | TaskFinished) -> None:
+        assert isinstance(event, Alarm)
+        await self._on_alarm(event)
