@@ -92,6 +92,10 @@ _GOODBYE_S = 0.3
 _OPENING: ContextVar[tuple[DiscordClient, list["GatewaySocket"]]] = ContextVar("opening")
 
 
+class _NotForLibrary(Exception):
+    """An event is handed on, and the library is not to read it."""
+
+
 class GatewaySocket(DiscordWebSocket):
     """Connection that is known from its first moment: `from_client` leaves it open if the greeting fails."""
 
@@ -120,24 +124,29 @@ class GatewaySocket(DiscordWebSocket):
         return ResumableSession(id=self.session_id, seq=self.sequence, gateway=str(self.gateway))
 
     def log_receive(self, text: object, /) -> None:
-        """Hand on an event before the library reads it: what it cannot read must not be lost.
+        """Hand on an event; the library calls it with each payload, before reading that itself.
 
-        The library calls it with each payload. Raises ValueError for what would harm the connection.
+        Raises `_NotForLibrary` for all but READY and RESUMED, and ValueError for what would harm the connection.
         """
         payload = json.loads(str(text))
-        if not isinstance(payload, dict):
-            raise TypeError("no payload")
-        op, seq = get_int(payload, "op"), payload.get("s")
-        if op == self.DISPATCH:
-            self.client.handle_event(get_str(payload, "t"), payload.get("d"))
-        if (op == self.HELLO and self.is_greeted) or not (seq is None or (type(seq) is int and seq > 0)):
-            raise ValueError("a second greeting, or no number")
+        op, seq = get_int(payload, "op"), get_int(payload, "s")
+        if not isinstance(payload, dict) or (op == self.HELLO and self.is_greeted):
+            raise ValueError("no payload, or a second greeting")
         self.is_greeted = self.is_greeted or op == self.HELLO
+        if op != self.DISPATCH:
+            return
+        event = get_str(payload, "t")
+        self.client.handle_event(event, payload.get("d"))
+        if event not in {"READY", "RESUMED"}:
+            self.sequence = seq if seq is not None and seq > 0 else self.sequence
+            raise _NotForLibrary
 
     async def poll_event(self) -> None:
         """Read one frame. What cannot be read costs only itself."""
         try:
             await super().poll_event()
+        except _NotForLibrary:
+            pass
         except zlib.error:  # the rest of the stream is unreadable
             logger.warning("shard %s: the compressed stream is broken", self.shard_id)
             raise ReconnectWebSocket(self.shard_id) from None

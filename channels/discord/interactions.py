@@ -57,10 +57,6 @@ class CommandMenu(app_commands.CommandTree):
         for spec in specs:
             self.add_command(_build_group(spec) if spec.subs else _build_command(spec, spec.args, **_audience(spec)))
 
-    async def interaction_check(self, _interaction: discord.Interaction, /) -> bool:
-        """Let nothing be carried out here: `InteractionResponder` answers, also commands of an outdated menu."""
-        return False
-
     def to_rows(self) -> list[Json]:
         """Return the rows that Discord is given."""
         return [command.to_dict(self) for command in self.get_commands()]
@@ -96,7 +92,7 @@ def _build_command(
     """Return a command of the library, which reads a command's options from the signature of a function."""
 
     async def ignore(*_: object) -> None:
-        """Do nothing: `CommandMenu.interaction_check` lets nothing through."""
+        """Do nothing: `InteractionResponder` answers, also commands of an outdated menu."""
 
     names = [f"arg{number}" for number in range(len(args))]  # those of the arguments may be words of Python's
     vars(ignore)["__signature__"] = Signature(
