@@ -103,38 +103,38 @@ def to_notifications(
     sender = _line_sender(line, context, now, room)
     if room is not None:
         # https://modern.ircdocs.horse/#statusmsg-parameter: for some members only, so a separate place.
-        status = context.isupport.status_prefix(line.param(0))
+        status = line.param(0).removesuffix(room)
         at = replace(_room_address(room, context), thread=ThreadId(status) if status else None)
     elif context.isupport.fold(line.param(0)) == context.isupport.fold(context.own_nick):
         at = Address(channel=context.channel, room=direct_chat(sender, line.source))
     else:
         return ()  # not for us
-    event_id, sent = line.tags.get("msgid") or fresh_id(), sent_at(line, now)
+    event_id, sent, direct = line.tags.get("msgid") or fresh_id(), sent_at(line, now), room is None
     event: Notification | None = None
     if line.command == "PRIVMSG":
-        event = _parse_message(line, context, at, sender, event_id=event_id, sent=sent)
+        event = _parse_message(line, context, at, sender, event_id=event_id, sent=sent, direct=direct)
     elif line.command == "TAGMSG":
-        event = _parse_reaction(line, context, at, sender, event_id=event_id, sent=sent)
+        event = _parse_reaction(line, at, sender, event_id=event_id, sent=sent, direct=direct)
     elif line.param(1):  # https://ircv3.net/specs/extensions/message-redaction
-        message, direct = MessageId(line.param(1)), room is None
+        message = MessageId(line.param(1))
         event = MessageDeleted(id=EventId(event_id), at=at, message=message, sent=sent, sender=sender, direct=direct)
     return (event,) if event else ()
 
 
 def _parse_message(
-    line: IrcLine, context: IrcLineContext, at: Address, sender: Sender, *, event_id: str, sent: datetime
+    line: IrcLine, context: IrcLineContext, at: Address, sender: Sender, *, event_id: str, sent: datetime, direct: bool
 ) -> Message | None:
     text = line.param(1)
-    request = parse_ctcp(text)
-    if (request and request[0] != "ACTION") or not (request[1] if request else strip_formatting(text)).strip():
-        return None
-    if request:
-        plain = shown = f"/me {request[1]}"
+    if request := parse_ctcp(text):
+        command, argument = request
+        plain = shown = f"/me {argument}" if command == "ACTION" and argument.strip() else ""
     else:  # only a multiline message has several lines
         plain, shown = ("\n".join(map(convert, text.split("\n"))) for convert in (strip_formatting, to_markdown))
+    if not plain.strip():
+        return None
     reply_to = reply_target(line)
     kind: Literal["direct", "mention", "reply", "room"] = "room"
-    if context.isupport.room_of(line.param(0)) is None:
+    if direct:
         kind = "direct"
     elif mentions_nick(plain, context.own_nick, context.isupport):
         kind = "mention"
@@ -150,7 +150,7 @@ def reply_target(line: IrcLine) -> MessageId | None:
 
 
 def _parse_reaction(
-    line: IrcLine, context: IrcLineContext, at: Address, sender: Sender, *, event_id: str, sent: datetime
+    line: IrcLine, at: Address, sender: Sender, *, event_id: str, sent: datetime, direct: bool
 ) -> ReactionChanged | None:
     """Return a reaction, which is a reply without text: https://ircv3.net/specs/client-tags/react."""
     message = reply_target(line)
@@ -166,7 +166,7 @@ def _parse_reaction(
         reaction=added or removed,
         added=bool(added),
         sent=sent,
-        direct=context.isupport.room_of(line.param(0)) is None,
+        direct=direct,
     )
 
 

@@ -52,6 +52,10 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
     `load` the parameters of a 005. Features that are missing or invalid have the defaults of the protocol.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._folding = _CASEMAPPINGS["rfc1459"]
+
     def load_feature(self, feature: str) -> None:
         """Load `NAME`, `NAME=value` or `-NAME`.
 
@@ -62,6 +66,7 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         if name in _FEATURES:
             with contextlib.suppress(ValueError):
                 super().load_feature(feature if equals or feature.startswith("-") else f"{feature}=")
+        self._folding = _CASEMAPPINGS.get(self._text("casemapping"), _CASEMAPPINGS["rfc1459"])
 
     def _text(self, name: str, default: str = "") -> str:
         value = getattr(self, name, default)
@@ -153,7 +158,7 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
 
     def fold(self, name: str) -> str:
         """Return a key that is equal for names that the server considers the same. Keeps the length."""
-        return name.translate(_CASEMAPPINGS.get(self._text("casemapping"), _CASEMAPPINGS["rfc1459"]))
+        return name.translate(self._folding)
 
     def is_room(self, target: str) -> bool:
         """Return whether `target` names a channel rather than a person."""

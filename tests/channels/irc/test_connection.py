@@ -1,16 +1,28 @@
-"""The connection: lost, silent, hostile, and ended by us."""
+"""The connection: lost, silent, hostile, made again, and ended by us."""
 
 import asyncio
+import contextlib
 import random
+import re
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from channels.base import Uncertain
-from gateway.core.clock import ManualClock
-from gateway.core.events import ConnectionChanged
-from tests.channels.irc.channel_kit import part, running
+from channels.base import CanType, Denied, RateLimited, Uncertain
+from channels.irc.channel import IrcChannel
+from channels.irc.compose import HostmaskTracker
+from channels.irc.outgoing import SendWindow
+from gateway.core.clock import ManualClock, SystemClock
+from gateway.core.events import Address, ConnectionChanged, RoomId
+from tests.channels.irc.channel_kit import NAME, Running, config, features, never_answered, part, running, settled
 from tests.kits.channels import story
+from tests.kits.stopwatch import Stopwatch
 from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, MODERN, Options
+from tests.servers.ircd_tls import LOCALHOST, server_context
 
 
 @story
@@ -107,3 +119,425 @@ async def test_a_hostile_stream_does_not_end_or_use_the_connection() -> None:
         assert not any(line.startswith("QUIT") for line in ircd.lines)
         assert {line.split(" ")[0] for line in bot.lines} <= {"CAP", "NICK", "USER", "JOIN", "MODE", "PONG", "NOTICE"}
         await run.channel.send(part("yes"))
+
+
+def _waits(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"next attempt in ([0-9.]+) s", text)]
+
+
+@story
+async def test_the_channel_backs_off_and_begins_anew_after_a_stable_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock, chance=lambda: 1.0) as run:
+        await run.up()
+        await ircd.stop()
+        for number in range(1, 12):
+            await run.until_advancing(clock, lambda n=number: len(_waits(caplog.text)) >= n)  # type: ignore[misc]
+        assert _waits(caplog.text)[:11] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+        assert run.links == [True, False]
+        await ircd.start()
+        await run.until_advancing(clock, lambda: run.links[-1])
+        for number in (1, 2):
+            clock.advance(30)
+            await settled(ircd.clients[-1], f"t{number}")
+        caplog.clear()
+        ircd.clients[-1].drop()
+        await run.until(lambda: not run.links[-1])
+        await run.until(lambda: bool(_waits(caplog.text)))
+        assert _waits(caplog.text) == [1.0]
+
+
+@story
+async def test_a_connection_that_is_cut_soon_does_not_count_as_stable(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock, chance=lambda: 1.0) as run:
+        for number in range(1, 5):
+            await run.until_advancing(clock, lambda n=number: run.links.count(True) == n)  # type: ignore[misc]
+            ircd.clients[-1].drop()
+            await run.until(lambda n=number: run.links.count(False) == n)  # type: ignore[misc]
+        await run.until(lambda: len(_waits(caplog.text)) == 4)
+        assert _waits(caplog.text) == [1, 2, 4, 8]
+
+
+@story
+async def test_rooms_are_joined_again() -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock, rooms=["#room", "#two"]) as run:
+        for number in range(1, 4):
+            await run.until_advancing(clock, lambda n=number: run.links.count(True) == n)  # type: ignore[misc]
+            assert [line for line in ircd.clients[-1].lines if line.startswith("JOIN")] == ["JOIN #room,#two"]
+            await ircd.say("#two", f"reverie: {number}")
+            assert (await run.message(number)).text == f"reverie: {number}"
+            ircd.clients[-1].drop()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (Options(banned=True), "banned"),
+        (Options(password="x"), "password"),
+        (Options(nick_length=3), "does not allow the nick"),
+    ],
+)
+@story
+async def test_a_ban_and_a_wrong_password_end_the_channel(options: Options, says: str) -> None:
+    async with Ircd(options) as ircd, running(ircd) as run:
+        with pytest.raises(Denied, match=says):
+            await run.task
+        assert (run.links, len(ircd.clients)) == ([False], 1)
+
+
+@story
+async def test_a_ban_that_comes_while_we_are_away_ends_the_channel() -> None:
+    clock, options = ManualClock(), Options()
+    async with Ircd(options) as ircd, running(ircd, clock) as run:
+        await run.up()
+        options.banned = True
+        ircd.clients[0].drop()
+        await run.until(lambda: run.links == [True, False])
+        clock.advance(1.1)
+        with pytest.raises(Denied, match="banned"):
+            await run.task
+
+
+@story
+async def test_a_room_that_does_not_answer_does_not_keep_us_down(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    async with Ircd(Options(deaf=frozenset({"#two"}))) as ircd, running(ircd, clock, rooms=["#room", "#two"]) as run:
+        await ircd.joined("reverie", "#room")
+        await settled(ircd.clients[0], "joined")
+        clock.advance(9.9)
+        await settled(ircd.clients[0], "soon")
+        assert not run.links
+        clock.advance(0.2)
+        await run.up()
+        assert "did not answer our JOIN" in caplog.text
+
+
+@story
+async def test_a_server_that_does_not_welcome_us_is_left() -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        ircd.faults.silent = True
+        await ircd.received("USER")
+        await run.until_advancing(clock, lambda: run.links == [False])
+        assert [event.reason for event in run.seen if isinstance(event, ConnectionChanged)] == [
+            "the server did not welcome us in time"
+        ]
+
+
+@story
+async def test_unanswered_pings_end_the_connection_though_others_talk() -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        ircd.faults.hold_pongs = True
+        sending = asyncio.create_task(run.channel.send(part("hello")))
+        await ircd.received("PING")
+        seconds = 0
+        while not sending.done() and seconds < 200:
+            await ircd.say("#room", "chatter")
+            await settled(ircd.clients[0], f"t{seconds}")
+            clock.advance(10)
+            seconds += 10
+            for _ in range(20):  # whoever was woken does what it has to do
+                await asyncio.sleep(0)
+        assert sending.done()
+        assert 90 <= seconds <= 150
+        with pytest.raises(Uncertain, match="does not answer PING"):
+            await sending
+        await run.until(lambda: run.links == [True, False])
+
+
+@pytest.mark.parametrize(("token", "sent"), [("BOT=B", ["MODE reverie +B"]), ("BOT=", []), ("BOTS=B", [])])
+@story
+async def test_we_say_that_we_are_a_bot_where_there_is_a_mode_for_it(token: str, sent: list[str]) -> None:
+    clock = ManualClock()
+    async with Ircd(Options(isupport=("CHANTYPES=#", token))) as ircd, running(ircd, clock) as run:
+        for number in (1, 2):
+            await run.until_advancing(clock, lambda n=number: run.links.count(True) == n)  # type: ignore[misc]
+            lines = ircd.clients[-1].lines
+            assert [line for line in lines if line.startswith("MODE reverie")] == sent
+            assert not sent or lines.index(sent[0]) < lines.index("JOIN #room")
+            ircd.clients[-1].drop()
+
+
+@story
+async def test_we_are_marked_as_a_bot_under_the_nick_we_got() -> None:
+    options = Options(isupport=("BOT=b",), taken={"reverie"}, caps=CAPS)
+    async with Ircd(options) as ircd, running(ircd) as run:
+        await run.up()
+        assert "MODE reverie_ +b" in ircd.lines
+
+
+TLS = {"ca_file": str(LOCALHOST)}
+
+
+async def _cancel(run: Running) -> float:
+    """Seconds that it took."""
+    with Stopwatch() as watch:
+        run.task.cancel()
+        done, _ = await asyncio.wait({run.task}, timeout=30)
+    assert done
+    assert run.task.cancelled()
+    return watch.seconds
+
+
+def _sockets() -> set[str]:
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.add(str(descriptor.readlink()))
+    return {name for name in found if name.startswith("socket:")}
+
+
+@contextlib.asynccontextmanager
+async def _served(tls: bool) -> AsyncIterator[tuple[Ircd, dict[str, Any]]]:
+    async with Ircd(tls=server_context() if tls else None) as ircd:
+        yield ircd, {"tls": TLS if tls else False}
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("silent", [False, True])
+@story
+async def test_ends_within_a_second_with_no_task_left(tls: bool, silent: bool) -> None:
+    async with _served(tls) as (ircd, changes), running(ircd, **changes) as run:
+        before = asyncio.all_tasks() - {run.task}
+        await run.up()
+        others = {task for task in asyncio.all_tasks() if "serve" in repr(task) or "_accept" in repr(task)}
+        ircd.faults.silent = silent
+        assert await _cancel(run) < 1
+        assert asyncio.all_tasks() <= before | others
+        await ircd.received("QUIT :goodbye")
+
+
+@story
+async def test_ends_within_a_second_when_emit_is_blocked_and_the_server_silent() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        run.open.clear()
+        await ircd.say("#room", "never told")
+        ircd.faults.silent = True
+        assert await _cancel(run) < 1
+        assert not run.messages
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@story
+async def test_what_was_heard_before_is_still_told(silent: bool) -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        run.open.clear()
+        bot = ircd.clients[0]
+        for number in range(600):
+            bot.send(f":al!a@h PRIVMSG #room :{number}")
+        bot.send("PING :read")
+        await ircd.received("PONG :read")
+        ircd.faults.silent = silent
+        run.task.cancel()
+        await asyncio.sleep(0)
+        run.open.set()
+        await asyncio.wait({run.task}, timeout=30)
+        assert [message.text for message in run.messages] == [str(number) for number in range(600)]
+
+
+@story
+async def test_what_was_heard_before_is_still_told_when_there_is_nobody_to_say_goodbye_to() -> None:
+    async with Ircd() as ircd, running(ircd, ManualClock()) as run:
+        await run.up()
+        run.open.clear()
+        await ircd.say("#room", "the last thing")
+        await settled(ircd.clients[0], "read")
+        ircd.clients[0].drop()
+        while run.channel._inbox.connection is not None:
+            await asyncio.sleep(0)
+        run.task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        run.open.set()
+        await asyncio.wait({run.task}, timeout=30)
+        assert [message.text for message in run.messages] == ["the last thing"]
+        assert run.links == [True, False]
+
+
+@story
+async def test_what_is_heard_during_the_goodbye_is_told_too() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        ircd.faults.silent = True
+        run.task.cancel()
+        await ircd.received("QUIT")
+        bot.send(":al!a@h PRIVMSG #room :one last thing")
+        bot.drop_after_flush()
+        await asyncio.wait({run.task}, timeout=30)
+        assert [message.text for message in run.messages] == ["one last thing"]
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@story
+async def test_cancelled_at_any_step_of_connecting_leaves_no_socket(tls: bool) -> None:
+    async with _served(tls) as (ircd, changes):
+        # The names are looked up and the library imported once before: their sockets and threads are not ours.
+        async with running(ircd, **changes) as run:
+            await run.up()
+        await ircd.until(lambda: all(client.closed for client in ircd.clients))
+        before, tasks = _sockets(), asyncio.all_tasks()
+        for steps in range(40):
+            channel = IrcChannel(NAME, config(ircd.port, **changes), SystemClock())
+            run = Running(channel)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            assert await _cancel(run) < 1
+            assert channel._inbox.connection is None
+        await ircd.until(lambda: all(client.closed for client in ircd.clients))
+        for _ in range(200):
+            if _sockets() <= before and asyncio.all_tasks() <= tasks:
+                break
+            await asyncio.sleep(0.01)
+        assert _sockets() <= before
+        assert asyncio.all_tasks() <= tasks
+
+
+@story
+async def test_an_impatient_second_cancel_leaves_no_socket() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        ircd.faults.silent = True
+        run.task.cancel()
+        await ircd.received("QUIT")
+        assert await _cancel(run) < 0.5
+        await ircd.until(lambda: ircd.clients[0].closed)
+
+
+@story
+async def test_a_channel_can_be_run_again() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        await _cancel(run)
+        again = Running(run.channel)
+        await again.up()
+        await run.channel.send(part("here again"))
+        await ircd.received("PRIVMSG #room :here again")
+        await _cancel(again)
+
+
+NO_ECHO = CAPS.replace("echo-message ", "")
+ROOM = Address(channel=NAME, room=RoomId("#room"))
+
+
+def _reasons(run: Running) -> list[str]:
+    return [event.reason or "" for event in run.seen if isinstance(event, ConnectionChanged) and not event.up]
+
+
+@story
+async def test_a_server_that_forgets_labels_is_asked_by_ping_from_then_on() -> None:
+    clock = ManualClock()
+    async with Ircd(Options(caps=MODERN)) as ircd, running(ircd, clock) as run:
+        await run.up()
+        await never_answered(ircd, run, clock)
+        await run.channel.send(part("b"))
+        assert ircd.lines[-2:] == ["PRIVMSG #room :b", "PING reverie-1"]
+
+
+@pytest.mark.parametrize("answer", ["421 reverie TAGMSG :Unknown command", "FAIL TAGMSG UNKNOWN_COMMAND :no"])
+@story
+async def test_typing_is_not_shown_again_to_a_server_that_does_not_know_it(answer: str) -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        assert isinstance(run.channel, CanType)
+        await run.channel.typing(ROOM, active=True)
+        await ircd.received("@.typing=active TAGMSG #room")
+        ircd.clients[0].send(f":irc.test {answer}" if answer[0] == "4" else answer)
+        await settled(ircd.clients[0], "told")
+        clock.advance(30)
+        await run.channel.typing(ROOM, active=True)
+        await run.channel.send(part("hi"))
+        assert sum("TAGMSG" in line for line in ircd.lines) == 1
+
+
+@pytest.mark.parametrize("stray", ["411 reverie :No recipient given", "417 reverie :Input line was too long"])
+@story
+async def test_a_refusal_that_comes_while_nothing_waits_is_about_nothing_of_ours(stray: str) -> None:
+    async with Ircd(Options(caps=NO_ECHO)) as ircd, running(ircd) as run:
+        await run.up()
+        ircd.clients[0].send(f":irc.test {stray}")
+        await settled(ircd.clients[0], "told")
+        await run.channel.send(part("hi"))
+
+
+@pytest.mark.parametrize("caps", [NO_ECHO, MODERN])
+@pytest.mark.parametrize(
+    ("said", "wait_s"),
+    [("Target change too fast. Please wait 104 seconds.", 104), ("Message target change too fast", 120)],
+)
+@story
+async def test_too_many_targets_in_too_short_a_time_is_a_matter_of_waiting(caps: str, said: str, wait_s: int) -> None:
+    options = Options(caps=caps, muted={"#room": "439"}, muted_reason=said)
+    async with Ircd(options) as ircd, running(ircd) as run:
+        await run.up()
+        with pytest.raises(RateLimited, match="too fast") as raised:
+            await run.channel.send(part("hi"))
+        assert raised.value.retry_after_s == wait_s
+        options.muted = {}
+        await run.channel.send(part("hi"))
+
+
+def test_a_window_without_lines_has_nothing_to_refuse() -> None:
+    window: SendWindow = SendWindow()
+    window.record_refusal(set(), "too long (417)", anybody=True)
+    window.add_line("a", "#r", "one")
+    assert [verdict.fate for verdict in window.verdicts().values()] == ["taken"]
+
+
+@story
+async def test_the_last_words_of_the_server_are_told() -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        ircd.clients[0].send("ERROR :Closing link: \x02Excess\x02 Flood")
+        ircd.clients[0].drop_after_flush()
+        await run.until(lambda: run.links == [True, False])
+        assert _reasons(run) == ["the server closed the connection: Closing link: Excess Flood"]
+
+
+@pytest.mark.parametrize(("token", "host_bytes"), [("HOSTLEN=100", 100), ("HOSTLEN=20", 63), ("HOSTLEN=x", 63)])
+def test_an_unknown_host_counts_as_long_as_the_server_allows(token: str, host_bytes: int) -> None:
+    isupport = features(token)
+    frame = len(":reverie!~") + 10 + len("@") + host_bytes + len(" PRIVMSG #room :\r\n")
+    assert HostmaskTracker().max_body_bytes("#room", len("reverie"), isupport) == 512 - frame
+    isupport.load(["", "-HOSTLEN", ""])
+    assert isupport.host_bytes == 63
+
+
+async def _asks_and_does_not_read(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        for _number in range(40_000):
+            writer.write(b"PING :" + b"x" * 480 + b"\r\n")
+            await writer.drain()
+    writer.transport.abort()
+
+
+@story
+async def test_a_server_that_asks_and_does_not_read_is_left() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    # A reader with a small limit stops reading at once, and nobody reads from it.
+    server = await asyncio.start_server(_asks_and_does_not_read, sock=listener, limit=1024)
+    async with server, running(listener.getsockname()[1], ManualClock()) as run:
+        await run.until(lambda: run.links == [False])
+        assert _reasons(run) == ["the server does not read what we send"]
+
+
+@story
+async def test_a_server_that_hangs_up_instead_of_talking_tls_is_not_called_slow() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, running(port, ManualClock(), tls=True) as run:
+        await run.until(lambda: run.links == [False])
+        assert _reasons(run) == [f"cannot connect to 127.0.0.1:{port}: the server hung up"]

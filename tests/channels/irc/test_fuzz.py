@@ -1,6 +1,6 @@
 """A million malformed or random lines: nothing comes out of `run`, the connection stays, and what follows arrives.
 
-ERROR is left out: it rightly ends a connection (test_misbehaving_servers.py). A tenth goes over the socket, the rest
+ERROR is left out: it rightly ends a connection (test_connection.py). A tenth goes over the socket, the rest
 straight into the connection that the socket feeds: the same framing, decoding, parsing and handling, without the kernel
 in between.
 """

@@ -1,22 +1,23 @@
-"""Parts out: pace, receipts, refusals and cuts."""
+"""Parts out: pace, receipts, refusals, cuts and the length of lines."""
 
 import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from channels.base import BeforeSend, RecipientAway, Rejected, Uncertain, Unreachable
 from channels.irc.channel import IrcChannel
+from channels.irc.outgoing import SendWindow
 from channels.text import clean_outgoing
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, Post, PostKey, RoomId
-from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
+from tests.channels.irc.channel_kit import NAME, Running, config, part, running, sent_together, settled
 from tests.kits.channels import story
 from tests.kits.examples import examples
 from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import Options
+from tests.servers.ircd_options import CAPS, Options
 
 
 @given(
@@ -203,3 +204,210 @@ async def test_what_cannot_be_written_down_does_not_go() -> None:
             await run.channel.send(part("never"), full)
         await run.channel.send(part("after"))
         assert [line for line in ircd.lines if line.startswith("PRIVMSG")] == ["PRIVMSG #room :after"]
+
+
+NO_ECHO = CAPS.replace("echo-message ", "")
+ROOM = [("a", "#r", "one"), ("b", "#r", "two")]
+E, R, NAMELESS = "echo", "refuse", "nameless"
+
+
+def _judge_window(lines: list[tuple[str, str, str]], answers: list[tuple[str, str]]) -> dict[str, str]:
+    window: SendWindow = SendWindow()
+    for owner, target, text in lines:
+        window.add_line(owner, target, text)
+    for kind, about in answers:
+        if kind == E:
+            window.record_echo("#r", about, f"id-{about}")
+        else:
+            window.record_refusal({about}, "no (404)", anybody=kind == NAMELESS)
+    return {str(owner): verdict.fate for owner, verdict in window.verdicts().items()}
+
+
+@pytest.mark.parametrize(
+    ("lines", "answers", "fates"),
+    [
+        (ROOM, [], "taken taken"),
+        (ROOM, [(R, "#r")], "unknown unknown"),
+        (ROOM, [(R, "#r"), (R, "#r")], "refused refused"),
+        (ROOM, [(R, "#r"), (R, "#r"), (R, "#r")], "refused refused"),
+        (ROOM, [(R, "#other")], "taken taken"),
+        (ROOM, [(E, "one"), (R, "#r")], "taken refused"),
+        (ROOM, [(R, "#r"), (E, "two")], "refused taken"),
+        (ROOM, [(E, "one"), (R, "#r"), (R, "#r")], "taken refused"),
+        (ROOM, [(E, "one"), (E, "two"), (R, "#r")], "taken taken"),
+        ([*ROOM, ("c", "#r", "three")], [(R, "#r"), (E, "three")], "unknown unknown taken"),
+        ([("a", "#r", "same"), ("b", "#r", "same")], [(R, "#r"), (E, "same")], "refused taken"),
+        ([("a", "#r", "same"), ("b", "#r", "same")], [(E, "same"), (R, "#r")], "taken refused"),
+        (ROOM, [(E, "from our bouncer"), (R, "#r")], "unknown unknown"),
+        (ROOM, [(E, "\x02on"), (R, "#r")], "taken refused"),
+        ([*ROOM, ("c", "al", "hi")], [(R, "al")], "taken taken refused"),
+        ([*ROOM, ("c", "al", "hi")], [(R, "#r"), (R, "#r")], "refused refused taken"),
+        ([*ROOM, ("c", "al", "hi")], [(NAMELESS, "")], "unknown unknown unknown"),
+        ([*ROOM, ("c", "al", "hi")], [(NAMELESS, "")] * 3, "refused refused refused"),
+        ([*ROOM, ("c", "al", "hi")], [(R, "al"), (NAMELESS, "")], "unknown unknown refused"),
+        (ROOM, [(R, "#r"), (NAMELESS, "")], "refused refused"),
+        ([("a", "#r", "one"), ("a", "#r", "two")], [(R, "#r")], "unknown"),
+        ([("a", "#r", "one"), ("a", "#r", "two")], [(E, "one"), (R, "#r")], "unknown"),
+        ([("a", "#r", "one"), ("a", "#r", "two")], [(R, "#r"), (R, "#r")], "refused"),
+    ],
+)
+def test_what_a_window_of_lines_came_to(
+    lines: list[tuple[str, str, str]], answers: list[tuple[str, str]], fates: str
+) -> None:
+    assert list(_judge_window(lines, answers).values()) == fates.split()
+
+
+@pytest.mark.parametrize(
+    ("caps", "refused", "results"),
+    [
+        (NO_ECHO, "b", "Uncertain Uncertain Uncertain"),
+        (NO_ECHO, "abc", "Rejected Rejected Rejected"),
+        (NO_ECHO, "", "Receipt Receipt Receipt"),
+        (CAPS, "b", "Receipt Rejected Receipt"),
+        (CAPS, "abc", "Rejected Rejected Rejected"),
+    ],
+)
+@story
+async def test_a_refusal_among_several_parts_blames_the_right_one_or_none(
+    caps: str, refused: str, results: str
+) -> None:
+    options = Options(caps=caps, muted_texts=frozenset(refused))
+    async with Ircd(options) as ircd, running(ircd) as run:
+        await run.up()
+        sent = await sent_together(run, [part(body) for body in "abc"])
+        assert [type(result).__name__ for result in sent] == results.split()
+        # What comes after the barrier is not touched by what was before.
+        await run.channel.send(part("next"))
+
+
+@story
+async def test_another_target_is_not_blamed() -> None:
+    async with Ircd(Options(caps=NO_ECHO)) as ircd, running(ircd) as run:
+        await run.up()
+        sent = await sent_together(run, [part("a"), part("b", room="nobody"), part("c")])
+        assert [type(result).__name__ for result in sent] == ["Receipt", "Rejected", "Receipt"]
+
+
+@story
+async def test_our_own_nick_in_every_numeric_is_not_whom_it_is_about() -> None:
+    async with Ircd(Options(caps=NO_ECHO, muted={"#room": "404"})) as ircd, running(ircd) as run:
+        await run.up()
+        sent = await sent_together(run, [part("to myself", room="reverie"), part("b")])
+        assert [type(result).__name__ for result in sent] == ["Receipt", "Rejected"]
+
+
+@story
+async def test_our_own_ctcp_answer_being_refused_is_not_the_parts_fault() -> None:
+    clock = ManualClock()
+    async with Ircd(Options(caps=NO_ECHO)) as ircd, running(ircd, clock, flood={"burst": 9, "per_s": 1}) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        ircd.faults.silent = True
+        bot.raw(b":al!a@h PRIVMSG reverie :\x01VERSION\x01\r\n")
+        await ircd.received("NOTICE al")
+        sending = asyncio.create_task(run.channel.send(part("hi", room="al")))
+        await ircd.received("PRIVMSG al")
+        ping = await ircd.received("PING (.*)")
+        bot.send(":irc.test 401 reverie al :No such nick")
+        bot.send(f":irc.test PONG irc.test :{ping[1]}")
+        with pytest.raises(Uncertain):
+            await sending
+
+
+UNKNOWN = 512 - len(":reverie!~" + "u" * 10 + "@" + "h" * 63 + " PRIVMSG #room :\r\n")
+
+
+def _room_for(mask: str, line_bytes: int = 512) -> int:
+    return line_bytes - len(f":{mask} PRIVMSG #room :\r\n".encode())
+
+
+def _split(channel: IrcChannel, text: str) -> tuple[str, ...]:
+    return channel.split(Post(key=PostKey("k"), to=Address(channel=NAME, room=RoomId("#room")), text=text))
+
+
+@pytest.mark.parametrize(
+    ("told", "room"),
+    [
+        ("", _room_for("reverie!reverie@test.host")),
+        (":irc.test 396 reverie cloak.example :is now your displayed host", _room_for("reverie!reverie@cloak.example")),
+        (":irc.test 396 reverie u@cloak :is now your displayed host", _room_for("reverie!u@cloak")),
+        (":irc.test 396 reverie", _room_for("reverie!~" + "u" * 10 + "@" + "h" * 63)),
+        (":reverie!x@y CHGHOST ~new new.host", _room_for("reverie!~new@new.host")),
+        (":other!x@y CHGHOST ~new new.host", _room_for("reverie!reverie@test.host")),
+        (":reverie!~seen@by.others PRIVMSG #room :echo", _room_for("reverie!~seen@by.others")),
+        (":reverie!x@y NICK longer_nick", _room_for("longer_nick!x@y")),
+        (":reverie!x@y NICK x", _room_for("reverie!x@y")),  # we will ask for the configured one again
+        (":irc.test 005 reverie LINELEN=2048 :are", _room_for("reverie!reverie@test.host", 2048)),
+        (":irc.test 005 reverie LINELEN=100 :are", _room_for("reverie!reverie@test.host")),
+        (":irc.test 005 reverie LINELEN=99999999 :are", _room_for("reverie!reverie@test.host")),
+    ],
+)
+@story
+async def test_the_room_for_text_follows_what_the_server_tells(told: str, room: int) -> None:
+    async with Ircd(Options(caps=CAPS)) as ircd, running(ircd) as run:
+        assert run.channel.max_body_bytes("#room") == UNKNOWN
+        await run.up()
+        if told:
+            ircd.clients[0].send(told)
+        await settled(ircd.clients[0], "told")
+        assert run.channel.max_body_bytes("#room") == room
+        assert [len(body) for body in _split(run.channel, "x" * (room + 1))] == [room, 1]
+
+
+@story
+async def test_a_mask_that_the_server_keeps_from_us_is_thought_as_long_as_can_be() -> None:
+    async with Ircd(Options(isupport=("USERLEN=18",))) as ircd, running(ircd, rooms=[]) as run:
+        await run.up()
+        await settled(ircd.clients[0], "told")
+        assert run.channel.max_body_bytes("#room") == UNKNOWN - 8
+
+
+@story
+async def test_a_body_is_cut_again_when_the_room_has_shrunk() -> None:
+    text = "**" + "word " * 100 + "end**"
+    async with Ircd(Options(isupport=("LINELEN=1024",))) as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        (body,) = _split(run.channel, text)
+        bot.send(":irc.test 005 reverie -LINELEN :are")
+        bot.send(":reverie!reverie@test.host CHGHOST ~" + "u" * 10 + " " + "h" * 63)
+        await settled(bot, "told")
+        bot.user, bot.host = "~" + "u" * 10, "h" * 63
+        receipt = await run.channel.send(part(body))
+        said = [line.partition(" :")[2] for line in bot.lines if line.startswith("PRIVMSG")]
+        assert len(said) == len(receipt.ids) == 2
+        assert all(len(f":reverie!{bot.user}@{bot.host} PRIVMSG #room :{line}\r\n".encode()) <= 512 for line in said)
+        assert " ".join(line.strip("\x02") for line in said).split() == text.strip("*").split()
+        assert all(line[0] == line[-1] == "\x02" for line in said), "bold goes on across the cut"
+
+
+WORDS = st.text(
+    st.characters(
+        exclude_categories=["Cs", "Cc", "Cf", "Cn", "Co", "Mn", "Zl", "Zp"], exclude_characters="*_`#[]<>\\~|&"
+    ),
+    min_size=1,
+).filter(str.strip)
+HOSTS = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-:/", min_size=1, max_size=63).map(
+    lambda name: f"0{name[1:]}" if name.startswith(":") else name  # as servers do, or it would be a trailing parameter
+)
+
+
+@story
+async def test_every_relayed_line_fits_the_learnt_mask_and_nothing_is_lost() -> None:
+    async with Ircd() as ircd, running(ircd, page_lines=0) as run:
+        await run.up()
+        session = run.channel._session
+        assert session is not None
+
+        @given(text=WORDS, user=HOSTS.map(lambda name: name[:10]), host=HOSTS, more=st.sampled_from([0, 100, 1536]))
+        @settings(max_examples=100, suppress_health_check=list(HealthCheck))
+        def check(text: str, user: str, host: str, more: int) -> None:
+            session.on_line(f":irc.test 005 reverie LINELEN={512 + more} :are supported")
+            session.on_line(f":reverie!x@y CHGHOST {user} {host}")
+            text = (text * 60).strip()
+            bodies = _split(run.channel, text)
+            for body in bodies:
+                assert len(f":reverie!{user}@{host} PRIVMSG #room :{body}\r\n".encode()) <= 512 + more
+            assert "".join("".join(bodies).split()) == "".join(text.split())
+
+        check()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.channels.irc.test_real_servers import Raw
-from tests.channels.irc.test_real_services import _register, network
+from tests.channels.irc.test_real_servers import Raw, _register, network
 from tests.gateway.cli.setup.setup_kit import Gateway, Person, at_terminal, written
 from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
