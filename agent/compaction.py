@@ -75,66 +75,22 @@ class CompactionParams:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionPlan:
-    """Shape of the view from now on. Indices refer to the turns as they were passed in."""
+class CompactionPlan(ViewShape):
+    """Shape of the view from now on, and how it comes about. Indices refer to the turns as they were passed in."""
 
-    start: int = 0
-    """`turns[:start]` leave the view."""
-    summed: int = 0
-    """`turns[start:summed]` are SUMMED."""
-    trimmed: int = 0
-    """`turns[summed:trimmed]` are TRIMMED. At least `summed`."""
-    spared: int = 0
-    """Value for `ViewMarks.spared`."""
     excerpts: int = 0
     """Value for `ViewMarks.excerpts_tokens`."""
     head: int = 0
     """Limit of the head from now on, in estimated tokens. Unchanged unless `turns[:start]` leave."""
     kinds: tuple[str, ...] = ()
     """Steps taken, gentlest first: `trim`, `sum`, `bridge`, `summary`, `drop`. Empty: the view stays as it is."""
-    needs_summary: bool = False
-    """True: a model is to summarize `turns[:start]`. If it cannot, plan again with `compact_above=None`."""
     verdict: str = ""
     """Reason in words, with the numbers. Empty: nothing could go."""
 
     @property
-    def changes_view(self) -> bool:
-        """Return whether the view changes."""
-        return bool(self.kinds)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitLimits:
-    """Room for a view, in tokens."""
-
-    room: int
-    """Room for head and turns."""
-    hard_limit: int
-    """Room for them if only the newest turn is left. At least `room`."""
-    head: int
-    """Size of the present head: the text in front of the turns."""
-    new_head: int
-    """Room for the head once turns leave."""
-    excerpts: int
-    """Room for excerpts of summarized loops' results."""
-    keep_results: int
-    """Number of the newest results that stay whole if possible."""
-    tail_tokens: int
-    """Size of the newest turns that stay word for word if the journal or a summary replaces the others."""
-    can_summarise: bool
-    """True: a model can write a summary."""
-    spared: int
-    """Present number of spared results (`ViewMarks.spared`)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitResult:
-    """Smaller view."""
-
-    shape: ViewShape
-    needs_summary: bool = False
-    rewrites_head: bool = False
-    """True: the head is written anew."""
+    def needs_summary(self) -> bool:
+        """A model is to summarize `turns[:start]`. If it cannot, plan again with `compact_above=None`."""
+        return "summary" in self.kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,30 +115,49 @@ class FoldEconomics:
             rewritten_again=self.rewritten_again - other.rewritten_again,
         )
 
-    def is_worthwhile(self, *, read: float, write: float, ahead: float) -> bool:
-        """Return whether it is time to fold while the cache is warm."""
-        surcharge = max(0.0, write - read)
+    def is_worthwhile(self, params: CompactionParams) -> bool:
+        """Return whether it is time to fold."""
+        surcharge = max(0.0, params.write - params.read)
+        return self.gain >= MIN_GAIN_TOKENS and (
+            params.cold
+            or (
+                self.rent * params.read >= self.rewritten_again * surcharge
+                and self.gain * params.read * params.ahead >= self.rewritten * surcharge
+            )
+        )
+
+    def describe(self, params: CompactionParams) -> str:
+        """Return the numbers in words, in tokens at the input price."""
+        if params.cold:
+            return f"{self.gain:,} tokens could go; nothing is cached, so it costs nothing"
+        surcharge = max(0.0, params.write - params.read)
         return (
-            self.rent * read >= self.rewritten_again * surcharge
-            and self.gain * read * ahead >= self.rewritten * surcharge
+            f"{self.gain:,} tokens could go: they have cost {self.rent * params.read:,.0f} since they could, and in "
+            f"{params.ahead:.1f} more requests will cost {self.gain * params.read * params.ahead:,.0f}; rewriting "
+            f"{self.rewritten:,} costs {self.rewritten * surcharge:,.0f}, of which "
+            f"{self.rewritten_again * surcharge:,.0f} each time anew"
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _CompactionView:
-    """Turns and parameters of one decision."""
+    """Turns and parameters of one decision, and the shapes that the turns can take."""
 
-    turns: Sequence[TurnSizes]
-    params: CompactionParams
-    current_shape: ViewShape
-    excerpts: int
+    def __init__(self, turns: Sequence[TurnSizes], params: CompactionParams, excerpts: int) -> None:
+        self.turns = turns
+        self.params = params
+        self.excerpts = excerpts
+        self.now = current_shape(turns, params.spared)
 
-    @property
-    def current_tokens(self) -> int:
-        return self.params.head + self.total_tokens(self.current_shape)
+    def sizes(self, shape: ViewShape) -> list[int]:
+        return estimate_turn_tokens(self.turns, shape, self.excerpts)
 
-    def total_tokens(self, shape: ViewShape) -> int:
-        return sum(estimate_turn_tokens(self.turns, shape, self.excerpts))
+    def total(self, shape: ViewShape) -> int:
+        return sum(self.sizes(shape))
+
+    def fold(self, *, start: int = 0, summed: int = 0, trimmed: int = 0, keep: int | None = None) -> ViewShape:
+        """Return the present shape folded at least so far. `keep`: newest results that stay; None: as configured."""
+        keep = self.params.keep_results if keep is None else keep
+        return fold_further(self.turns, self.now, start=start, summed=summed, trimmed=trimmed, keep=keep)
 
     def build_plan(
         self, shape: ViewShape, verdict: str, kinds: tuple[str, ...] = (), head: int | None = None
@@ -195,19 +170,69 @@ class _CompactionView:
             excerpts=self.excerpts,
             head=self.params.head if head is None else head,
             kinds=kinds,
-            needs_summary="summary" in kinds,
             verdict=verdict,
         )
 
     def changed_forms(self, shape: ViewShape) -> tuple[str, ...]:
         """Return the kinds of harsher forms among the turns that stay."""
-        before = estimate_turn_tokens(self.turns, self.current_shape, self.excerpts)
-        changed = [
-            before[index] != taken for index, taken in enumerate(estimate_turn_tokens(self.turns, shape, self.excerpts))
-        ]
+        changed = [before != after for before, after in zip(self.sizes(self.now), self.sizes(shape), strict=True)]
         trims = any(changed[max(shape.start, shape.summed) : shape.trimmed])
-        sums = any(changed[max(shape.start, self.current_shape.summed) : shape.summed])
+        sums = any(changed[max(shape.start, self.now.summed) : shape.summed])
         return (*(("trim",) if trims else ()), *(("sum",) if sums else ()))
+
+    def find_gentlest(self, start: int, room: int) -> ViewShape | None:
+        """Return the first shape that fits, of those that keep the turns from `start` on."""
+        trimmed = self.fold(start=start, trimmed=len(self.turns) - 1)
+        if self.total(trimmed) <= room:
+            return trimmed
+        loops = self._summarize_loops(trimmed, room)
+        return next((shape for shape in (loops, *self._trim_newest(loops)) if self.total(shape) <= room), None)
+
+    def drop_oldest(self, room: int) -> ViewShape | None:
+        """Drop as few of the oldest turns as possible. None: even the newest one only fits if it is summarized."""
+        if not self.turns:
+            return None
+        newest = len(self.turns) - 1
+        summed = self.fold(summed=newest, trimmed=newest)
+        shapes = [summed, *self._trim_newest(summed)]
+        for shape in shapes:
+            taken = self.sizes(shape)
+            if taken[newest] > (room * _NEWEST_SHARE if shape is not shapes[-1] else room):
+                continue
+            start = _first_fitting(taken, newest, room - taken[newest])
+            return self.find_gentlest(start, room) or replace(shape, start=start)
+        return None
+
+    def tail_start(self, most: int) -> int:
+        """Return the index of the first of the newest turns that take at most `most` tokens: at least one turn."""
+        newest, taken = max(0, len(self.turns) - 1), self.sizes(self.fold(trimmed=len(self.turns) - 1))
+        return _first_fitting(taken, newest, most - sum(taken[newest:]))
+
+    def _trim_newest(self, shape: ViewShape) -> Iterator[ViewShape]:
+        """Yield the shape with the newest turn trimmed as well, and then with no result spared."""
+        for keep in (self.params.keep_results, 0):
+            yield self.fold(start=shape.start, summed=shape.summed, trimmed=len(self.turns), keep=keep)
+
+    def _summarize_loops(self, shape: ViewShape, room: int) -> ViewShape:
+        """Summarize as few of the oldest tool loops as needed to fit, or else as many as make the view smaller."""
+        turns, taken = self.turns, estimate_turn_tokens(self.turns, shape, 0)
+        total, excerpts = sum(taken), sum(turn.whole - turn.summed for turn in turns[shape.start : shape.summed])
+        best = (total + min(self.excerpts, excerpts), shape.summed)
+        for index in range(shape.summed, len(turns) - 1):
+            total -= taken[index] - turns[index].summed
+            excerpts += turns[index].whole - turns[index].summed
+            best = min(best, (total + min(self.excerpts, excerpts), index + 1))
+            if best[0] <= room:
+                break
+        return self.fold(start=shape.start, summed=best[1], trimmed=shape.trimmed)
+
+
+def _first_fitting(sizes: Sequence[int], index: int, left: int) -> int:
+    """Return the first index from which on the turns in front of `index` fit into what is left."""
+    while index > 0 and sizes[index - 1] <= left:
+        index -= 1
+        left -= sizes[index]
+    return index
 
 
 def dump_params(params: CompactionParams) -> str:
@@ -231,9 +256,7 @@ def plan_compaction(turns: Sequence[TurnSizes], params: CompactionParams) -> Com
     """
     # Rounded down, so that small changes of the blocks do not change the view.
     excerpts = min(params.excerpts, int(params.budget * EXCERPTS_SHARE) // 64 * 64)
-    view = _CompactionView(
-        turns=turns, params=params, current_shape=current_shape(turns, params.spared), excerpts=excerpts
-    )
+    view = _CompactionView(turns, params, excerpts)
     found = _plan_if_worthwhile(view)
     return _plan_under_pressure(view, found) or found
 
@@ -243,7 +266,7 @@ def _plan_under_pressure(view: _CompactionView, found: CompactionPlan) -> Compac
 
     None: there is no pressure, or the view is small enough already.
     """
-    params, taken = view.params, view.current_tokens
+    params, taken = view.params, view.params.head + view.total(view.now)
     budget = int(params.budget / params.scale)
     summary_due = None if params.compact_above is None else int(params.compact_above / params.scale)
     pressure = _describe_pressure(params, taken, budget, summary_due)
@@ -256,30 +279,50 @@ def _plan_under_pressure(view: _CompactionView, found: CompactionPlan) -> Compac
     if not pressure or taken <= room:
         return None
     new_head = int(room * HEAD_SHARE)
-    fitted = fit_view(
-        apply_forms(view.turns, found),
-        FitLimits(
-            room=room,
+    fitting = _CompactionView(apply_forms(view.turns, found), replace(params, spared=found.spared), view.excerpts)
+    shape = fitting.find_gentlest(0, room - params.head)
+    rewrites_head = shape is None
+    needs_summary = False
+    if shape is None:
+        shape, needs_summary = _fit_with_new_head(
+            fitting,
+            room=room - new_head,
             hard_limit=room if params.force else max(room, budget - params.new),
-            head=params.head,
             new_head=new_head,
-            excerpts=view.excerpts,
-            keep_results=params.keep_results,
-            tail_tokens=params.keep_tail,
             # After a refusal the request for a summary would be too long as well.
             can_summarise=summary_due is not None and not params.force,
-            spared=found.spared,
-        ),
-    )
-    shape = fitted.shape
-    leaving = _leaving_kinds(view.turns[: shape.start], summarise=fitted.needs_summary)
-    rewritten = fitted.rewrites_head and (shape.start > 0 or params.head > new_head)
+        )
+    leaving = _leaving_kinds(view.turns[: shape.start], summarise=needs_summary)
+    rewritten = rewrites_head and (shape.start > 0 or params.head > new_head)
     kinds = (*view.changed_forms(shape), *(leaving if rewritten else ()))
     head = new_head if rewritten else params.head
-    verdict = (
-        f"{pressure}: {taken:,} tokens in view become {head + view.total_tokens(shape):,} at most; wanted are {room:,}"
-    )
+    verdict = f"{pressure}: {taken:,} tokens in view become {head + view.total(shape):,} at most; wanted are {room:,}"
     return view.build_plan(shape, verdict, kinds, head) if kinds else None
+
+
+def _fit_with_new_head(
+    view: _CompactionView, *, room: int, hard_limit: int, new_head: int, can_summarise: bool
+) -> tuple[ViewShape, bool]:
+    """Return the gentlest shape whose turns fit once the head is written anew, or the newest turn alone, or nothing.
+
+    Also whether a summary is needed. `hard_limit`: room for head and turns if only the newest turn is left.
+    """
+    turns, newest = view.turns, max(0, len(view.turns) - 1)
+    journaled = 0
+    while journaled < newest and turns[journaled].is_in_journal:
+        journaled += 1
+    bridge = min(journaled, view.tail_start(view.params.keep_tail))
+    if bridge and (found := view.find_gentlest(bridge, room)):
+        return found, False
+    leaving = view.tail_start(min(view.params.keep_tail, room)) if can_summarise else 0
+    if leaving and (found := view.find_gentlest(leaving, room)):
+        return found, True
+    if not (found := view.drop_oldest(room)):
+        found = view.fold(start=newest, summed=len(turns), keep=0)
+        head = new_head if newest > 0 else min(view.params.head, new_head)
+        if view.total(found) > hard_limit - head:
+            found = ViewShape(start=len(turns), summed=len(turns), trimmed=len(turns))
+    return found, can_summarise and found.start > 0
 
 
 def _describe_pressure(params: CompactionParams, taken: int, budget: int, summary_due: int | None) -> str:
@@ -305,153 +348,28 @@ def _leaving_kinds(turns: Sequence[TurnSizes], *, summarise: bool) -> tuple[str,
 
 def _plan_if_worthwhile(view: _CompactionView) -> CompactionPlan:
     """Return the plan without pressure: fold if it costs nothing, or pays."""
-    turns, params, count = view.turns, view.params, len(view.turns)
-    trim = fold_further(turns, view.current_shape, trimmed=count, keep=params.keep_results)
-    both = fold_further(turns, view.current_shape, summed=count - KEEP_LOOPS, trimmed=count, keep=params.keep_results)
-    gentle, harsh = (
-        assess_fold(
-            turns, shape, spared=params.spared, excerpts=view.excerpts, keep=params.keep_results, loops=KEEP_LOOPS
-        )
-        for shape in (trim, both)
-    )
+    params, count = view.params, len(view.turns)
+    trim, both = view.fold(trimmed=count), view.fold(summed=count - KEEP_LOOPS, trimmed=count)
+    gentle, harsh = _assess_fold(view, trim), _assess_fold(view, both)
     best = max(gentle, harsh, key=lambda fold: fold.gain)
     if best.gain <= 0:
-        return view.build_plan(view.current_shape, "")
+        return view.build_plan(view.now, "")
     if params.policy == "full":
-        return view.build_plan(
-            view.current_shape, f"{best.gain:,} tokens could go, which only a full window is a reason for"
-        )
+        return view.build_plan(view.now, f"{best.gain:,} tokens could go, which only a full window is a reason for")
     if params.policy == "always":
-        shape = trim if gentle.gain > 0 else view.current_shape
+        shape = trim if gentle.gain > 0 else view.now
         return view.build_plan(shape, f"{gentle.gain:,} tokens go, as always", view.changed_forms(shape))
-    if _is_worth(params, harsh - gentle) and (_is_worth(params, gentle) or _is_worth(params, harsh)):
-        return view.build_plan(both, _format_savings(params, harsh), view.changed_forms(both))
-    if _is_worth(params, gentle):
-        return view.build_plan(trim, _format_savings(params, gentle), view.changed_forms(trim))
-    return view.build_plan(view.current_shape, _format_savings(params, best))
+    pays = gentle.is_worthwhile(params)
+    if (harsh - gentle).is_worthwhile(params) and (pays or harsh.is_worthwhile(params)):
+        return view.build_plan(both, harsh.describe(params), view.changed_forms(both))
+    if pays:
+        return view.build_plan(trim, gentle.describe(params), view.changed_forms(trim))
+    return view.build_plan(view.now, best.describe(params))
 
 
-def _is_worth(params: CompactionParams, fold: FoldEconomics) -> bool:
-    return fold.gain >= MIN_GAIN_TOKENS and (
-        params.cold or fold.is_worthwhile(read=params.read, write=params.write, ahead=params.ahead)
-    )
-
-
-def _format_savings(params: CompactionParams, fold: FoldEconomics) -> str:
-    """Return the numbers in words, in tokens at the input price."""
-    if params.cold:
-        return f"{fold.gain:,} tokens could go; nothing is cached, so it costs nothing"
-    surcharge = max(0.0, params.write - params.read)
-    return (
-        f"{fold.gain:,} tokens could go: they have cost {fold.rent * params.read:,.0f} since they could, and in "
-        f"{params.ahead:.1f} more requests will cost {fold.gain * params.read * params.ahead:,.0f}; rewriting "
-        f"{fold.rewritten:,} costs {fold.rewritten * surcharge:,.0f}, of which "
-        f"{fold.rewritten_again * surcharge:,.0f} each time anew"
-    )
-
-
-def fit_view(turns: Sequence[TurnSizes], limits: FitLimits) -> FitResult:
-    """Return the gentlest shape that fits, or else the newest turn alone, or nothing."""
-    newest = max(0, len(turns) - 1)
-    if found := _find_gentlest(turns, limits, 0, limits.room - limits.head):
-        return FitResult(shape=found)
-    room = limits.room - limits.new_head
-    journaled = 0
-    while journaled < newest and turns[journaled].is_in_journal:
-        journaled += 1
-    bridge = min(journaled, _tail_start(turns, limits, limits.tail_tokens))
-    if bridge and (found := _find_gentlest(turns, limits, bridge, room)):
-        return FitResult(shape=found, rewrites_head=True)
-    leaving = _tail_start(turns, limits, min(limits.tail_tokens, room)) if limits.can_summarise else 0
-    if leaving and (found := _find_gentlest(turns, limits, leaving, room)):
-        return FitResult(shape=found, needs_summary=True, rewrites_head=True)
-    if not (found := _drop_oldest(turns, limits, room)):
-        found = fold_further(turns, current_shape(turns, limits.spared), start=newest, summed=len(turns), keep=0)
-        head = limits.new_head if newest > 0 else min(limits.head, limits.new_head)
-        if sum(estimate_turn_tokens(turns, found, limits.excerpts)) > limits.hard_limit - head:
-            found = ViewShape(start=len(turns), summed=len(turns), trimmed=len(turns))
-    return FitResult(shape=found, needs_summary=limits.can_summarise and found.start > 0, rewrites_head=True)
-
-
-def _find_gentlest(turns: Sequence[TurnSizes], limits: FitLimits, start: int, room: int) -> ViewShape | None:
-    """Return the first shape that fits, of those that keep the turns from `start` on."""
-    now = current_shape(turns, limits.spared)
-    trimmed = fold_further(turns, now, start=start, trimmed=len(turns) - 1, keep=limits.keep_results)
-    if sum(estimate_turn_tokens(turns, trimmed, limits.excerpts)) <= room:
-        return trimmed
-    loops = _summarize_loops(turns, limits, trimmed, room)
-    shapes = (loops, *_trim_newest(turns, limits, now, loops))
-    return next((shape for shape in shapes if sum(estimate_turn_tokens(turns, shape, limits.excerpts)) <= room), None)
-
-
-def _trim_newest(
-    turns: Sequence[TurnSizes], limits: FitLimits, now: ViewShape, shape: ViewShape
-) -> Iterator[ViewShape]:
-    """Yield the shape with the newest turn trimmed as well, and then with no result spared."""
-    for keep in (limits.keep_results, 0):
-        yield fold_further(turns, now, start=shape.start, summed=shape.summed, trimmed=len(turns), keep=keep)
-
-
-def _summarize_loops(turns: Sequence[TurnSizes], limits: FitLimits, shape: ViewShape, room: int) -> ViewShape:
-    """Summarize as few of the oldest tool loops as needed to fit, or else as many as make the view smaller."""
-    taken = estimate_turn_tokens(turns, shape, 0)
-    total, excerpts = sum(taken), sum(turn.whole - turn.summed for turn in turns[shape.start : shape.summed])
-    best = (total + min(limits.excerpts, excerpts), shape.summed)
-    for index in range(shape.summed, len(turns) - 1):
-        total -= taken[index] - turns[index].summed
-        excerpts += turns[index].whole - turns[index].summed
-        best = min(best, (total + min(limits.excerpts, excerpts), index + 1))
-        if best[0] <= room:
-            break
-    return fold_further(
-        turns,
-        current_shape(turns, limits.spared),
-        start=shape.start,
-        summed=best[1],
-        trimmed=shape.trimmed,
-        keep=limits.keep_results,
-    )
-
-
-def _tail_start(turns: Sequence[TurnSizes], limits: FitLimits, most: int) -> int:
-    """Return the index of the first of the newest turns that take at most `most` tokens: at least one turn."""
-    shape = fold_further(turns, current_shape(turns, limits.spared), trimmed=len(turns) - 1, keep=limits.keep_results)
-    index, taken = max(0, len(turns) - 1), estimate_turn_tokens(turns, shape, limits.excerpts)
-    left = most - sum(taken[index:])
-    while index > 0 and taken[index - 1] <= left:
-        index -= 1
-        left -= taken[index]
-    return index
-
-
-def _drop_oldest(turns: Sequence[TurnSizes], limits: FitLimits, room: int) -> ViewShape | None:
-    """Drop as few of the oldest turns as possible. None: even the newest one only fits if it is summarized."""
-    if not turns:
-        return None
-    now, newest = current_shape(turns, limits.spared), len(turns) - 1
-    summed = fold_further(turns, now, summed=newest, trimmed=newest, keep=limits.keep_results)
-    shapes = [summed, *_trim_newest(turns, limits, now, summed)]
-    for shape in shapes:
-        taken = estimate_turn_tokens(turns, shape, limits.excerpts)
-        if taken[newest] > (room * _NEWEST_SHARE if shape is not shapes[-1] else room):
-            continue
-        start, left = newest, room - taken[newest]
-        while start > 0 and taken[start - 1] <= left:
-            start -= 1
-            left -= taken[start]
-        return _find_gentlest(turns, limits, start, room) or replace(shape, start=start)
-    return None
-
-
-def assess_fold(
-    turns: Sequence[TurnSizes], shape: ViewShape, *, spared: int, excerpts: int, keep: int, loops: int
-) -> FoldEconomics:
-    """Return the savings and costs of a fold.
-
-    `spared`: results in trimmed turns that are whole now. `keep`, `loops`: newest results and loops that stay.
-    """
-    now = current_shape(turns, spared)
-    before, after = estimate_turn_tokens(turns, now, excerpts), estimate_turn_tokens(turns, shape, excerpts)
+def _assess_fold(view: _CompactionView, shape: ViewShape) -> FoldEconomics:
+    """Return the savings and costs of a fold."""
+    turns, before, after = view.turns, view.sizes(view.now), view.sizes(shape)
     first = next((index for index, taken in enumerate(before) if after[index] != taken), len(turns))
     last = [
         after[index]
@@ -460,16 +378,17 @@ def assess_fold(
     ]
     coming = sum(turn.requests for turn in turns) / max(1, len(turns))
     since = [*accumulate((turn.requests for turn in reversed(turns)), initial=coming)][-2::-1]
+    gains = _iter_gains(turns, view.now, shape, keep=view.params.keep_results)
     return FoldEconomics(
         gain=sum(before) - sum(after),
-        rent=sum(gain * since[index] for index, gain in _iter_gains(turns, now, shape, keep=keep, loops=loops)),
+        rent=sum(gain * since[index] for index, gain in gains),
         rewritten=sum(after[first:]),
         rewritten_again=sum(after[first:]) - sum(last),
     )
 
 
 def _iter_gains(
-    turns: Sequence[TurnSizes], now: ViewShape, shape: ViewShape, *, keep: int, loops: int
+    turns: Sequence[TurnSizes], now: ViewShape, shape: ViewShape, *, keep: int
 ) -> Iterator[tuple[int, int]]:
     """Yield the tokens of each part that goes, with the turn after which it could have gone."""
     results = [(index, saved) for index, turn in enumerate(turns) for saved in turn.results]
@@ -482,7 +401,7 @@ def _iter_gains(
         turn = turns[index]
         yield index, turn.whole - turn.trimmed - sum(turn.results)
     for index in range(now.summed, shape.summed):
-        yield min(index + loops, newest), turns[index].trimmed - turns[index].summed
+        yield min(index + KEEP_LOOPS, newest), turns[index].trimmed - turns[index].summed
 
 
 def _cleared_results(turns: Sequence[TurnSizes], shape: ViewShape) -> list[bool]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from agent.journal import JournalEntry, to_single_line
 from agent.prompt import (
@@ -166,24 +166,16 @@ class TurnSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewShape:
-    """Shape of a view, with the fields of `agent.compaction.CompactionPlan`."""
+    """Shape of a view. Indices refer to its turns."""
 
     start: int = 0
+    """`turns[:start]` leave the view."""
     summed: int = 0
+    """`turns[start:summed]` are SUMMED."""
     trimmed: int = 0
+    """`turns[summed:trimmed]` are TRIMMED. At least `summed`."""
     spared: int = 0
-
-
-class FormLimits(Protocol):
-    """Positions at which each form begins."""
-
-    @property
-    def summed(self) -> int:
-        """`turns[:summed]` are SUMMED."""
-
-    @property
-    def trimmed(self) -> int:
-        """`turns[:trimmed]` are TRIMMED or SUMMED."""
+    """Value for `ViewMarks.spared`."""
 
 
 def turn_form(seq: int, marks: ViewMarks) -> TurnForm:
@@ -274,7 +266,7 @@ def current_shape(turns: Sequence[TurnSizes], spared: int) -> ViewShape:
     return ViewShape(summed=max(loops, default=0), trimmed=max(whole, default=0), spared=spared)
 
 
-def apply_forms(turns: Sequence[TurnSizes], limits: FormLimits) -> list[TurnSizes]:
+def apply_forms(turns: Sequence[TurnSizes], limits: ViewShape) -> list[TurnSizes]:
     """Return the turns with their forms set by these positions."""
     return [
         replace(

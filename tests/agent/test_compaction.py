@@ -108,7 +108,7 @@ def test_marks_only_move_forward(turns: tuple[TurnSizes, ...], at: CompactionPar
     assert 0 <= found.start <= found.summed <= found.trimmed <= len(turns)
     assert found.summed >= now.summed
     assert found.trimmed >= max(now.trimmed, found.summed)
-    if not found.changes_view:
+    if not found.kinds:
         assert (found.start, found.summed, found.trimmed, found.spared) == (0, now.summed, now.trimmed, at.spared)
         assert found.head == at.head
 
@@ -129,7 +129,7 @@ def test_what_was_decided_holds(turns: tuple[TurnSizes, ...], at: CompactionPara
     at = replace(at, force=0)  # a second failure is another situation
     turns, at = carried_out(turns, at, plan_compaction(turns, at))
     again = plan_compaction(turns, at)
-    assert not again.changes_view, again.verdict
+    assert not again.kinds, again.verdict
 
 
 @given(views(), situations)
@@ -139,7 +139,7 @@ def test_a_fold_under_pressure_leaves_what_there_is_room_for(
     if not pressed(turns, at):
         return
     found, room = plan_compaction(turns, at), wanted(turns, at)
-    assert found.changes_view or len(turns) == 1
+    assert found.kinds or len(turns) == 1
     after, then = carried_out(turns, at, found)
     assert then.head <= max(at.head if found.start == 0 else 0, int(room * HEAD_SHARE))
     left = laid(after, then)
@@ -147,7 +147,7 @@ def test_a_fold_under_pressure_leaves_what_there_is_room_for(
         assert left <= room
     elif after:
         assert left <= max(room, 0 if at.force else int(at.budget / at.scale) - at.new)
-    assert left < laid(turns, at) or not found.changes_view or (not after and found.start > 0)
+    assert left < laid(turns, at) or not found.kinds or (not after and found.start > 0)
 
 
 @given(views(), situations)
@@ -185,7 +185,6 @@ def test_the_newest_turn_leaves_only_if_nothing_else_helps(turns: tuple[TurnSize
 def test_kinds_say_what_is_done(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found, now = plan_compaction(turns, at), current_shape(turns, at.spared)
     assert list(found.kinds) == [kind for kind in ("trim", "sum", "bridge", "summary", "drop") if kind in found.kinds]
-    assert found.needs_summary == ("summary" in found.kinds)
     assert not found.needs_summary or (found.start > 0 and at.compact_above is not None and at.force == 0)
     covered = [turn.is_in_journal for turn in turns[: found.start]]
     if found.start and not found.needs_summary:
@@ -203,14 +202,14 @@ def test_kinds_say_what_is_done(turns: tuple[TurnSizes, ...], at: CompactionPara
 @given(views(), situations)
 def test_each_fold_says_why_with_numbers(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found = plan_compaction(turns, at)
-    assert not found.changes_view or any(character.isdigit() for character in found.verdict)
+    assert not found.kinds or any(character.isdigit() for character in found.verdict)
     assert not found.verdict or any(character.isdigit() for character in found.verdict)
 
 
 @given(views(), situations)
 def test_a_small_gain_is_no_reason(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found = plan_compaction(turns, at)
-    if found.changes_view and not pressed(turns, at) and at.policy == "auto":
+    if found.kinds and not pressed(turns, at) and at.policy == "auto":
         now = current_shape(turns, at.spared)
         gain = sum(estimate_turn_tokens(turns, now, excerpts(at))) - sum(
             estimate_turn_tokens(turns, replace(now, **shape(found)), excerpts(at))
