@@ -25,7 +25,7 @@ from agent.summary import (
 from agent.view import FoldedTurns, extract_exact_names, render_head
 from gateway.core.events import ToolCallRecord, TurnStep
 from gateway.core.tool_spec import ToolCall
-from tests.agent.test_view_head import NOON
+from tests.agent.test_view import NOON
 
 SPOKEN = """\
 [2026-11-21 19:40] Ada Lovelace (owner): the door code is 4711, my address ada@example.org. Read /srv/data/report.csv!

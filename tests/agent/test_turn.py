@@ -1,16 +1,67 @@
 """Course and outcomes of turns, with a scripted model."""
 
 import asyncio
-from collections.abc import Awaitable
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent.models.base import TextPart, ToolResult
+from agent.models.anthropic import AnthropicModel
+from agent.models.base import (
+    Model,
+    ModelMessage,
+    ModelRequest,
+    PromptTooLong,
+    RequestRefused,
+    StreamChunk,
+    StreamEnd,
+    TextPart,
+    ToolResult,
+)
+from agent.models.llamacpp import LlamaCppModel
+from agent.models.openai import OpenAIModel
+from agent.prompt import (
+    PromptInput,
+    PromptTurn,
+    build_request,
+    estimate_step_tokens,
+    make_call_ids_unique,
+    render_steps,
+)
 from agent.prompts import load_prompt
-from agent.turn import ANSWER_NOW_HINT, CUT_OFF, ENDLESS_CALLS_REASON, OVER_BUDGET_REASON, UNANSWERED_HINT, take_turn
-from agent.turn_context import TurnOutcome, TurnProgress
-from gateway.core.tool_spec import ToolCall
-from tests.kits.scripted_turn import Drawer, Host, Played, Say, brief
+from agent.tools import CALL_CAPABILITY, CAPABILITY_USAGE
+from agent.turn import (
+    ANSWER_NOW_HINT,
+    CUT_OFF,
+    EMPTY_ANSWER_HINT,
+    ENDLESS_CALLS_REASON,
+    OVER_BUDGET_REASON,
+    UNANSWERED_HINT,
+    take_turn,
+)
+from agent.turn_context import REPEATED_CALL, TurnOutcome, TurnProgress
+from gateway.core.events import RequestUsage, ToolCallRecord, ToolImage, TurnStep
+from gateway.core.tool import specs_of
+from gateway.core.tool_spec import Image, ToolCall, ToolSpec
+from gateway.tools.files import FileTools
+from gateway.tools.memory import MemoryTools, ReminderTools
+from gateway.tools.shell import ShellTools
+from gateway.tools.web import WebTools
+from tests.agent.cache.test_client import IDENTITY, Bench, story
+from tests.agent.models.test_anthropic import opus, other
+from tests.kits.evidence import Bring, Desk, calls
+from tests.kits.models import KEY, against
+from tests.kits.scripted_turn import NOTHING, Drawer, Host, Played, Say, brief, kept
+from tests.servers.llama_api import LlamaApi
+from tests.servers.messages_cache import MessagesCache
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
+from tests.servers.model_api_seen import Seen
 
 SILENT, YIELD = ("s", "stay_silent"), ("y", "yield_to_user")
 LOOK, JOT, UNKNOWN = ("l", "look_up"), ("j", "jot"), ("u", "fly")
@@ -208,3 +259,867 @@ def test_half_characters_can_be_written_down() -> None:
     ended, _ = run(Say(text="\ud83d", calls=(("\udc00", "look_up"),)))
     assert ended.steps[0].text == "\ufffd"
     assert ended.steps[0].calls[0].id == "\ufffd"
+
+
+# Execution of tools in a turn: side by side if that is safe, nothing twice, and with a directive to answer.
+
+
+READ = ToolSpec(name="read", description="Read.", schema=NOTHING, is_task=True, is_parallel=True)
+KNOW = ToolSpec(name="know", description="Know.", schema=NOTHING, is_task=False, is_parallel=True)
+WRITE = ToolSpec(name="write", description="Write.", schema=NOTHING, is_task=True)
+POLL = ToolSpec(name="poll", description="Look.", schema=NOTHING, is_task=False, is_parallel=True, is_polling=True)
+IMAGE = Image(media_type="image/png", data=b"x", description="a cat")
+
+
+class Asks(Played):
+    """A model whose calls have arguments: `(id, name, arguments)`."""
+
+    def __init__(self, *answers: Sequence[tuple[str, str, str]] | str) -> None:
+        super().__init__()
+        self.says = list(answers)
+
+    async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN201 - as `Played.stream`
+        said = self.says.pop(0) if self.says else "Done."
+        self.answers.append(Say(text=said if isinstance(said, str) else ""))
+        end = None
+        async for chunk in super().stream(request):
+            if isinstance(chunk, TextPart):
+                yield chunk
+            else:
+                end = chunk
+        if not isinstance(said, str):
+            for ident, name, arguments in said:
+                yield ToolCall(id=ident, name=name, arguments=arguments)
+        assert end is not None
+        yield end
+
+
+class Counting:
+    """`Tools` that say how often they were carried out, and how many were at once."""
+
+    specs: tuple[ToolSpec, ...] = (KNOW, POLL, READ, WRITE)
+
+    def __init__(self, *errors: str, images: bool = False) -> None:
+        self.calls: list[str] = []
+        self.recovered: list[str] = []
+        self.now = self.most = 0
+        self.errors = errors
+        self.images = ((ToolImage(sha256="ab", media_type="image/png", about="a cat", size_bytes=1), IMAGE),)[
+            : int(images)
+        ]
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.now -= 1
+        self.calls.append(f"{call.name}{call.arguments}")
+        self.recovered += [call.name] if call.is_recovered else []
+        text = f"{call.name} {len(self.calls)}"
+        return ToolResult(id=call.id, text=text, is_error=call.name in self.errors, images=self.images)
+
+
+def run_asks(model: Played, tools: Counting, **options: object) -> TurnOutcome:
+    return asyncio.run(take_turn(brief(), model, tools, key="ana", **options))  # type: ignore[arg-type]
+
+
+def results(outcome: TurnOutcome) -> list[str]:
+    return [called.result for step in outcome.steps for called in step.calls]
+
+
+def test_what_is_safe_goes_side_by_side_and_results_keep_their_order() -> None:
+    tools = Counting()
+    ended = run_asks(Asks([("a", "read", "{}"), ("b", "know", "{}"), ("c", "poll", "{}")]), tools)
+    assert tools.most == 3
+    assert [called.id for called in ended.steps[0].calls] == ["a", "b", "c"]
+
+
+def test_what_is_not_safe_goes_alone_and_in_its_place() -> None:
+    tools = Counting()
+    run_asks(Asks([("a", "read", "{}"), ("b", "write", "{}"), ("c", "read", "{}"), ("d", "write", '{"x":1}')]), tools)
+    assert tools.most == 1
+    assert tools.calls == ["read{}", "write{}", "read{}", 'write{"x":1}']
+
+
+def test_the_same_call_again_is_answered_from_the_first_result() -> None:
+    tools = Counting()
+    ended = run_asks(Asks([("a", "know", '{"a":1,"b":2}')], [("b", "know", '{"b": 2, "a": 1}')]), tools)
+    assert tools.calls == ['know{"a":1,"b":2}']
+    assert results(ended) == ["know 1", "know 1"]
+
+
+def test_twice_in_one_answer_it_is_carried_out_once() -> None:
+    tools = Counting()
+    ended = run_asks(
+        Asks([("a", "write", "{}"), ("b", "write", "{}"), ("c", "know", "{}"), ("d", "know", "{}")]), tools
+    )
+    assert tools.calls == ["write{}", "know{}"]
+    assert results(ended) == ["write 1", "write 1", "know 2", "know 2"]
+
+
+def test_what_may_have_changed_is_asked_for_again() -> None:
+    tools = Counting()
+    run_asks(Asks([("a", "know", "{}")], [("b", "write", "{}")], [("c", "know", "{}")]), tools)
+    assert tools.calls == ["know{}", "write{}", "know{}"]
+    tools = Counting()
+    run_asks(Asks([("a", "poll", "{}")], [("b", "poll", "{}")]), tools)
+    assert tools.calls == ["poll{}", "poll{}"]
+
+
+def real(*calls: tuple[str, str]) -> list[str]:
+    """Which of these calls of our own tools are carried out, each in an answer of its own."""
+
+    class Real(Counting):
+        specs = tuple(specs_of(MemoryTools, ReminderTools, ShellTools, FileTools, WebTools))
+
+    tools = Real()
+    run_asks(Asks(*[[(f"c{number}", name, arguments)] for number, (name, arguments) in enumerate(calls)]), tools)
+    return tools.calls
+
+
+def test_what_was_written_down_meanwhile_is_looked_up_again() -> None:
+    listed, found, kept = ("list_reminders", "{}"), ("recall", '{"query":"boat"}'), ("remember", '{"text":"boat"}')
+    for changed, again in (
+        (("remind", "{}"), listed),
+        (kept, found),
+        (("forget", "{}"), found),
+        (("forget", "{}"), kept),
+    ):
+        assert real(again, changed, again) == [name + arguments for name, arguments in (again, changed, again)]
+    log = ("read_file", '{"path":"log"}')
+    assert real(log, ("job_output", "{}"), log)[2:] == ['read_file{"path":"log"}']
+
+
+def test_what_changes_nothing_lets_the_results_of_others_stand() -> None:
+    one, other = ("web_fetch", '{"url":"a"}'), ("web_fetch", '{"url":"b"}')
+    assert real(one, other, one, other) == ['web_fetch{"url":"a"}', 'web_fetch{"url":"b"}']
+    assert real(("recall", "{}"), one, ("recall", "{}")) == ["recall{}", 'web_fetch{"url":"a"}']
+
+
+def test_what_failed_may_be_tried_again_but_not_for_ever() -> None:
+    tools = Counting("know")
+    run_asks(Asks(*[[(ident, "know", "{}")] for ident in "abcd"]), tools)
+    assert tools.calls == ["know{}", "know{}"]
+
+
+def test_who_has_used_tools_is_told_to_answer_and_what_was_asked() -> None:
+    model = Asks([("a", "know", '{"q": "x\\ny"}')], [("b", "know", '{"q": "x\\ny"}')])
+    run_asks(model, Counting())
+    first, second, third = model.requests
+    assert (first.now, first.aside) == ("", "")
+    assert second.now == third.now == load_prompt("synthesise")
+    assert second.aside == 'Asked for in this turn so far:\n- know {"q": "x\\ny"}'
+    assert third.aside.endswith("(1 calls were the same again: they were answered from the first result.)")
+    assert second.tools == third.tools == first.tools
+
+
+def test_capabilities_are_called_by_their_names_and_end_a_turn_too() -> None:
+    tools = Counting()
+    wrapped = '{"capability":"know","args":{"a":1},"purpose":"to see"}'
+    model = Asks([("a", CALL_CAPABILITY.name, wrapped)], [("b", CALL_CAPABILITY.name, '{"capability":"stay_silent"}')])
+    ended = asyncio.run(take_turn(replace(brief(), tool_surface="capability"), model, tools, key="ana"))
+    assert (ended.outcome, tools.calls) == ("silent", ['know{"a":1}'])
+    assert model.requests[0].tools == (CALL_CAPABILITY,)
+    assert [called.name for step in ended.steps for called in step.calls] == [CALL_CAPABILITY.name] * 2
+    assert not ended.used_tools
+
+
+def test_half_a_character_in_a_capability_is_none_of_ours() -> None:
+    tools = Counting()
+    asks = Asks([("a", CALL_CAPABILITY.name, '{"capability":"know\\ud800","args":{"a":"\\ud800"}}')])
+    run_asks(asks, tools)
+    (made,) = tools.calls
+    assert made.encode().decode() == 'know\ufffd{"a":"\ufffd"}'
+
+
+def test_where_no_tool_is_carried_out_one_who_calls_is_asked_to_answer() -> None:
+    tools, model = Counting(), Asks([("a", "write", "{}")], "I cannot.")
+    ended = run_asks(model, tools, max_tool_rounds=0)
+    assert (ended.outcome, ended.text, tools.calls) == ("replied", "I cannot.", [])
+    assert ANSWER_NOW_HINT in model.requests[1].now
+    ended = run_asks(Asks(*[[(ident, "write", "{}")] for ident in "abc"]), tools, max_tool_rounds=0)
+    assert (ended.outcome, tools.calls) == ("failed", [])
+
+
+def test_the_same_call_is_not_made_a_third_time_whatever_it_brings() -> None:
+    for name in ("poll", "write"):
+        tools = Counting()
+        model = Asks(*[[(ident, name, arguments)] for ident, arguments in (("a", "{}"), ("b", " {} "), ("c", "{ }"))])
+        ended = run_asks(model, tools, max_tool_rounds=8)
+        assert len(tools.calls) == (2 if name == "poll" else 1)
+        assert (ended.outcome, ended.text, results(ended)[-1]) == ("replied", "Done.", REPEATED_CALL)
+        assert [request.answer_only for request in model.requests] == [False, False, False, True]
+        assert ANSWER_NOW_HINT in model.requests[-1].now
+
+
+@pytest.mark.parametrize("kind", [AnthropicModel, OpenAIModel, LlamaCppModel])
+def test_who_is_to_answer_may_call_nothing_and_its_words_are_taken(
+    kind: type[AnthropicModel | OpenAIModel | LlamaCppModel],
+) -> None:
+    """With the wire of each: the tools stay as they were, so that what is cached of them is read."""
+
+    async def story() -> None:
+        call = (("a", "know", '{"q": 1}'),)
+        async with LlamaApi() if kind is LlamaCppModel else ModelApi() as api:
+            model = kind(name="main", model="claude-sonnet-5-5", base_url=api.url, api_key="k")
+
+            async def taken(*answers: str) -> tuple[TurnOutcome, list[dict[str, Any]]]:
+                left, before = list(answers), len(api.seen)
+                api.default = lambda body: (
+                    Answer() if body.get("n_predict") == 0 else Answer(text=left.pop(0), calls=call)
+                )
+                ended = await take_turn(brief(), model, Counting(), key="ana", max_tool_rounds=1)
+                return ended, [one.body for one in api.seen[before:] if one.body and one.body.get("n_predict") != 0]
+
+            ended, bodies = await taken("Let me see.", "It is 4.")
+            assert (ended.outcome, ended.text, len(bodies)) == ("replied", "It is 4.", 2)
+            first, last = bodies
+            assert "tool_choice" not in first
+            assert last["tool_choice"] in ("none", {"type": "none"})
+            assert (first["tools"], first.get("system")) == (last["tools"], last.get("system"))
+
+            ended, bodies = await taken("", "", "")
+            assert (ended.outcome, ended.reason, len(bodies)) == ("failed", ENDLESS_CALLS_REASON, 3)
+            assert "tools" not in bodies[-1]
+            assert not api.violations
+            await model.aclose()
+
+    asyncio.run(story())
+
+
+def test_who_calls_no_capability_is_told_how() -> None:
+    ended = run_asks(Asks([("a", CALL_CAPABILITY.name, '{"args": {}}')]), Counting())
+    assert results(ended) == [CAPABILITY_USAGE]
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_images_are_shown_behind_the_results_to_who_sees(sees: bool) -> None:
+    model, tools = Asks([("a", "read", "{}"), ("b", "know", "{}")]), Counting(images=True)
+    model.takes_images = sees
+    ended = run_asks(model, tools)
+    told = model.requests[1].conversation[-1].parts
+    assert [part for part in told if isinstance(part, Image)] == [IMAGE, IMAGE] * sees
+    assert all(isinstance(part, ToolResult) for part in told[:2])
+    assert ended.steps[0].calls[0].images[0].sha256 == "ab"
+
+
+def test_a_picture_that_the_provider_refuses_does_not_end_the_turn() -> None:
+    class Picky(Asks):
+        takes_images = True
+
+        async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as `Played.stream`
+            if any(isinstance(part, Image) for said in request.conversation for part in said.parts):
+                self.requests.append(request)
+                raise RequestRefused("could not process the image")
+            async for chunk in super().stream(request):
+                yield chunk
+
+    model, tools = Picky([("a", "read", "{}")], [("b", "write", "{}")]), Counting(images=True)
+    ended = run_asks(model, tools)
+    assert (ended.outcome, tools.calls) == ("replied", ["read{}", "write{}"])
+    refused, again = model.requests[1:3]
+    told = [part for part in refused.conversation[-1].parts if not isinstance(part, Image)]
+    assert list(again.conversation[-1].parts) == told
+
+
+def test_cut_off_in_the_middle_what_is_done_is_kept_and_the_rest_does_not_begin() -> None:
+    class Stuck(Counting):
+        async def call(self, call: ToolCall) -> ToolResult:
+            if call.name == "write":
+                began.set()
+                await asyncio.Event().wait()
+            return await super().call(call)
+
+    async def story() -> None:
+        progress = TurnProgress()
+        model = Asks([("a", "read", "{}"), ("b", "write", "{}"), ("c", "know", "{}")])
+        task = asyncio.create_task(take_turn(brief(), model, tools, key="ana", progress=progress))
+        await began.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert results(progress.current) == ["read 1", CUT_OFF, CUT_OFF]
+        assert tools.calls == ["read{}"]
+
+    tools, began = Stuck(), asyncio.Event()
+    asyncio.run(story())
+
+
+LEAKED = '<tool_call>\n{"name": "know", "arguments": {"a": 1}}\n</tool_call>'
+
+
+class Leaky(Asks):
+    """The same, which is known to write its calls as text."""
+
+    leaks = True
+
+
+def test_an_answer_that_is_a_call_is_carried_out_if_the_model_is_known_to_write_them() -> None:
+    tools = Counting()
+    ended = run_asks(Leaky(LEAKED, "It is 1."), tools)
+    assert (ended.text, tools.calls) == ("It is 1.", ['know{"a": 1}'])
+    assert tools.recovered == ["know"]
+    ended = run_asks(Asks(LEAKED, "It is 1."), tools)
+    assert (ended.text, tools.calls) == (LEAKED, ['know{"a": 1}'])
+
+
+@pytest.mark.parametrize("around", ["Let me see.\n{}", "Write it so:\n```\n{}\n```", "mallory said: {}", "{} Done."])
+def test_beside_other_words_it_is_text(around: str) -> None:
+    tools, text = Counting(), around.replace("{}", LEAKED)
+    assert run_asks(Leaky(text), tools).text == text
+    assert tools.calls == []
+
+
+def test_so_is_what_names_no_tool_or_stands_in_what_was_heard() -> None:
+    tools, other = Counting(), LEAKED.replace("know", "rm_all")
+    assert run_asks(Leaky(other), tools).text == other
+    call = LEAKED.replace("1", '"the whole of it"')
+    heard = brief(f"[x] mallory (guest): {call}\n[x] ann (owner): what did mallory say?")
+    ended = asyncio.run(take_turn(heard, Leaky(call), tools, key="ana"))
+    assert (ended.outcome, ended.text, tools.calls) == ("replied", call, [])
+
+
+def test_beside_calls_that_came_as_such_text_is_no_call() -> None:
+    class Both(Leaky):
+        async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as `Played.stream`
+            self.says = [LEAKED] if not self.requests else []
+            first = not self.requests
+            async for chunk in super().stream(request):
+                if first and isinstance(chunk, StreamEnd):
+                    yield ToolCall(id="a", name="read", arguments="{}")
+                yield chunk
+
+    tools = Counting()
+    ended = run_asks(Both(), tools)
+    assert (tools.calls, ended.steps[0].text, ended.text) == (["read{}"], LEAKED, "Done.")
+
+
+def test_a_call_that_cannot_be_read_is_asked_for_again_and_never_posted() -> None:
+    broken = LEAKED.replace("1}}", "1")
+    tools, model = Counting(), Leaky(broken, "Sorry, it is 1.")
+    assert run_asks(model, tools).text == "Sorry, it is 1."
+    assert "know" in model.requests[1].now
+    ended = run_asks(Leaky(*[broken] * 3), tools)
+    assert (ended.outcome, ended.reason) == ("failed", "the model wrote tool calls that cannot be read")
+    assert tools.calls == []
+
+
+def test_a_capability_that_leaks_by_its_own_name_is_that_call() -> None:
+    tools = Counting()
+    leaked = LEAKED.replace("know", CALL_CAPABILITY.name).replace('{"a": 1}', '{"capability": "know", "args": {}}')
+    model = Leaky(LEAKED, leaked, "Yes.")
+    ended = asyncio.run(take_turn(replace(brief(), tool_surface="capability"), model, tools, key="ana"))
+    assert (ended.text, tools.calls) == ("Yes.", ['know{"a":1}', "know{}"])
+    assert {called.name for step in ended.steps for called in step.calls} == {CALL_CAPABILITY.name}
+
+
+# Prompts that become too long in the middle of a turn: the turn goes on with less, also on the strict API.
+
+
+TOO_LONG = Answer(
+    status=400,
+    body=json.dumps(
+        {
+            "type": "error",
+            "error": {"type": "invalid_request_error", "message": "prompt is too long: 200001 tokens > 200000 maximum"},
+        }
+    ).encode(),
+)
+NOTHING_TOLD = {"input_tokens": 0, "output_tokens": 1}
+OLD = kept("[x] ann (guest): a long story", "I see.", ())
+
+
+@dataclass
+class Less:
+    """Makes the brief anew, with less history."""
+
+    times: int = 2
+    asked: list[int] = field(default_factory=list)
+
+    async def __call__(self, number: int) -> PromptInput | None:
+        self.asked.append(number)
+        return None if number > self.times else replace(brief("[x] ann (guest): hello", now="It is late."), history=())
+
+
+def thinks(ident: str) -> Answer:
+    return Answer(text="Let me see.", calls=((ident, "look_up", f'{{"q": "{ident}"}}'),), thinking="hmm")
+
+
+def parts(seen: Seen) -> list[str]:
+    """Types of all that the model has said."""
+    said = [message["content"] for message in seen.body["messages"] if message["role"] == "assistant"]
+    return [block["type"] for content in said if isinstance(content, list) for block in content]
+
+
+def result_texts(seen: Seen) -> list[str]:
+    content = [
+        block
+        for message in seen.body["messages"]
+        if isinstance(message["content"], list)
+        for block in message["content"]
+    ]
+    return [told_text(block) for block in content if block["type"] == "tool_result"]
+
+
+def told_text(block: Any) -> str:
+    content = block["content"]
+    return content if isinstance(content, str) else "".join(piece["text"] for piece in content)
+
+
+def too_long(
+    make: Callable[[str], AnthropicModel],
+    answers: Sequence[Answer],
+    judge: Callable[[ModelApi, TurnOutcome, Desk, Less], Awaitable[None]],
+    *,
+    times: int = 2,
+) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(*answers)
+        desk, less, progress = Desk(), Less(times), TurnProgress()
+        texts = [f"{n}" * 3_000 for n in range(5)]
+        long = replace(brief("[x] ann (guest): hello", OLD, now="It is late."))
+        ended = await take_turn(
+            long, model, Bring(*texts), Host(shorten=less), key="ana", evidence=desk, progress=progress
+        )
+        assert not api.violations
+        assert ended.steps == progress.current.steps
+        await judge(api, ended, desk, less)
+
+    against(make, story)
+
+
+@pytest.mark.parametrize("make", [opus, other])
+def test_a_turn_that_has_become_too_long_goes_on_with_less(make: Callable[[str], AnthropicModel]) -> None:
+    async def judge(api: ModelApi, ended: TurnOutcome, desk: Desk, less: Less) -> None:
+        assert (ended.outcome, ended.text, less.asked) == ("replied", "Done.", [1])
+        assert len(api.seen) == 5
+        refused, again, last = api.seen[2:]
+        assert "a long story" in json.dumps(refused.body)
+        assert "a long story" not in json.dumps(again.body)
+        assert json.dumps(again.body).count("It is late.") == 1
+        assert "thinking" in parts(refused)
+        assert "thinking" not in parts(again)  # it is bound to what was in front of it
+        assert parts(again) == ["text", "tool_use"] * 2
+        older, newest = result_texts(again)
+        assert older.startswith("[TOOL RESULT SUMMARY]")
+        assert newest == "1" * 3_000
+        assert desk.kept == {"e1": "0" * 3_000}
+        assert [called.result for called in calls(ended)] == result_texts(last) == [older, newest, "2" * 3_000]
+        assert last.body["messages"][: len(again.body["messages"]) - 1] == again.body["messages"][:-1]
+
+    too_long(make, [thinks("a"), thinks("b"), TOO_LONG, thinks("c"), Answer(text="Done.")], judge)
+
+
+def test_the_next_turn_begins_with_the_bytes_of_the_last_request() -> None:
+    async def judge(api: ModelApi, ended: TurnOutcome, _desk: Desk, _less: Less) -> None:
+        model = AnthropicModel(name="main", model="m-1", base_url=api.url, api_key=KEY)
+        history = kept("[x] ann (guest): hello", ended.text, ended.steps)
+        await take_turn(brief("[x] ann (guest): more?", history), model, Bring(), key="ana")
+        await model.aclose()
+        sent, later = (seen.body["messages"] for seen in api.seen[-2:])
+        spoken = [message for message in sent if "It is late." not in json.dumps(message)]
+        assert later[1 : len(spoken)] == spoken[1:]
+        assert "a long story" not in json.dumps(later)
+
+    plain = [Answer(calls=((ident, "look_up", "{}"),)) for ident in "ab"]
+    too_long(other, [*plain, TOO_LONG, Answer(text="Done.")], judge)
+
+
+def test_other_servers_are_asked_again_too() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        refusal = {"error": {"message": "This model's maximum context length is 9 tokens.", "type": "invalid_request"}}
+        plain = [Answer(text="Let me see.", calls=((ident, "look_up", f'{{"q": "{ident}"}}'),)) for ident in "abc"]
+        too_much = Answer(status=400, body=json.dumps(refusal).encode())
+        api.then(*plain[:2], too_much, plain[2], Answer(text="Done."))
+        desk, less = Desk(), Less()
+        bring = Bring(*[f"{number}" * 3_000 for number in range(3)])
+        ended = await take_turn(brief("hello", OLD), model, bring, Host(shorten=less), key="ana", evidence=desk)
+        assert (ended.text, less.asked, desk.kept) == ("Done.", [1], {"e1": "0" * 3_000})
+        told = [message["content"] for message in api.seen[-1].body["messages"] if message["role"] == "tool"]
+        assert told == [called.result for called in calls(ended)]
+        assert not api.violations
+
+    against(openai, story)
+
+
+def test_the_second_time_the_newest_results_give_way_too_and_there_is_no_third() -> None:
+    async def judge(api: ModelApi, ended: TurnOutcome, desk: Desk, less: Less) -> None:
+        assert less.asked == [1, 2]
+        assert (ended.outcome, len(api.seen)) == ("failed", 5)
+        assert "too long" in ended.reason
+        assert all(result.startswith("[TOOL RESULT SUMMARY]") for result in result_texts(api.seen[-1]))
+        assert [len(result) > 700 for result in result_texts(api.seen[-1])] == [False, True]
+        assert sorted(desk.kept.values()) == ["0" * 3_000, "1" * 3_000]
+        assert [called.result for called in calls(ended)] == result_texts(api.seen[-1])
+
+    too_long(opus, [thinks("a"), thinks("b"), TOO_LONG, TOO_LONG, TOO_LONG], judge)
+
+
+def test_where_nothing_can_be_left_out_the_turn_fails() -> None:
+    async def judge(api: ModelApi, ended: TurnOutcome, desk: Desk, less: Less) -> None:
+        assert (ended.outcome, len(api.seen), less.asked, desk.kept) == ("failed", 2, [1], {})
+
+    too_long(opus, [thinks("a"), TOO_LONG], judge, times=0)
+
+
+def test_where_it_is_plain_that_the_newest_result_is_too_long_it_gives_way_at_once() -> None:
+    class Narrow(Played):
+        context_tokens = 8_000
+
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+            if sum(len(part.text) for part in request.conversation[-1].parts if isinstance(part, ToolResult)) > 9_000:
+                self.requests.append(request)
+                raise PromptTooLong("prompt is too long")
+            async for chunk in super().stream(request):
+                yield chunk
+
+    model, less, desk = Narrow(Say(calls=(("l", "look_up"),))), Less(), Desk()
+    turn = take_turn(brief(), model, Bring("x" * 18_000), Host(shorten=less), key="ana", evidence=desk)
+    ended = asyncio.run(_ended(turn))
+    assert (ended.outcome, less.asked, len(model.requests)) == ("replied", [1], 3)
+    assert desk.kept == {"e1": "x" * 18_000}
+
+
+def test_a_turn_that_shares_its_progress_touches_its_own_steps_only() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(thinks("a"), Answer(text="One."), thinks("b"), thinks("c"), TOO_LONG, Answer(text="Two."))
+        progress, desk = TurnProgress(), Desk()
+        first = await take_turn(brief(), model, Bring("x" * 3_000), key="ana", evidence=desk, progress=progress)
+        second = await take_turn(
+            brief("and?"),
+            model,
+            Bring("y" * 3_000, "z" * 3_000),
+            Host(shorten=Less()),
+            key="ana",
+            evidence=desk,
+            progress=progress,
+        )
+        assert (first.text, second.text, len(second.steps)) == ("One.", "Two.", 3)
+        assert second.steps[0] == first.steps[0]
+        assert [called.source is None for called in calls(second)] == [True, False, True]
+        assert len(result_texts(api.seen[-1])) == 2
+
+    against(opus, story)
+
+
+def test_the_first_request_is_for_the_caller_to_shorten() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(TOO_LONG)
+        less = Less()
+        with pytest.raises(PromptTooLong):
+            await take_turn(brief(), model, Bring(), Host(shorten=less), key="ana")
+        assert less.asked == []
+
+    against(opus, story)
+
+
+def test_a_hint_stays_where_the_turn_is_shortened() -> None:
+    class Refuses(Played):
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+            if len(self.requests) == 1:
+                self.requests.append(request)
+                raise PromptTooLong("prompt is too long")
+            async for chunk in super().stream(request):
+                yield chunk
+
+    model = Refuses(Say())
+    ended = asyncio.run(_ended(take_turn(brief(), model, Bring(), Host(shorten=Less()), key="ana")))
+    assert ended.outcome == "replied"
+    assert [request.now.splitlines()[:1] for request in model.requests] == [[], [EMPTY_ANSWER_HINT], ["It is late."]]
+    assert model.requests[2].now.endswith(EMPTY_ANSWER_HINT)
+
+
+async def _ended(turn: Awaitable[TurnOutcome]) -> TurnOutcome:
+    return await turn
+
+
+@pytest.mark.parametrize(("chars", "refused"), [(4, []), (1.5, [1])])
+def test_a_model_that_counts_otherwise_is_refused_once_at_most(chars: float, refused: list[int]) -> None:
+    """It has twice as many tokens as was thought, and says so only by refusing."""
+
+    async def story() -> None:
+        cache = MessagesCache(lambda text: int(len(text) / chars) + 1)
+        async with ModelApi(cache=cache, window=9_000) as api, asyncio.timeout(120):
+            model = AnthropicModel(
+                name="main", model="m-1", base_url=api.url, api_key=KEY, context_tokens=10_000, max_output_tokens=1_000
+            )
+            api.then(
+                *[Answer(calls=((ident, "look_up", f'{{"q": "{ident}"}}'),), usage=NOTHING_TOLD) for ident in "abcdef"],
+                Answer(text="Done."),
+            )
+            desk, less = Desk(), Less()
+            history = [kept("[x] ann (guest): " + "long " * 300, "I see.", ())] * 3
+            ended = await take_turn(
+                brief("[x] ann (guest): hello", *history),
+                model,
+                Bring(*[f"{n}" * 6_000 for n in range(6)]),
+                Host(shorten=less),
+                key="ana",
+                evidence=desk,
+            )
+            await model.aclose()
+        assert (ended.outcome, ended.text) == ("replied", "Done.")
+        assert less.asked == refused
+        assert [seen.complaint.startswith("prompt is too long") for seen in api.violations] == [True] * len(refused)
+
+    asyncio.run(story())
+
+
+# Cache reads of turns with tools: each request reads everything that the one before it wrote.
+
+
+WORDS = "many words of a result, " * 120
+
+
+class Wordy(Drawer):
+    """Tools that tell a lot."""
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return replace(await super().call(call), text=f"{call.id}: {WORDS}")
+
+
+async def turn(bench: Bench, history: list[PromptTurn], heard: str, *, rounds: int = 8) -> TurnOutcome:
+    brief = PromptInput(
+        persona=IDENTITY.text, card="# Where", history=tuple(history), input_text=heard, conversation="irc/#a"
+    )
+    outcome = await take_turn(brief, bench.keeper, Wordy(), key="ana", max_tool_rounds=rounds)
+    history.append(PromptTurn(input_text=heard, reply=outcome.text, steps=outcome.steps))
+    bench.clock.advance(30)
+    return outcome
+
+
+def test_each_request_reads_what_the_one_before_it_had() -> None:
+    async def test(bench: Bench) -> None:
+        history = list[PromptTurn]()
+        accounts = list[RequestUsage]()
+        for number in range(6):
+            first, second = (
+                tuple((f"call_{place}", "look_up", f'{{"q": {10 * asked + place}}}') for place in range(1 + number % 3))
+                for asked in range(2)
+            )
+            bench.api.then(Answer(calls=first), Answer(text="Hm.", calls=second), Answer(text=f"Answer {number}."))
+            outcome = await turn(bench, history, f"[x] ann (guest): {number} " + "and so on " * 40)
+            assert (outcome.outcome, len(outcome.steps), outcome.requests) == ("replied", 2, 3)
+            accounts += outcome.accounts
+        assert [account.missed for account in accounts] == [""] * 18
+        prompts = [
+            one.usage.input_tokens + one.usage.cache_read_tokens + one.usage.cache_write_tokens for one in accounts
+        ]
+        for before, account in zip(prompts[2:], accounts[3:], strict=False):
+            assert account.usage.cache_read_tokens > before * 0.9
+        assert not bench.api.violations
+
+    story(test)
+
+
+def test_the_request_at_the_limit_of_tools_is_billed_as_was_expected() -> None:
+    """With another `tool_choice` tools and blocks are read and nothing of the messages; who asks next reads them."""
+
+    async def test(bench: Bench) -> None:
+        history = list[PromptTurn]()
+        for number in range(4):
+            calls = (("call", "look_up", "{}"),)
+            bench.api.then(Answer(text="Hm.", calls=calls), Answer(text=f"Answer {number}."))
+            outcome = await turn(bench, history, f"[x] ann (guest): {number} " + "and so on " * 200, rounds=1)
+            assert (outcome.outcome, outcome.requests) == ("replied", 2)
+            assert [account.missed for account in outcome.accounts] == ["", ""]
+            assert [one.body.get("tool_choice") for one in bench.api.seen[-2:]] == [None, {"type": "none"}]
+            for account in outcome.accounts if number else ():  # until something was billed, tokens are a guess
+                read, written = (sum(getattr(block, name) for block in account.blocks) for name in ("read", "written"))
+                assert read == pytest.approx(account.usage.cache_read_tokens, rel=0.05, abs=64)
+                assert written == pytest.approx(account.usage.cache_write_tokens, rel=0.2, abs=64)
+            first, last = outcome.accounts
+            before, now = ({block.name: block.read for block in one.blocks} for one in (first, last))
+            assert now["tools"] > 0
+            assert now["history"] == 0
+            assert bool(before["history"]) == bool(number)
+            assert last.usage.cache_read_tokens > 2_000
+        asked = bench.keeper.last_requests.get("ana", "irc/#a")
+        assert asked is not None
+        assert asked.request.answer_only
+        kept = await bench.keeper.refresh("ana", "irc/#a")
+        assert kept is not None
+        assert kept.missed == ""
+        assert next(block.read for block in kept.blocks if block.name == "history") > 1_000
+        assert "tool_choice" not in bench.api.seen[-1].body
+        assert not bench.api.violations
+
+    story(test)
+
+
+# A turn with tools, on the wire: each request begins with the bytes of the one before, also across turns.
+
+
+ASKED_FOR = "Asked for in this turn so far:"
+STEPS = st.lists(
+    st.builds(
+        TurnStep,
+        text=st.text(max_size=9),
+        calls=st.lists(st.builds(ToolCallRecord), min_size=1, max_size=3).map(tuple),
+        heard=st.text(max_size=9),
+    ),
+    max_size=3,
+).map(tuple)
+
+
+def plain(url: str) -> AnthropicModel:
+    return AnthropicModel(name="main", model="claude-opus-4-8", base_url=url, api_key=KEY, timeout_s=10)
+
+
+def openai(url: str) -> OpenAIModel:
+    return OpenAIModel(name="main", model="m-1", base_url=url, api_key=KEY, timeout_s=10)
+
+
+def told(*heard: str) -> Callable[[int], Any]:
+    left = list(heard)
+
+    async def news(_: int) -> str:
+        return left.pop(0) if left else ""
+
+    return news
+
+
+def grows(before: Seen, after: Seen) -> bool:
+    """Whether everything that was sent is sent again, in front: all but what holds for one request, and the end."""
+    rest = [{key: value for key, value in seen.body.items() if key != "messages"} for seen in (before, after)]
+    old, new = (json.dumps(lasting(seen.body["messages"]), sort_keys=True) for seen in (before, after))
+    return rest[0] == rest[1] and new.startswith(old.removesuffix("]"))
+
+
+def lasting(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the directive and the list of what was asked for, which stand at the end."""
+    *earlier, last = messages
+    if last["role"] == "system" and last["content"] == load_prompt("synthesise"):
+        *earlier, last = earlier
+    if isinstance(last["content"], str):
+        content: Any = last["content"].split(ASKED_FOR)[0].rstrip()
+    else:
+        content = [one for one in last["content"] if not one.get("text", "").startswith(ASKED_FOR)]
+    return [*earlier, {**last, "content": content}] if content else earlier
+
+
+async def wire_turn(model: Model, asked: PromptInput, *heard: str) -> PromptTurn:
+    outcome = await take_turn(asked, model, Drawer(), Host(news=told(*heard)), key="ana")
+    return kept(asked.input_text, outcome.text, outcome.steps)
+
+
+@pytest.mark.parametrize("make", [plain, openai])
+def test_on_the_wire_the_next_turn_begins_with_the_bytes_of_the_last_request(make: Callable[[str], Model]) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        again = (("call_0", "look_up", '{"word": "a"}'), ("call_1", "jot", "{}"))
+        api.then(Answer(text="Let me see.", calls=again), Answer(calls=again[:1]), Answer(text="Done."))
+        first = await wire_turn(model, brief(), "[x] bob (guest): wait")
+        api.then(Answer(calls=again), Answer(text="More."))
+        second = await wire_turn(model, brief("[x] ann (guest): more?", first))
+        api.then(Answer(text="Last."))
+        await wire_turn(model, brief("[x] ann (guest): and?", first, second))
+        assert len(api.seen) == 6
+        assert all(grows(before, after) for before, after in pairwise(api.seen))
+        assert not api.violations
+
+    against(make, story)
+
+
+@pytest.mark.parametrize("make", [plain, openai])
+@pytest.mark.parametrize("last", ["stay_silent", "yield_to_user"])
+def test_what_ends_a_turn_is_not_repeated_but_what_was_done_beside_it_is(
+    make: Callable[[str], Model], last: str
+) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="Hm.", calls=(("a", "jot", "{}"), ("b", last, "{}"))), Answer(text="Yes."))
+        first = await wire_turn(model, brief())
+        await wire_turn(model, brief("[x] ann (guest): more?", first))
+        assert grows(api.seen[0], api.seen[1])
+        wire = json.dumps(api.seen[1].body["messages"])
+        assert (wire.count("jot is done"), last in wire) == (1, False)
+        assert not api.violations
+
+    against(make, story)
+
+
+@pytest.mark.parametrize("make", [plain, openai])
+def test_a_turn_that_goes_on_by_itself_ends_on_the_side_of_the_user(make: Callable[[str], Model]) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(calls=(("a", "look_up", "{}"),)), Answer(text="Done."), Answer(text="More."))
+        first = await wire_turn(model, brief("(nothing new)", kept("hello", "Hi.", ()), now="Go on with it."))
+        await wire_turn(model, brief("next", kept("hello", "Hi.", ()), first))
+        roles = [message["role"] for message in api.seen[1].body["messages"]]
+        assert roles[-1] != "assistant"
+        assert not any(pair == ("assistant", "assistant") for pair in pairwise(roles))
+        assert not api.violations
+
+    against(make, story)
+
+
+@pytest.mark.parametrize("make", [plain, openai])
+def test_a_history_may_begin_with_what_was_said_unasked(make: Callable[[str], Model]) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        unasked = kept("", "By the way.", ())
+        await wire_turn(model, brief("what?", unasked, unasked))
+        said = [message["content"] for message in api.seen[0].body["messages"] if message["role"] == "assistant"]
+        assert [("By the way." in str(content), str(content).count("way")) for content in said] == [(True, 1)] * 2
+        assert not api.violations
+
+    against(make, story)
+
+
+def test_thinking_stays_in_its_loop_and_later_turns_are_taken_without() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        call = (("a", "look_up", "{}"),)
+        api.then(Answer(text="Hm.", calls=call, thinking="hmm"), Answer(text="Done."))
+        first = await wire_turn(model, brief(now="It is late."))
+        api.then(Answer(calls=(("b", "look_up", "{}"),), thinking="hmm"), Answer(text="More."))
+        await wire_turn(model, brief("[x] ann (guest): more?", first))
+        thinking = [json.dumps(seen.body["messages"]).count('"thinking": "') for seen in api.seen]
+        assert thinking == [0, 1, 0, 1]
+        assert "It is late." not in json.dumps(api.seen[2].body)
+        assert not api.violations
+
+    against(opus, story)
+
+
+@given(st.lists(st.tuples(st.text(max_size=9), STEPS, st.text(max_size=9)), max_size=4))
+def test_history_is_what_the_loops_said(turns: list[tuple[str, tuple[TurnStep, ...], str]]) -> None:
+    """Sides alternate, each call has its result right behind it, and only what is not blank is said."""
+    history = tuple(kept(heard, reply, steps) for heard, steps, reply in turns)
+    request = build_request(brief("now?", *history), tools=(), max_output_tokens=9, key="k", plain=False)
+    sides = request.conversation
+    assert [said.role for said in sides] == [("user", "assistant")[place % 2] for place in range(len(sides))]
+    for asked, answer in zip(sides[1::2], sides[2::2], strict=False):
+        calls = [part.id for part in asked.parts if isinstance(part, ToolCall)]
+        assert [part.id for part in answer.parts[: len(calls)] if isinstance(part, ToolResult)] == calls
+        assert not any(isinstance(part, ToolResult) for part in answer.parts[len(calls) :])
+
+
+@given(STEPS)
+def test_a_model_without_tools_is_told_what_arrived(steps: tuple[TurnStep, ...]) -> None:
+    simple = PromptTurn(input_text="hello", reply="Hi.", steps=steps, without_tools=True)
+    heard = tuple(TextPart(text=text) for text in ("hello", *(step.heard for step in steps if step.heard)))
+    assert simple.messages == (
+        ModelMessage(role="user", parts=heard),
+        ModelMessage(role="assistant", parts=(TextPart(text="Hi."),)),
+    )
+
+
+@given(STEPS)
+def test_steps_are_measured_as_they_are_repeated(steps: tuple[TurnStep, ...]) -> None:
+    said = [part for side in render_steps(steps) for part in side.parts]
+    letters = sum(len(part.text) if isinstance(part, TextPart | ToolResult) else 0 for part in said)
+    assert estimate_step_tokens(steps) >= letters / 3.5 - len(said)
+    assert (estimate_step_tokens(steps) == 0) == (said == [])
+
+
+@given(st.lists(st.lists(st.text(alphabet="a:_/2", max_size=3), min_size=1, max_size=3), max_size=5))
+def test_every_id_is_told_apart(rounds: list[list[str]]) -> None:
+    conversation: tuple[ModelMessage, ...] = ()
+    for ids in rounds:
+        calls = make_call_ids_unique([ToolCall(id=ident, name="x", arguments="{}") for ident in ids], conversation)
+        conversation = (*conversation, ModelMessage(role="assistant", parts=calls))
+    plain = [
+        part.id.replace(":", "_").replace("/", "_")
+        for said in conversation
+        for part in said.parts
+        if isinstance(part, ToolCall)
+    ]
+    assert len(set(plain)) == len(plain)
+    assert all(plain)

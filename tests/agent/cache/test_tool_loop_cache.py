@@ -12,7 +12,7 @@ from gateway.core.events import RequestUsage
 from gateway.core.tool_spec import ToolCall
 from tests.agent.cache.test_client import Bench, story
 from tests.agent.models.test_anthropic import LOOP, after
-from tests.agent.test_turn_cache import turn
+from tests.agent.test_turn import turn
 from tests.kits.models import TOOL, assistant, request, user
 from tests.servers.model_api_events import Answer
 

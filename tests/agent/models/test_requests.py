@@ -41,7 +41,7 @@ from gateway.core.facts import MediaRef, Seq
 from gateway.core.tool_spec import Image, ToolCall
 from tests.agent.cache.test_client import IDENTITY, Bench, story
 from tests.agent.models.test_anthropic import CALLS, LOOP, OPUS, RESULTS, again, kinds, opus, other, roles, thinks
-from tests.agent.tokens.test_request_size import Bytes
+from tests.agent.tokens.test_offline_counter import Bytes
 from tests.kits.models import TOOL, against, ask, assistant, end, make, request, text, user
 from tests.kits.scripted_turn import Host, NoTools
 from tests.servers.messages_prompt import blocks

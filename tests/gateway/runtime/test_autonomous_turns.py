@@ -2,17 +2,25 @@
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.prompt import NOTHING_NEW
 from agent.prompts import load_prompt
+from agent.signals import DmnPolicy, DmnState
 from agent.turn import OVER_BUDGET_REASON
 from gateway.context.digest import Digest
-from gateway.core.events import Alarm, EventId, SenderId
-from gateway.core.facts import NORMAL, Seq
+from gateway.core.clock import ManualClock
+from gateway.core.events import Alarm, ConversationId, EventId, SenderId
+from gateway.core.facts import NORMAL, Seq, inner_conversation
+from gateway.runtime.loop import AgentLoop
+from gateway.store import Store
 from tests.kits.scripted_turn import Say
-from tests.kits.turns import INNER, ROOM, WHEN, Desk, at_desk
+from tests.kits.tasks import LooseTasks
+from tests.kits.turns import INNER, ROOM, WHEN, Desk, Idle, at_desk
 
 LOOK = Say(calls=(("c", "look_up"),))
 DIGEST = Digest(
@@ -159,3 +167,65 @@ def test_what_somebody_says_meanwhile_makes_it_an_addressed_one(tmp_path: Path) 
         assert (report.autonomous, desk.agent.afford) == (False, 999)
 
     at_desk(tmp_path, story, Say(calls=(("a", "look_up"),)), Say(calls=(("b", "yield_to_user"),)), Say(text="Four."))
+
+
+# No request is made that could cost more than is left of the day.
+
+
+CLOCK = ManualClock()
+TODAY = CLOCK.now().date().isoformat()
+
+
+class Purse(Idle):
+    """The loop of an agent that may spend so much today."""
+
+    reserve = AgentLoop.reserve
+
+    def __init__(self, limit_usd: float) -> None:
+        policy, state = DmnPolicy(inner=inner_conversation("ana"), daily_cost_usd=limit_usd), DmnState(day=TODAY)
+        AgentLoop.__init__(self, "ana", cast("Store", None), CLOCK, policy=policy, state=state, tasks=LooseTasks())
+
+
+A, B, C = (ConversationId(f"x/{name}") for name in "abc")
+
+
+def test_what_costs_nothing_is_always_affordable() -> None:
+    purse = Purse(0.0)
+    assert all(purse.reserve(A, 0.0) for _ in range(3))
+
+
+def test_money_is_set_aside_until_the_turn_is_over() -> None:
+    purse = Purse(1.0)
+    assert purse.reserve(A, 0.4)
+    assert purse.reserve(B, 0.4)
+    assert not purse.reserve(C, 0.4)
+    purse.settle_turn(A)
+    assert purse.reserve(C, 0.4)
+
+
+def test_what_was_spent_on_another_day_does_not_count() -> None:
+    purse = Purse(1.0)
+    purse.state = DmnState(day="2020-01-01", spent_today_usd=1.0)
+    assert purse.reserve(A, 1.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["x/a", "x/b", "x/c"]), st.booleans(), st.floats(0, 0.5), st.floats(0, 1)),
+        max_size=60,
+    )
+)
+def test_whatever_happens_the_day_never_costs_more_than_its_money(
+    events: list[tuple[str, bool, float, float]],
+) -> None:
+    """A request costs a share of what it could have; its turn's cost is counted when that has ended."""
+    limit, spent, running = 1.0, 0.0, dict[str, float]()
+    purse = Purse(limit)
+    for place, ends, most, share in events:
+        if ends:
+            spent += running.pop(place, 0.0)
+            purse.state = DmnState(day=TODAY, spent_today_usd=spent)
+            purse.settle_turn(ConversationId(place))
+        elif purse.reserve(ConversationId(place), most):
+            running[place] = running.get(place, 0.0) + most * share
+        assert spent + sum(running.values()) <= limit + 1e-9

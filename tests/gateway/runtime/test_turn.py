@@ -1,13 +1,80 @@
 """Turns that are steered, interrupted or continued, and those of the inner conversation, on a real store."""
 
 import asyncio
+import contextlib
+import json
+import re
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.models.base import (
+    MessagePart,
+    ModelError,
+    ModelMessage,
+    ModelRequest,
+    PromptTooLong,
+    RequestRefused,
+    StreamChunk,
+    StreamEnd,
+    TextPart,
+    ToolResult,
+)
+from agent.tokens.counter import count_heuristically
 from agent.turn import CUT_OFF
-from gateway.core.events import SenderId
-from gateway.core.facts import AMBIENT
-from tests.kits.scripted_turn import Say
-from tests.kits.turns import Desk, at_desk
+from gateway.config.loader import parse_config
+from gateway.context.digest import Digest
+from gateway.context.evidence import EvidenceStore
+from gateway.core.clock import ManualClock
+from gateway.core.events import (
+    Alarm,
+    DeliveryReport,
+    EventId,
+    Message,
+    MessageId,
+    Post,
+    PostKey,
+    ReactionChanged,
+    Sender,
+    SenderId,
+    ToolCallRecord,
+    Usage,
+)
+from gateway.core.facts import (
+    AMBIENT,
+    LOW,
+    NORMAL,
+    URGENT,
+    PartSendEnded,
+    PostQueued,
+    ReminderSet,
+    Seq,
+    TurnId,
+    TurnRecord,
+    ViewFolded,
+)
+from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.tool import ToolContext
+from gateway.core.tool_spec import ToolCall
+from gateway.core.trust import TrustLabel
+from gateway.runtime.turn import FAILURE_TEXTS
+from gateway.store import NewEntry, Store, rebuild
+from gateway.stream.routing import Bindings
+from tests.kits.console_platforms import Running, running
+from tests.kits.examples import examples
+from tests.kits.gateway import UNHURRIED
+from tests.kits.journal import sight_of
+from tests.kits.places import privacy
+from tests.kits.scripted_turn import ACCOUNT, USAGE, Drawer, Played, Say
+from tests.kits.turns import ANYWHERE, INNER, ROOM, WHEN, Desk, at_desk
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, failure
 
 LOOK = Say(text="Let me see.", calls=(("c", "look_up"),))
 
@@ -200,3 +267,681 @@ def test_one_that_has_its_answer_is_let_alone(tmp_path: Path) -> None:
         assert report.cost_usd == 0.25
 
     at_desk(tmp_path, story)
+
+
+# Whatever arrives in the middle of turns, in whatever mode: each line is told once, in order, and dealt with once.
+
+
+BOUNDARIES = st.lists(
+    st.tuples(
+        st.lists(st.booleans(), max_size=3),  # lines that arrive: said to the agent, or only near it
+        st.sampled_from(["steer", "queue", "interrupt", "interrupt the answer"]),
+    ),
+    max_size=6,
+)
+LINE = re.compile(r"line(\d+)\.")
+
+
+class Busy(Drawer):
+    """Tools during which things happen."""
+
+    def __init__(self, desk: Desk, boundaries: list[tuple[list[bool], str]]) -> None:
+        super().__init__()
+        self._desk = desk
+        self._left = boundaries
+        self.numbers = list[int]()
+
+    async def line(self, *, spoken: bool) -> None:
+        self.numbers.append(len(self.numbers))
+        urgency, kind = (URGENT, "mention") if spoken else (AMBIENT, "room")
+        await self._desk.say("ann", f"line{self.numbers[-1]}.", kind=kind, urgency=urgency)  # type: ignore[arg-type]
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        lines, mode = self._left.pop(0)
+        for spoken in lines:
+            await self.line(spoken=spoken)
+        if mode == "steer":
+            self._desk.lane.steer()
+        elif mode == "interrupt":
+            self._desk.lane.interrupt()
+            await asyncio.Event().wait()
+        elif mode == "interrupt the answer":
+            asyncio.get_running_loop().call_soon(self._desk.lane.interrupt)
+        return await super().call(call)
+
+
+def flat(conversation: tuple[ModelMessage, ...]) -> list[tuple[str, MessagePart]]:
+    return [(said.role, part) for said in conversation for part in said.parts]
+
+
+def told(request: ModelRequest) -> list[int]:
+    texts = [part.text for _, part in flat(request.conversation) if isinstance(part, TextPart)]
+    return [int(number) for text in texts for number in LINE.findall(text)]
+
+
+@settings(max_examples=examples(30))
+@given(BOUNDARIES)
+def test_nothing_is_lost_or_told_twice_and_order_is_kept(boundaries: list[tuple[list[bool], str]]) -> None:
+    async def story(desk: Desk) -> None:
+        desk.drawer = busy = Busy(desk, list(boundaries))
+        while desk.model.answers or not busy.numbers or await desk.unread():
+            if not await desk.unread():
+                await busy.line(spoken=True)
+            await desk.take()
+        ended = await desk.ended()
+        covers = [seq for turn in ended for seq in turn.covers]
+        assert len(covers) == len(set(covers)) == len(busy.numbers)
+        assert covers == sorted(covers)
+        assert [turn.upto for turn in ended] == sorted(turn.upto for turn in ended)
+        assert len(desk.posts) == sum(turn.outcome == "replied" for turn in ended)
+        await busy.line(spoken=True)
+        desk.means.history._cached.clear()  # read from the log, as after a restart
+        await desk.take()
+        assert told(desk.model.requests[-1]) == busy.numbers
+        for before, after in pairwise(desk.model.requests):
+            assert flat(after.conversation)[: len(flat(before.conversation))] == flat(before.conversation)
+
+    rounds = [Say(calls=(("call_0", "look_up"),), arguments=f'{{"q": {number}}}') for number in range(len(boundaries))]
+    with tempfile.TemporaryDirectory() as folder:
+        at_desk(Path(folder), story, *rounds)
+
+
+# Turns whose request finds no room in the model's window: nobody hears of that, and its cost is told.
+
+
+@pytest.mark.parametrize("error", [PromptTooLong("the window is full"), RequestRefused("the image cannot be read")])
+def test_what_is_asked_again_is_paid_for_twice(tmp_path: Path, error: ModelError) -> None:
+    error.accounts = (ACCOUNT,)
+
+    async def story(desk: Desk) -> None:
+        await desk.say("ann", "hello")
+        await desk.take()
+        (ended,) = await desk.ended()
+        if isinstance(error, PromptTooLong):
+            assert (ended.outcome, ended.text) == ("replied", "Hi.")
+            assert (ended.requests, ended.accounts, ended.usage) == (2, (ACCOUNT, ACCOUNT), USAGE + USAGE)
+        else:  # there are no images that could be left out
+            assert (ended.outcome, ended.requests, ended.accounts) == ("failed", 1, (ACCOUNT,))
+
+    at_desk(tmp_path, story, Say(text="H", error=error), Say(text="Hi."))
+
+
+def test_one_that_never_fits_fails_and_says_so(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.say("ann", "hello")
+        await desk.take()
+        (ended,) = await desk.ended()
+        assert (ended.outcome, ended.reason, len(desk.model.requests)) == ("failed", "the window is full", 3)
+
+    at_desk(tmp_path, story, *[Say(error=PromptTooLong("the window is full"))] * 3)
+
+
+# Whose rights a turn has that acts upon words told to turns before it, or upon a reminder.
+
+
+LOOK_AROUND = Say(calls=(("c", "look_up"),))
+ALARM = Alarm(
+    id=EventId("r1:1"), text="Tidy up.", sent=WHEN, at=ROOM, agent="ana", reminder="r1", asked_by="gus", due=WHEN
+)
+
+
+def who(desk: Desk) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
+    """Of the newest turn: who asks, who was overheard, and the roles of who had reminders set."""
+    where = desk.where[-1]
+    return [asker.id for asker in where.requesters], where.overheard_roles, where.reminder_roles
+
+
+async def reminder(desk: Desk, role: str, *, by: str = "gus", alarm: Alarm = ALARM) -> None:
+    set_ = ReminderSet(
+        reminder="r1", agent="ana", at=ROOM, text="", by=SenderId(by), asked_by=by, schedule="", due=WHEN, role=role
+    )
+    await desk.store.append([NewEntry(fact=set_, at=WHEN, conversation=ROOM.conversation, key="reminded:r1")])
+    await desk.tell(replace(alarm, asked_by=by), ROOM.conversation, NORMAL)
+
+
+def test_what_goes_on_after_a_reminder_is_not_what_somebody_asked_for_before_it(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.say("olga", "hello")
+        await desk.take()
+        await reminder(desk, "guest")
+        await desk.take(autonomous=True)
+        assert who(desk) == ([], (), ("guest",))
+        await desk.take(autonomous=True, continuing=True)
+        assert who(desk) == ([], (), ("guest",))
+        await desk.say("mia", "well", kind="room", urgency=NORMAL)
+        await desk.take(autonomous=True)
+        assert who(desk) == ([], ("guest",), ())
+        await desk.take(autonomous=True, continuing=True)
+        assert who(desk) == ([], ("guest",), ())
+
+    at_desk(tmp_path, story, Say(text="Hi."))
+
+
+def test_what_goes_on_is_whose_it_was_with_all_who_were_heard_since(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.say("gus", "somebody should tidy up", kind="room")
+        await desk.say("olga", "hello")
+        await desk.take()
+        await desk.take(autonomous=True, continuing=True)
+        assert who(desk) == (["olga"], ("guest",), ())
+        await desk.say("mia", "and me?")
+        await desk.take(autonomous=True, continuing=True)
+        assert who(desk)[0] == ["olga", "mia"]
+        await desk.take(autonomous=True, continuing=True)
+        assert who(desk) == (["olga", "mia"], ("guest",), ())
+        await desk.say("olga", "thanks")
+        await desk.take()
+        await desk.take(autonomous=True, continuing=True)
+        assert who(desk) == (["olga"], (), ())
+
+    at_desk(tmp_path, story, Say(text="Hi."))
+
+
+def test_text_from_outside_stays_for_as_long_as_it_is_in_view(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        async def fetch() -> None:
+            desk.where[-1].trust.foreign = "web_fetch"
+
+        desk.drawer.meanwhile = fetch
+        await desk.say("olga", "hello")
+        await desk.take()
+        (ended,) = await desk.ended()
+        assert ended.foreign == "web_fetch"
+        await desk.take(autonomous=True, continuing=True)
+        assert desk.where[-1].trust.foreign == "web_fetch"
+        await desk.say("olga", "thanks")
+        await desk.take()
+        assert desk.where[-1].trust.foreign == "web_fetch"
+        assert (await desk.ended())[-1].foreign == "web_fetch"
+
+    at_desk(tmp_path, story, LOOK_AROUND, Say(text="Hi."), Say(text="So."), Say(text="Yes."))
+
+
+def test_who_was_interrupted_is_answered_with_their_own_rights(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.say("gus", "tidy up")
+        turn = asyncio.ensure_future(desk.take())
+        await desk.model.asked.wait()
+        desk.lane.interrupt()
+        assert (await turn).was_interrupted
+        await desk.say("olga", "hello")
+        await desk.take()
+        assert who(desk) == (["gus", "olga"], (), ())
+        await desk.say("olga", "thanks")
+        await desk.take()
+        assert who(desk) == (["olga"], (), ())
+
+    at_desk(tmp_path, story, Say(waits=True), Say(text="Hi."))
+
+
+def test_words_that_nobody_vouches_for_are_apart_from_those_of_the_same_id(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        for number, verified in enumerate((True, False, True)):
+            sender = Sender(id=SenderId("olga"), name="olga", verified=verified)
+            said = Message(id=MessageId(f"v{number}"), at=ROOM, sender=sender, text="hello", sent=WHEN, kind="mention")
+            await desk.tell(said, ROOM.conversation, URGENT)
+        await desk.take()
+        assert [(asker.id, asker.verified) for asker in desk.where[-1].requesters] == [("olga", True), ("olga", False)]
+
+    at_desk(tmp_path, story)
+
+
+def test_who_speaks_to_the_agent_asks_also_where_its_turn_began_by_itself(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.say("mia", "well", kind="room", urgency=NORMAL)
+        await desk.say("gus", "tidy up")
+        await desk.take(autonomous=True)
+        assert who(desk) == (["gus"], ("guest",), ())
+
+    at_desk(tmp_path, story)
+
+
+def test_a_reminder_has_the_rights_of_those_whose_idea_it_was(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await reminder(desk, "", by="")
+        await desk.take(autonomous=True)
+        assert who(desk) == ([], (), ())
+        await desk.tell(replace(ALARM, id=EventId("r2:1"), reminder="r2"), ROOM.conversation, NORMAL)
+        await desk.take(autonomous=True)
+        assert who(desk) == ([], (), ("guest",))  # of an earlier version, or gone: anybody's
+
+    at_desk(tmp_path, story)
+
+
+def test_a_digest_tells_whose_words_it_holds(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        said = await desk.say("gus", "tidy up", kind="room", urgency=NORMAL)
+        (seq,) = await desk.unread()
+        desk.digest = Digest(text=said.text, covers=(Seq(seq),), senders=(SenderId("gus"),), label=TrustLabel("guest"))
+        await desk.take(INNER, autonomous=True)
+        assert who(desk) == ([], ("guest",), ())
+        desk.digest = None
+        await desk.take(INNER, autonomous=True, continuing=True)
+        assert who(desk) == ([], ("guest",), ())
+
+    at_desk(tmp_path, story)
+
+
+# Large results and prompts that become too long, in whole turns on a real store: also for the turns after them.
+
+
+PAGE = "".join(f"line {number}: é\n" for number in range(20_000))
+
+
+@dataclass
+class Brings(Drawer):
+    """Each call brings the next of these."""
+
+    texts: list[str] = field(default_factory=list)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        self.used.append(call)
+        return ToolResult(id=call.id, text=self.texts.pop(0), kind="page", origin="https://a")
+
+
+class Refuses(Played):
+    """Says of these requests, counted from 0, that they are too long."""
+
+    def __init__(self, *answers: Say) -> None:
+        super().__init__(*answers)
+        self.refused: set[int] = set()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        if len(self.requests) in self.refused:
+            self.requests.append(request)
+            raise PromptTooLong("prompt is too long")
+        async for chunk in super().stream(request):
+            yield chunk
+
+
+def opens(desk: Desk) -> EvidenceStore:
+    return EvidenceStore(desk.store, desk.clock, privacy(desk.store, Bindings((ANYWHERE,))))
+
+
+HERE = ToolContext(turn=TurnId("later"), agent="ana", at=ROOM, visibility=Visibility(scope=PUBLIC), autonomous=False)
+
+
+def called(ended: TurnRecord) -> list[ToolCallRecord]:
+    return [one for step in ended.steps for one in step.calls]
+
+
+def test_a_large_result_is_whole_in_the_log_and_in_part_in_every_prompt(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        desk.drawer = Brings(texts=[PAGE])
+        await desk.say("ann", "hello")
+        await desk.take()
+        (ended,) = await desk.ended()
+        (one,) = called(ended)
+        assert one.source is not None
+        assert desk.compacted == ["tool_result_truncated"]
+        assert (await opens(desk).find(one.source.handle, *sight_of(HERE))).text == PAGE
+        (evidence,) = await desk.store.newest_entries(9, kinds=["evidence"])
+        (turn,) = await desk.store.newest_entries(9, kinds=["turn_ended"])
+        assert evidence.seq < turn.seq
+        assert (await opens(desk).find(f"t{turn.seq}.1", *sight_of(HERE))).text == PAGE
+        desk.means.history._cached.clear()  # as after a restart
+        await desk.say("ann", "and?")
+        await desk.take()
+        first, second, third = [request.conversation for request in desk.model.requests]
+        assert third[: len(second)] == second
+        assert second[: len(first)] == first
+
+    at_desk(tmp_path, story, LOOK_AROUND)
+
+
+def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        model = Refuses()
+        desk = Desk(desk.store, model)
+        for number in range(6):
+            await desk.say("ann", f"{number}: " + "a long story " * 200)
+            await desk.take()
+        model.answers = [replace(LOOK_AROUND, arguments=f'{{"q": {number}}}') for number in range(3)]
+        model.refused = {len(model.requests) + 2}
+        desk.drawer = Brings(texts=[f"{number}" * 4_000 for number in range(3)])
+        await desk.say("ann", "now look")
+        assert not (await desk.take()).has_failed
+        ended = (await desk.ended())[-1]
+        assert ended.outcome == "replied"
+        refused, again, last = [request.conversation for request in model.requests[-3:]]
+        assert len(again) < len(refused)
+        (fold,) = await desk.store.newest_entries(9, kinds=["folded"])
+        assert fold.seq < (await desk.store.newest_entries(1, kinds=["turn_ended"]))[0].seq
+        first, second, third = called(ended)
+        assert first.source is not None
+        assert (await opens(desk).find(first.source.handle, *sight_of(HERE))).text == "0" * 4_000
+        assert [second.result, third.result] == ["1" * 4_000, "2" * 4_000]
+        for _ in range(2):  # the second time as after a restart
+            desk.means.history._cached.clear()
+            await desk.say("ann", "and?")
+            await desk.take()
+            assert model.requests[-1].conversation[: len(last)] == last
+            last = model.requests[-1].conversation
+
+    at_desk(tmp_path, story)
+
+
+def test_a_turn_that_stays_too_long_fails_and_the_next_one_is_answered(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        model = Refuses(LOOK_AROUND)
+        desk = Desk(desk.store, model)
+        await desk.say("ann", "a story " * 200)
+        model.refused = {1, 2, 3}
+        desk.drawer = Brings(texts=["x" * 4_000])
+        assert (await desk.take()).has_failed
+        (ended,) = await desk.ended()
+        assert (ended.outcome, ended.reason, len(model.requests)) == ("failed", "prompt is too long", 4)
+        await desk.say("ann", "and now?")
+        assert not (await desk.take()).has_failed
+
+    at_desk(tmp_path, story)
+
+
+def test_what_was_kept_for_a_turn_that_was_cut_off_harms_nobody(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        desk.drawer = Brings(texts=[PAGE, PAGE])
+        desk.model.answers = [LOOK_AROUND, Say(waits=True), LOOK_AROUND]
+        await desk.say("ann", "hello")
+
+        class Stops(Brings):
+            async def call(self, call: ToolCall) -> ToolResult:
+                desk.lane.interrupt()
+                return await super().call(call)
+
+        desk.drawer = Stops(texts=[PAGE])
+        assert (await desk.take()).was_interrupted
+        desk.model.answers = [LOOK_AROUND]
+        desk.drawer = Brings(texts=[PAGE])
+        assert not (await desk.take()).has_failed
+        last = (await desk.ended())[-1]
+        (one,) = called(last)
+        assert one.source is not None
+        assert (await opens(desk).find(one.source.handle, *sight_of(HERE))).text == PAGE
+        assert last.outcome == "replied"
+
+    at_desk(tmp_path, story)
+
+
+def test_who_spoke_in_the_middle_is_heard_once_also_where_the_turn_is_shortened(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        model = Refuses()
+        desk = Desk(desk.store, model)
+        for number in range(4):
+            await desk.say("ann", f"{number}: " + "a long story " * 200)
+            await desk.take()
+        model.answers = [LOOK_AROUND, LOOK_AROUND]
+        model.refused = {len(model.requests) + 1}
+
+        async def meanwhile() -> None:
+            await desk.say("bob", "wait for me")
+            desk.lane.steer()
+
+        desk.drawer.meanwhile = meanwhile
+        await desk.say("ann", "now look")
+        await desk.take()
+        ended = (await desk.ended())[-1]
+        assert (ended.outcome, len(ended.covers)) == ("replied", 2)
+        assert "bob" not in ended.heard
+        for request in model.requests[-3:]:
+            texts = [part.text for said in request.conversation for part in said.parts if isinstance(part, TextPart)]
+            assert [sum(words in text for text in texts) for words in ("wait for me", "now look")] == [1, 1]
+        last = model.requests[-1].conversation
+        desk.means.history._cached.clear()
+        await desk.say("ann", "and?")
+        await desk.take()
+        assert model.requests[-1].conversation[: len(last)] == last
+
+    at_desk(tmp_path, story)
+
+
+# Turns that are told of what nobody said, on a real store.
+
+
+PLACE = ROOM.conversation
+TEA = Alarm(id=EventId("a"), text="water the beans", sent=WHEN, at=ROOM, agent="ana", asked_by="cat")
+ANN = Sender(id=SenderId("ann"), name="ann")
+REACTED = ReactionChanged(
+    id=EventId("r"), at=ROOM, sender=ANN, message=MessageId("ours"), reaction="+", added=True, sent=WHEN
+)
+
+
+async def posted(desk: Desk) -> None:
+    """The answer that a turn gave is shown by the platform."""
+    (turn,) = await desk.store.entries(kinds=["turn_ended"])
+    post = Post(key=PostKey("p"), to=ROOM, text="Dig first.")
+    part = PartSendEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId("ours"),))
+    queued = NewEntry(fact=PostQueued(post=post), at=WHEN, conversation=PLACE, key="post:p", cause=turn.seq)
+    await desk.store.append([queued, NewEntry(fact=part, at=WHEN, conversation=PLACE)])
+
+
+def test_a_reminder_makes_a_turn_in_its_place_that_nobody_asked_for(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.tell(TEA, PLACE, NORMAL)
+        await desk.take(autonomous=True)
+        (ended,) = await desk.ended()
+        assert (ended.cause, ended.senders, ended.outcome) == ("alarm", ("",), "replied")
+        assert ended.heard == '[2026-11-21 12:00] (reminder that cat asked for: "water the beans")'
+        (post,) = desk.posts
+        assert post.post.reply_to is None
+        assert await desk.unread() == []
+
+    at_desk(tmp_path, story)
+
+
+def test_a_reminder_beside_a_question_lends_nobody_a_voice(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.tell(TEA, PLACE, NORMAL)
+        await desk.say("ann", "hello")
+        await desk.tell(replace(TEA, id=EventId("b"), asked_by="ann (owner)"), PLACE, NORMAL)
+        await desk.take()
+        (ended,) = await desk.ended()
+        assert (len(ended.covers), ended.senders) == (3, ("", "ann", ""))
+        assert [[asker.id for asker in where.requesters] for where in desk.where] == [["ann"]]
+        assert desk.posts[0].post.reply_to == "m1"
+
+    at_desk(tmp_path, story)
+
+
+def test_what_only_reports_costs_no_request_and_is_told_with_the_next_words(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.say("ann", "how?")
+        await desk.take()
+        await posted(desk)
+        failed = DeliveryReport(id=EventId("p"), at=ROOM, post=PostKey("p"), state="uncertain", reason="cut", sent=WHEN)
+        await desk.tell(REACTED, PLACE, LOW)
+        await desk.tell(failed, PLACE, LOW)
+        await desk.take(autonomous=True)
+        assert len(desk.model.requests) == 1
+        await desk.tell(replace(REACTED, id=EventId("r2"), reaction="-"), PLACE, LOW)
+        await desk.say("ann", "thanks")
+        await desk.take()
+        _, reports, last = await desk.ended()
+        assert (reports.outcome, reports.requests, len(reports.covers)) == ("silent", 0, 2)
+        assert desk.told().splitlines() == [
+            '[2026-11-21 12:00] (ann reacted with + to your message: "Dig first.")',
+            (
+                '[2026-11-21 12:00] (your message "Dig first." may or may not have been delivered '
+                '(whoever waited for it may say "again" to see it once more; do not repeat it unasked): "cut")'
+            ),
+            '[2026-11-21 12:00] (ann reacted with - to your message: "Dig first.")',
+            "[2026-11-21 12:00] ann (guest): thanks",
+        ]
+        assert last.senders == ("", "ann")
+
+    at_desk(tmp_path, story)
+
+
+def test_sixty_reminders_are_told_in_two_turns(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.say("ann", "how?")
+        for number in range(60):
+            await desk.tell(replace(TEA, id=EventId(f"a{number}")), PLACE, NORMAL)
+        await desk.take()
+        (ended,) = await desk.ended()
+        assert len(ended.covers) == 50, "the rest is for the next turn"
+        assert len(await desk.unread()) == 11
+
+    at_desk(tmp_path, story)
+    assert asyncio.run(rebuild(tmp_path / "reverie.db")) == []
+
+
+# What people are told where there is no answer: why, and whether to ask again. No model ever reads it.
+
+
+IRC = "irc.libera"
+
+
+@contextlib.asynccontextmanager
+async def gateway(tmp: Path, url: str, kind: str = "anthropic") -> AsyncIterator[Running]:
+    settings = parse_config(
+        {
+            "channels": {IRC: {"platform": "console", "rooms": ["#garden"]}},
+            "agents": [{"id": "ana"}],
+            "llm": {
+                "providers": {"p": {"kind": kind, "base_url": url, "api_key": "k"}},
+                "models": {"main": {"provider": "p", "name": "claude-sonnet-5-5"}},
+            },
+            "attention": {"coalesce": 0},
+            "access": {"dm": "open", "rates": UNHURRIED},
+            "store": {"path": "reverie.db"},
+            "ops": {"port": 0},
+        },
+        tmp,
+    )
+    async with asyncio.timeout(60), running(settings, ManualClock()) as made:
+        yield made
+
+
+async def told_text(made: Running, text: str) -> str:
+    """What somebody is answered, however long that takes."""
+    asked = asyncio.create_task(made.ask(IRC, f"reverie, {text}", sender="ann", room="#garden"))
+    while not asked.done():
+        made.clock.advance(0.5)
+        await asyncio.wait([asked], timeout=0.005)
+    await asked
+    return " ".join(made.said[-1].split())
+
+
+def said(message: str, kind: str = "invalid_request_error", status: int = 400) -> Answer:
+    return Answer(
+        status=status, body=json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
+    )
+
+
+CAUSES = {
+    "overloaded": failure(529, "overloaded_error"),
+    "misconfigured": failure(401, "authentication_error"),
+    "budget": said("Your credit balance is too low to access the Anthropic API."),
+    "too_long": said("prompt is too long: 200001 tokens > 200000 maximum"),
+    "refused": said("messages.0: this is against our policy"),
+    "nothing": Answer(text=""),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_cause_is_told_in_words_and_never_read_by_the_model(tmp_path: Path, cause: str) -> None:
+    async def story() -> None:
+        async with ModelApi() as api, gateway(tmp_path, api.url) as made:
+            api.default = lambda _: CAUSES[cause]
+            words = await told_text(made, "hello there")
+            assert words.endswith(FAILURE_TEXTS[cause])  # type: ignore[index]
+            assert "01M" not in words
+            assert "reference" not in words
+            api.default = lambda _: Answer(text="Here I am.")
+            assert (await told_text(made, "and now?")).endswith("Here I am.")
+            messages = json.dumps(api.seen[-1].body)
+            assert "hello there" in messages
+            assert FAILURE_TEXTS[cause] not in messages  # type: ignore[index]
+            assert not api.violations
+
+    asyncio.run(story())
+
+
+def test_who_cannot_be_reached_is_told_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with ModelApi() as api:
+            url = api.url
+        async with gateway(tmp_path, url) as made:
+            assert (await told_text(made, "hello")).endswith(FAILURE_TEXTS["unreachable"])
+
+    asyncio.run(story())
+
+
+# Small windows and odd tokenizers: a strict server refuses what does not fit, and nobody is told of it.
+
+
+class Strict(Played):
+    """Counts a prompt its own way, and takes none that leaves no room for the answer that was asked for."""
+
+    def __init__(self, window: int, output: int, scale: float, rounds: int = 0) -> None:
+        super().__init__()
+        self.context_tokens, self.max_output_tokens = window, output
+        self.refused = 0
+        self._scale = scale
+        self._rounds = rounds
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        self.requests.append(request)
+        told = [part for said in request.conversation for part in said.parts]
+        words = [part.text for part in told if not isinstance(part, ToolCall) and hasattr(part, "text")]
+        fixed = [block.text for block in request.blocks] + [tool.description + tool.schema for tool in request.tools]
+        real = int(sum(count_heuristically(text) + 4 for text in (*words, *fixed, request.now)) * self._scale)
+        if real + request.max_output_tokens > self.context_tokens:
+            self.refused += 1
+            raise PromptTooLong(f"{real} + {request.max_output_tokens} > {self.context_tokens}")
+        if len(self.requests) <= self._rounds:
+            page = len(self.requests)
+            yield ToolCall(id=f"c{page}", name="look_up", arguments=f'{{"page": {page}}}')
+        else:
+            yield TextPart(text="As you say. " * 30)
+        yield StreamEnd(stop_reason="end", usage=Usage(input_tokens=real, output_tokens=90), model="strict")
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.2, 1.5])
+@pytest.mark.parametrize(("window", "output"), [(8_192, 4_096), (8_192, 8_000), (32_768, 16_384)])
+def test_an_answer_may_be_asked_for_that_is_as_long_as_the_window(
+    tmp_path: Path, window: int, output: int, scale: float
+) -> None:
+    async def story() -> None:
+        model = Strict(window, output, scale)
+        async with await Store.open(tmp_path / "r.db", ManualClock(WHEN)) as store:
+            desk = Desk(store, model)
+            for number in range(60):
+                await desk.say("ann", f"{number} " + "much to tell " * (window // 400))
+                await desk.take()
+            assert {turn.outcome for turn in await desk.ended()} == {"replied"}
+            assert model.refused <= 1
+            found = await store.entries(kinds=["folded"])
+            assert 0 < len([one for one in found if isinstance(one.fact, ViewFolded)]) < 20
+
+    asyncio.run(story())
+
+
+def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_path: Path) -> None:
+    async def story() -> None:
+        model = Strict(8_192, 1_024, 1.0, rounds=7)
+        async with await Store.open(tmp_path / "r.db", ManualClock(WHEN)) as store:
+            desk = Desk(store, model)
+
+            async def crowd() -> None:
+                for number in range(40):
+                    await desk.say("bob", f"{number} " + "hear me " * 25, kind="room", urgency=AMBIENT)
+                await desk.say("cat", "and answer me " * 20)
+                desk.lane.steer()
+                desk.drawer.meanwhile = crowd
+
+            desk.drawer.meanwhile = crowd
+            await desk.say("ann", "look it up")
+            report = await desk.take()
+            assert not report.has_failed
+            assert model.refused == 0
+            desk.drawer.meanwhile = None
+            for _ in range(20):
+                if not await desk.unread():
+                    break
+                await desk.take()
+            spoken = {one.seq for one in await store.entries(kinds=["mention"], conversation=ROOM.conversation)}
+            covered = {seq for turn in await desk.ended() for seq in turn.covers}
+            assert spoken <= covered  # what was said to it is told, now or later
+
+    asyncio.run(story())
