@@ -90,7 +90,7 @@ class EventJudge:
         self._reader, self._clock, self._live = reader, clock, live
         self._attention, self._presence = attention, presence
         self._exchanges = BotExchangeCounter()
-        self._salience = SalienceDetector(lambda: attention.policy.salience)
+        self._salience = SalienceDetector()
         self._links_up = dict[ChannelName, bool]()
         """Newest state of each channel's link to its platform, as far as it was read from the log."""
 
@@ -160,7 +160,7 @@ class EventJudge:
         return break_loop(judged, now, self._live.settings.access.max_bot_exchanges)
 
     def _find_salience(self, message: Message) -> str | None:
-        return self._salience.find_reason(message, self._clock.now())
+        return self._salience.find_reason(self._attention.policy.salience, message, self._clock.now())
 
 
 class _DecidedEvent(NamedTuple):

@@ -367,17 +367,14 @@ class _RoomActivity:
 class SalienceDetector:
     """Finds salient messages, with the state of rooms in which somebody wrote lately."""
 
-    def __init__(self, policy: Callable[[], SaliencePolicy]) -> None:
-        """`policy`: returns the present settings."""
-        self._policy = policy
+    def __init__(self) -> None:
         self._rooms = LruDict[ConversationId, _RoomActivity](MAX_SALIENCE_ROOMS)
 
-    def find_reason(self, message: Message, at: datetime) -> str | None:
+    def find_reason(self, salience: SaliencePolicy, message: Message, at: datetime) -> str | None:
         """Return the configuration key by which this line of a room is salient; None: it is not.
 
         `at`: time of receipt. Call it once for each line that would be ambient otherwise.
         """
-        salience = self._policy()
         if not (salience.people or salience.keywords or salience.questions or salience.activity):
             return None
         place = message.at.conversation

@@ -19,14 +19,11 @@ from gateway.core.events import ConversationId, PresenceLevel
 from gateway.core.facts import URGENT
 from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.store import Store
-from gateway.stream.attention import SalienceDetector, SaliencePolicy
 from gateway.stream.inbox import ReadyConversation
 from gateway.stream.presence import PresenceTracker
 from tests.gateway.runtime.test_loop import INNER, Ending
 from tests.gateway.stream.test_inbox import listened
 from tests.gateway.stream.test_presence_tracking import Levels
-from tests.gateway.stream.test_salience import after
-from tests.gateway.stream.test_salience import said as spoken
 from tests.kits import approvals
 from tests.kits.loop import DrivenLoop
 from tests.kits.settings import live_settings, reload
@@ -149,14 +146,6 @@ def test_presence_goes_by_other_habits_at_once_and_says_so(tmp_path: Path) -> No
         assert told[-1:] == ["away"]
 
     asyncio.run(story())
-
-
-def test_what_lifts_a_room_is_asked_for_each_line() -> None:
-    said = SaliencePolicy()
-    salient = SalienceDetector(lambda: said)
-    assert salient.find_reason(spoken("a fire!"), after(0)) is None
-    said = SaliencePolicy(keywords=("fire",))
-    assert salient.find_reason(spoken("a fire!"), after(1)) == "attention.salience.keywords"
 
 
 @approvals.story
