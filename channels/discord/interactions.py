@@ -55,39 +55,32 @@ class CommandMenu(app_commands.CommandTree):
     def __init__(self, client: discord.Client, specs: Sequence[CommandSpec]) -> None:
         super().__init__(client)
         for spec in specs:
-            self.add_command(_build_group(spec) if spec.subs else _build_command(spec, spec.args, **_audience(spec)))
+            self.add_command(_build_row(spec))
 
     def to_rows(self) -> list[Json]:
         """Return the rows that Discord is given."""
         return [command.to_dict(self) for command in self.get_commands()]
 
 
-def _audience(spec: CommandSpec) -> dict[str, Any]:
-    """Return where, and to whom, a command is shown: not in chats between other people, where we are absent."""
-    contexts = app_commands.AppCommandContext(guild=not spec.direct_only, dm_channel=True, private_channel=False)
-    managers = discord.Permissions(manage_guild=True) if spec.role in {"owner", "admin"} else None
-    return {"allowed_contexts": contexts, "managers": managers}
-
-
-def _build_group(spec: CommandSpec) -> app_commands.Group:
-    audience = _audience(spec)
-    group = app_commands.Group(
-        name=spec.name,
-        description=_describe(spec),
-        allowed_contexts=audience["allowed_contexts"],
-        default_permissions=audience["managers"],
+def _build_row(spec: CommandSpec) -> app_commands.Command[Any, ..., None] | app_commands.Group:
+    row = (
+        app_commands.Group(name=spec.name, description=_describe(spec))
+        if spec.subs
+        else _build_command(spec, spec.args)
     )
-    for sub in spec.subs:
-        group.add_command(_build_command(sub, sub.args))
-    return group
+    if isinstance(row, app_commands.Group):
+        for sub in spec.subs:
+            row.add_command(_build_command(sub, sub.args))
+    # Not in chats between other people, where we are absent.
+    row.allowed_contexts = app_commands.AppCommandContext(
+        guild=not spec.direct_only, dm_channel=True, private_channel=False
+    )
+    row.default_permissions = discord.Permissions(manage_guild=True) if spec.role in {"owner", "admin"} else None
+    return row
 
 
 def _build_command(
-    spec: CommandSpec | SubcommandSpec,
-    args: Sequence[CommandArg],
-    *,
-    allowed_contexts: app_commands.AppCommandContext | None = None,
-    managers: discord.Permissions | None = None,
+    spec: CommandSpec | SubcommandSpec, args: Sequence[CommandArg]
 ) -> app_commands.Command[Any, ..., None]:
     """Return a command of the library, which reads a command's options from the signature of a function."""
 
@@ -118,11 +111,7 @@ def _build_command(
             for name, found in choices.items()
         }
     )(ignore)
-    command: app_commands.Command[Any, ..., None] = app_commands.Command(
-        name=spec.name, description=_describe(spec), callback=ignore, allowed_contexts=allowed_contexts
-    )
-    command.default_permissions = managers
-    return command
+    return app_commands.Command(name=spec.name, description=_describe(spec), callback=ignore)
 
 
 class _Suggested(app_commands.Transformer):
@@ -364,9 +353,8 @@ class InteractionResponder:
 
     def _find_pending(self, part: Part, stem: str) -> _PendingInteraction | None:
         if part.reply_to is not None:
-            return (
-                self._pending.get(part.reply_to.removeprefix(INTERACTION_PREFIX)) if _is_native(part.reply_to) else None
-            )
+            is_native = part.reply_to.startswith(INTERACTION_PREFIX)
+            return self._pending.get(part.reply_to.removeprefix(INTERACTION_PREFIX)) if is_native else None
         last, pending = self._last_answers.get(part.to, ("", None))
         # Only private ones: all others are ordinary messages, with a nonce.
         return pending if part.private and pending is not None and last == stem else None
@@ -416,7 +404,3 @@ class InteractionResponder:
 async def _is_acknowledged(pending: _PendingInteraction) -> bool:
     await asyncio.wait({pending.deferred})  # not awaited itself: its cancellation must not cancel us
     return not pending.deferred.cancelled() and pending.deferred.result()
-
-
-def _is_native(reply_to: str) -> bool:
-    return reply_to.startswith(INTERACTION_PREFIX)

@@ -141,6 +141,8 @@ class DiscordClient(discord.Client):
                 # Only then: after a cancellation in a global wait, the library would block all requests for ever.
                 task.cancel()
         if not guard.answer.done():
+            if task.cancelled():  # by `close`, not with us
+                raise aiohttp.ClientError("the connection has ended meanwhile")
             return task.result()
         if guard.exhausted_s:
             self._exhausted_until_s.put(limit, self.loop.time() + guard.exhausted_s)

@@ -116,3 +116,18 @@ async def test_refusals_are_rejected_and_the_link_stays() -> None:
                 await it.channel.send(part("no", room))
         await it.channel.send(part("yes", api.other))
         assert it.links == [True]
+
+
+@story
+async def test_a_message_that_waits_for_its_limit_when_the_run_ends_is_surely_not_sent() -> None:
+    limits = ((SAY, 1, 20.0), (r".*", 1000, 1.0))
+    async with DiscordApi(Options(limits=limits)) as api, running(api) as it:
+        await it.up()
+        await it.channel.send(part("one", api.room))
+        waiting = asyncio.create_task(it.channel.send(part("two", api.room, "k2")))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        await it.end()
+        with pytest.raises(Unreachable):
+            await waiting
+        assert api.texts(api.room) == ["one"]
