@@ -320,7 +320,6 @@ class _DemoRun:
         return say
 
     async def _start_model(self, settings: Settings) -> Model:
-        """Load the model and print which one it is."""
         model = build_model("main", settings.llm.models, settings.llm.providers, SystemClock())
         _print_line(f"Model: {model.label}.")
         if model.family == "local":

@@ -53,7 +53,7 @@ _AUDITED: TypeAdapter[AuditRecord] = TypeAdapter(AuditRecord)
 AuditRow = tuple[Seq, datetime, AuditRecord]
 
 
-def add_log_parsers(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `log`, `cache`, `why`, `audit` and `replay` to a command line."""
     log = subparsers.add_parser("log", help="read, export and verify the log")
     commands = log.add_subparsers(dest="log_command", required=True, metavar="COMMAND")

@@ -11,9 +11,10 @@ import os
 import signal
 import sys
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gateway.cli.ctl import HELP as CTL_HELP
 from gateway.cli.ctl import is_command, run_ctl
@@ -67,31 +68,19 @@ def main(argv: list[str] | None = None) -> int:
     if called not in commands.choices:
         if called and not any(called in names for names in _COMMAND_GROUPS.values()) and is_command(called):
             return run_ctl(argv)
-        groups = [add for add, names in _COMMAND_GROUPS.items() if called in names] or _COMMAND_GROUPS
-        for add_group in groups:
-            add_group(commands)
+        modules = [module for module, names in _COMMAND_GROUPS.items() if called in names] or _COMMAND_GROUPS
+        for module in modules:
+            import_module(module).add_commands(commands)
     args = parser.parse_args(argv)
     code: int = args.handler(args)
     return code
 
 
-def _add_log_commands(commands: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    from gateway.cli import log  # noqa: PLC0415 - the other commands start faster without it
-
-    log.add_log_parsers(commands)
-
-
-def _add_operate_commands(commands: Any) -> None:  # noqa: ANN401 - as above
-    from gateway.cli import operate  # noqa: PLC0415 - as above
-
-    operate.add_operate_parsers(commands)
-
-
 _COMMAND_GROUPS: Final = {
-    _add_log_commands: ("log", "cache", "why", "audit", "replay"),
-    _add_operate_commands: ("console", "setup", "backup", "restore", "doctor", "dashboard"),
+    "gateway.cli.log": ("log", "cache", "why", "audit", "replay"),
+    "gateway.cli.operate": ("console", "setup", "backup", "restore", "doctor", "dashboard"),
 }
-"""Commands of each group. Only the group of the called command is imported; all of them for `--help`."""
+"""Commands of each module. Only that of the called command is imported; both for `--help`."""
 
 
 def _check_config(args: argparse.Namespace) -> int:

@@ -48,7 +48,7 @@ _BACKUP_STEPS: Final = {
 """Text of each step, its unit, and the size of the unit."""
 
 
-def add_operate_parsers(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `console`, `setup`, `backup`, `restore`, `doctor` and `dashboard` to a command line."""
     text = "watch the gateway and talk to it in this terminal; runs one if none runs"
     console = add_command(subparsers, "console", text, console_command, where="maybe config")
@@ -345,7 +345,6 @@ def supports_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
 
 
 def _can_encode_signs(stream: TextIO) -> bool:
-    """Return whether the stream can encode the signs."""
     try:
         "✓✗".encode(stream.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -412,7 +411,6 @@ _URL_FLAGS = {
 
 
 def _add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `setup` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "ask what matters, look whether it works, and write the configuration"
     usage = "%(prog)s [--config DIR] [--non-interactive] [an answer by its flag ...]"
     parser = subparsers.add_parser("setup", help=text, description=text, usage=usage)

@@ -500,7 +500,6 @@ async def open_log(path: Path) -> AsyncIterator[StoreReader]:
 
 
 def _read_export(path: Path) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of an export by `reverie log export`."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:

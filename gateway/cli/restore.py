@@ -198,7 +198,10 @@ async def reconcile_restored(
         posts = () if exact else await store.undelivered_posts()
         due = () if exact else [place for place, _ in await store.due_conversations(LOW)]
         owed = () if exact else await _find_interrupted(store)
-        cursors = () if exact else [name for name in _channels_with_history(settings) if await store.saved_cursor(name)]
+        with_history = [
+            ChannelName(name) for name, one in settings.channels.items() if one.platform in HISTORY_PLATFORMS
+        ]
+        cursors = () if exact else [name for name in with_history if await store.saved_cursor(name)]
         last = Seq(max([one.seq for one in await store.newest_entries(1)], default=0))
         unanswered = f"{why}: it may have been answered since"
         entries = [_audit_entry(now, by, why, exact=exact)]
@@ -229,10 +232,6 @@ async def reconcile_restored(
     return ReconcileReport(
         uncertain_posts=len(posts), unread_conversations=len({*due, *owed}), reset_channels=tuple(cursors)
     )
-
-
-def _channels_with_history(settings: Settings) -> list[ChannelName]:
-    return [ChannelName(name) for name, channel in settings.channels.items() if channel.platform in HISTORY_PLATFORMS]
 
 
 async def _find_interrupted(store: Store) -> list[ConversationId]:
@@ -415,7 +414,6 @@ def _target_paths(manifest: BackupManifest, settings: Settings) -> dict[str, Pat
 
 
 def _is_in_place(staging: Path, name: str, target: Path) -> bool:
-    """Return whether the same files are there already."""
     is_directory = target.is_dir() and not target.is_symlink()
     return is_directory and _digest_tree(staging / "all" / name) == _digest_tree(target)
 

@@ -73,7 +73,6 @@ def _find_unread_files(names: Iterable[str], read: Collection[str]) -> Iterator[
 
 
 def _find_example_values(settings: Settings) -> Iterator[Finding]:
-    """Find values that were copied from the example."""
     for role, people_of in settings.access.roles:
         copied = [one for one in people_of if one in _EXAMPLE_PEOPLE]
         if copied:
@@ -108,7 +107,6 @@ def _judge_owners(settings: Settings, *, paired_owners: int, costs: bool) -> Ite
 
 
 def _judge_channels(settings: Settings) -> Iterator[Finding]:
-    """Judge channels that this version cannot run, and a configuration without channels."""
     for name, channel in settings.channels.items():
         if channel.platform == "console":
             fix = "take it out; `reverie console` is there without it"
@@ -119,7 +117,6 @@ def _judge_channels(settings: Settings) -> Iterator[Finding]:
 
 
 def _find_unbound_channels(settings: Settings) -> Iterator[Finding]:
-    """Find channels that no binding of any agent listens to."""
     globs = [one.match.channel for agent in settings.agents for one in agent.bindings if one.listen != "off"]
     for name in settings.channels:
         if not any(fnmatchcase(name, glob) for glob in globs):
@@ -164,7 +161,6 @@ def check_prices(context: DoctorContext) -> Iterator[Finding]:
 
 
 async def _count_paired_owners(store: Path, *, alive: bool) -> int:
-    """Count the owners that were added at run time."""
     try:
         async with await open_reader(store, alive=alive) as reader:
             held = await reader.current_facts("role_given")
@@ -174,7 +170,6 @@ async def _count_paired_owners(store: Path, *, alive: bool) -> int:
 
 
 def _costs_money(context: DoctorContext) -> bool:
-    """Return whether answers cost money, or may."""
     llm = context.settings.llm
     try:
         prices = load_price_table(context.environment.directory)

@@ -98,7 +98,6 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordP
 async def _probe_account(
     client: "DiscordClient", found: FindingCollector, state: DiscordProbeResult, config: "DiscordConfig", me: str
 ) -> None:
-    """Add the findings on a bot whose token is valid."""
     from channels.discord.rest import DiscordRestClient  # noqa: PLC0415 - the library takes half a second
 
     api = DiscordRestClient()
@@ -186,7 +185,6 @@ async def _probe_guilds(api: "DiscordRestClient", found: FindingCollector, state
 async def _probe_rooms(
     api: "DiscordRestClient", found: FindingCollector, state: DiscordProbeResult, config: "DiscordConfig"
 ) -> None:
-    """Add findings on whether the bot sees the configured channels and guilds."""
     known = {number for number, _ in state.guilds}
     for room in [room for room in config.rooms if room != "*" and room not in known][:_MAX_ROOMS]:
         try:

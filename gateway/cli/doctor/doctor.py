@@ -335,5 +335,4 @@ def _crash_finding(name: str, error: Exception) -> Finding:
 
 
 def _is_missing_config(one: ConfigProblem) -> bool:
-    """Return whether the problem is that there is no configuration at all."""
     return not one.line and not one.key and not one.file.endswith((".yaml", ".yml"))

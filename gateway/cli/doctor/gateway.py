@@ -88,7 +88,6 @@ async def check_port(context: DoctorContext) -> Sequence[Finding]:
 
 
 def _judge_token(host: str, token: str | None) -> Finding:
-    """Judge whether a stranger could get access."""
     if token is None:
         return ok("ops.token", "there is no ops.token: the dashboard and the console are off", "ops.token")
     if is_loopback_host(host) or looks_random(token):
@@ -99,7 +98,6 @@ def _judge_token(host: str, token: str | None) -> Finding:
 
 
 def _judge_version(running: str, installed: str) -> Finding:
-    """Judge whether the running process has the installed version."""
     if running == installed:
         return ok("gateway.version", f"the running gateway is version {running}")
     what = f"the running gateway is version {running}, and {installed} is installed"
@@ -143,7 +141,6 @@ def _try_bind(host: str, port: int) -> str:
 
 
 def _find_reachable_host(host: str) -> str:
-    """Return the host under which a listener is reached from this machine."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - nothing is bound
 
 

@@ -99,7 +99,6 @@ async def list_models(provider: ProviderConfig, *, where: str = "") -> ModelList
 
 
 def _report_no_answer(provider: ProviderConfig, found: FindingCollector) -> None:
-    """Add the finding that no answer came in time."""
     if not isinstance(provider, LocalConfig | ScriptedConfig):
         fix = "look at base_url, and at firewalls between here and there; then try again"
         found.bad("net.timeout", f"{format_host(provider.base_url)} does not answer", fix)
@@ -162,13 +161,11 @@ def _parse_model_list(answer: object) -> ModelListing:
 
 
 def _report_refused_key(provider: ProviderConfig, found: FindingCollector, error: ModelError) -> None:
-    """Add the finding that the key is refused."""
     what = "the key is refused" if _read_key(provider) else "the server wants a key, and none is given"
     found.bad("model.key", f"{what}: {error.reason}", f"make or copy the key at {_account_site(provider)}")
 
 
 def _account_site(provider: ProviderConfig) -> str:
-    """Return the site that issues keys and credit."""
     base = "" if isinstance(provider, LocalConfig | ScriptedConfig) else format_host(provider.base_url)
     known = {"api.anthropic.com": "console.anthropic.com", "api.openai.com": "platform.openai.com"}
     return known.get(base, base or "the provider")
@@ -260,7 +257,6 @@ async def _ask_one_token(
 async def _explain_failure(
     error: ModelError, name: str, provider: ProviderConfig, found: FindingCollector, listed: ModelListing
 ) -> None:
-    """Add the finding that explains the failure."""
     if _OUTPUT_LIMIT_REACHED.search(error.reason):
         found.ok("model.answer", f"{name} answers")
     elif _is_without_credit(error):
@@ -461,7 +457,6 @@ def _build_prefix_request(
 
 
 def _count_tokens(name: str, request: ModelRequest) -> int:
-    """Count with the offline tokenizer."""
     counter = OfflineCounter(load_after_s=0.0)
     try:
         counter.count("")  # starts to load the tokenizer

@@ -127,7 +127,12 @@ async def open_reader(path: Path, *, alive: bool) -> StoreReader:
     if alive or _read_wal_bytes(path):
         return await Store.open_readonly(path)
     address = _build_sqlite_uri(path, alive=alive)
-    schema = await run_in_thread(lambda: _read_schema(address, path))
+
+    def read_schema() -> int:
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            return check_schema(connection, path)
+
+    schema = await run_in_thread(read_schema)
     if schema != len(migrations()):
         raise StoreUnreadable(f"{path} has the older schema {schema}")
     return StoreReader(path, await aiosqlite.connect(address, uri=True, isolation_level=None))
@@ -148,11 +153,6 @@ def _build_sqlite_uri(path: Path, *, alive: bool) -> str:
     """
     still = "" if alive or _read_wal_bytes(path) else "&immutable=1"
     return f"{sqlite_uri(path, 'ro')}{still}"
-
-
-def _read_schema(address: str, path: Path) -> int:
-    with closing(sqlite3.connect(address, uri=True)) as connection:
-        return check_schema(connection, path)
 
 
 def _inspect_database(address: str) -> tuple[str, int, tuple[str, ...], bool]:

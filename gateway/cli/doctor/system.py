@@ -170,7 +170,6 @@ def check_directory(environment: DoctorEnvironment) -> Iterator[Finding]:
 
 
 def _judge_files(files: Sequence[tuple[Path, FileKind]]) -> Iterator[Finding]:
-    """Judge what other users may do with each file."""
     present = [one for one in files if os.access(one[0], os.F_OK)]
     found = [finding for path, kind in present for finding in _judge_file(path, kind)]
     yield from found

@@ -139,7 +139,6 @@ async def _probe_token(
 async def _probe_account(
     api: "TelegramApi", found: FindingCollector, config: "TelegramConfig", *, listen: bool
 ) -> None:
-    """Add the findings on a bot whose token is valid."""
     from telegram.error import TelegramError  # noqa: PLC0415 - the library takes half a second
 
     try:
@@ -198,7 +197,6 @@ async def _probe_poller(api: "TelegramApi", found: FindingCollector) -> None:
 
 
 async def _probe_rooms(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
-    """Add findings on whether the bot is in the configured groups."""
     from telegram.error import BadRequest, ChatMigrated, Forbidden  # noqa: PLC0415 - the library takes half a second
 
     for room in [room for room in config.rooms if room != "*"][:_MAX_ROOMS]:

@@ -498,7 +498,6 @@ def _remove_stale_stages(around: Path) -> None:
 
 
 def _nearest_existing_parent(directory: Path) -> Path:
-    """Return the nearest existing directory above."""
     parent = directory.absolute().parent
     while not parent.exists():
         parent = parent.parent
@@ -609,19 +608,17 @@ def draft_config(
         )
         return ConfigDraft(files=(*secrets, aside), notices=notices)
     files = [*files, *(SetupFile(path=name, text=text) for name, text in texts.items() if text != now.get(name))]
-    found = [line for file in files for line in _unified_diff(file, {**current, **now}.get(file.path, ""))]
-    return ConfigDraft(files=(*secrets, *files), notices=notices, diff=tuple(found))
+    diff: list[str] = []
+    for file in files:
+        old, new = {**current, **now}.get(file.path, "").splitlines(), file.text.splitlines()
+        diff += difflib.unified_diff(old, new, file.path, f"{file.path} (new)", lineterm="")
+    return ConfigDraft(files=(*secrets, *files), notices=notices, diff=tuple(diff))
 
 
 def redact_diff(draft: ConfigDraft, secrets: list[str]) -> list[str]:
     """Return the diff for people. Secrets in files that contain some are redacted."""
     redactor = Redactor(secrets)
     return [redactor(line) for line in draft.diff]
-
-
-def _unified_diff(file: SetupFile, before: str) -> list[str]:
-    old, new = before.splitlines(), file.text.splitlines()
-    return list(difflib.unified_diff(old, new, file.path, f"{file.path} (new)", lineterm=""))
 
 
 def _persona_files(answers: SetupAnswers, persona: Mapping[str, str], current: Mapping[str, str]) -> list[SetupFile]:
@@ -635,7 +632,6 @@ def _persona_files(answers: SetupAnswers, persona: Mapping[str, str], current: M
 
 
 def _choose_file(keys: Keys, trees: Mapping[str, Tree]) -> str:
-    """Return the file that already has most of the keys."""
     best = max(trees, key=lambda name: (_matched_depth(trees[name], keys), name == MAIN_FILE))
     return best if _matched_depth(trees[best], keys) or MAIN_FILE not in trees else MAIN_FILE
 

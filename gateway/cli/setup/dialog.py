@@ -1,7 +1,7 @@
 """Questions of the setup dialog, the answers they add up to, and who answers them."""
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
@@ -131,13 +131,14 @@ class SetupAnswers:
         return tuple(secret for secret in found if secret is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SetupQuestion:
     """A question. The answer is what `parse` makes of the text."""
 
     key: str
     """Key of the answer, also its flag (`--` in front, `-` for dots). Empty: no flag."""
     text: str
+    _: KW_ONLY
     default: str | None = None
     """Answer for empty input. None: an answer is required."""
     noninteractive_default: str | None = None
@@ -154,7 +155,7 @@ class SetupQuestion:
     """True: asked only through its flag; otherwise the default is the answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SecretQuestion:
     """A question with hidden input."""
 
@@ -163,6 +164,7 @@ class SecretQuestion:
     text: str
     file: str
     """File of the secret, below the configuration directory."""
+    _: KW_ONLY
     existing: SecretReference | None = None
     """Existing secret, the answer for empty input. None: an answer is required."""
     parse: Callable[[str], str] = str.strip

@@ -123,8 +123,8 @@ def _ask_platforms(person: Respondent, before: SetupAnswers) -> tuple[str, ...]:
     existing = [name for name in PLATFORMS if getattr(before, name) is not None]
     words = person.ask(
         SetupQuestion(
-            key="platforms",
-            text="Platforms (telegram, discord, irc; several with spaces)",
+            "platforms",
+            "Platforms (telegram, discord, irc; several with spaces)",
             default=" ".join(existing) or "telegram",
             parse=_parse_platforms,
         )
@@ -158,12 +158,10 @@ def _ask_platform(
 
 
 def _find_owner(answers: SetupAnswers, channel: str) -> str | None:
-    """Return the id of the first owner on a channel."""
     return next((one.partition(":")[2] for one in answers.owners if one.startswith(f"{channel}:")), None)
 
 
 def _with_owner(answers: SetupAnswers, channel: str, old: str | None, new: str | None) -> SetupAnswers:
-    """Return the answers with the first owner on a channel replaced."""
     owners = [one for one in answers.owners if old is None or one != f"{channel}:{old}"]
     if new is not None and f"{channel}:{new}" not in owners:
         owners.append(f"{channel}:{new}")
@@ -173,12 +171,12 @@ def _with_owner(answers: SetupAnswers, channel: str, old: str | None, new: str |
 def _ask_persona(person: Respondent, answers: SetupAnswers, situation: SetupSituation) -> SetupAnswers:
     person.tell("", "Who it is")
     if situation.existing is None:
-        name = person.ask(SetupQuestion(key="persona.name", text="Its name", default=_DEFAULT_NAME, parse=_parse_name))
+        name = person.ask(SetupQuestion("persona.name", "Its name", default=_DEFAULT_NAME, parse=_parse_name))
         answers = replace(answers, agent_id=slug(name))
     else:
         name = answers.agent_id
     words = person.ask(
-        SetupQuestion(key="persona.text", text="Its character, in a paragraph", default=_UNCHANGED, parse=str.strip)
+        SetupQuestion("persona.text", "Its character, in a paragraph", default=_UNCHANGED, parse=str.strip)
     )
     if words == _UNCHANGED and (situation.existing is not None or name == _DEFAULT_NAME):
         return answers

@@ -36,7 +36,6 @@ _MODEL_INTRO = (
     "  embedded    a very small model in here, only to try the rest: needs nothing",
 )
 _DEFAULTS = {"anthropic": "claude-sonnet-5-5"}
-_KEY_VARIABLES = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 _MAX_LISTED = 12
 _KEYLESS = "none"
 
@@ -64,7 +63,8 @@ def ask_model(person: Respondent, before: ModelAnswers | None, url: str | None =
                     continue
             answers = _ask_model_name(person, answers, offered)
             person.tell("  Asking it for one word ...")
-            model, provider = build_model_config(answers), build_provider_config(answers)
+            model = ModelConfig(provider=answers.provider, name=answers.name, context_tokens=answers.context_tokens)
+            provider = build_provider_config(answers)
             findings, window = person.probe(probe_model(model, provider, _load_prices(person.directory)))
             way = review_findings(person, findings, skip=False)
             if window and any(one.code == "model.context" and one.level == "warning" for one in findings):
@@ -89,9 +89,7 @@ def _load_prices(directory: Path) -> PriceTable:
 def _ask_provider(person: Respondent, before: ModelAnswers | None, other: str | None) -> ModelAnswers:
     known = _provider_choice(before) if before else "anthropic"
     choice = person.ask(
-        SetupQuestion(
-            key="model.provider", text="Who answers", default=known, choices=tuple(_PROVIDERS), parse=str.lower
-        )
+        SetupQuestion("model.provider", "Who answers", default=known, choices=tuple(_PROVIDERS), parse=str.lower)
     )
     kind, address = _PROVIDERS[choice]
     same = before if before is not None and known == choice else None
@@ -101,7 +99,7 @@ def _ask_provider(person: Respondent, before: ModelAnswers | None, other: str | 
         answers = replace(answers, base_url=_parse_url(other))
     elif choice in {"compatible", "llama.cpp"} or (same and same.base_url):
         default = (same.base_url if same else None) or address
-        url = person.ask(SetupQuestion(key="model.url", text="Its address", default=default, parse=_parse_url))
+        url = person.ask(SetupQuestion("model.url", "Its address", default=default, parse=_parse_url))
         answers = replace(answers, base_url=url)
     if kind == "local":
         return replace(answers, api_key=None, base_url=None)
@@ -110,21 +108,13 @@ def _ask_provider(person: Respondent, before: ModelAnswers | None, other: str | 
 
 def _ask_key(person: Respondent, answers: ModelAnswers, *, needed: bool) -> ModelAnswers:
     if not needed:
-        wants = person.ask(
-            SetupQuestion(
-                key="model.keyed",
-                text="Does it want a key",
-                default="yes" if answers.api_key else "no",
-                choices=("no", "yes"),
-                secret_key="model.key",  # noqa: S106 - the name of an answer
-            )
-        )
+        keyed = "yes" if answers.api_key else "no"
+        question = SetupQuestion("model.keyed", "Does it want a key", default=keyed, choices=("no", "yes"))
+        wants = person.ask(replace(question, secret_key="model.key"))  # noqa: S106 - the name of an answer
         if wants == "no":
             return replace(answers, api_key=None)
     key = person.ask_secret(
-        SecretQuestion(
-            key="model.key", text="Key", file=f"{answers.provider}.key", existing=answers.api_key, parse=_parse_key
-        )
+        SecretQuestion("model.key", "Key", f"{answers.provider}.key", existing=answers.api_key, parse=_parse_key)
     )
     return replace(answers, api_key=None if key.value == _KEYLESS else key)
 
@@ -141,9 +131,7 @@ def _ask_model_name(person: Respondent, answers: ModelAnswers, offered: ModelLis
     if names and default not in names:
         default = names[0]
     name = person.ask(
-        SetupQuestion(
-            key="model.name", text="Model", default=default, choices=names, allows_other=True, parse=_parse_model_name
-        )
+        SetupQuestion("model.name", "Model", default=default, choices=names, allows_other=True, parse=_parse_model_name)
     )
     return replace(answers, name=name, context_tokens=answers.context_tokens if name == answers.name else None)
 
@@ -161,16 +149,6 @@ def build_provider_config(answers: ModelAnswers) -> ProviderConfig:
             return LlamaCppConfig.model_validate({"kind": "llamacpp"} | base | key)
         case "local":
             return LocalConfig(kind="local")
-
-
-def build_model_config(answers: ModelAnswers) -> ModelConfig:
-    """Build the model as the configuration will have it."""
-    return ModelConfig(provider=answers.provider, name=answers.name, context_tokens=answers.context_tokens)
-
-
-def api_key_variable(provider: str) -> str:
-    """Return the environment variable that may hold its key; empty: none."""
-    return _KEY_VARIABLES.get(provider, "")
 
 
 def _provider_choice(before: ModelAnswers) -> str:

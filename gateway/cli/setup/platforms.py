@@ -129,9 +129,7 @@ def ask_discord(
     answers = replace(answers, api_url=urls[0] or answers.api_url, gateway_url=urls[1] or answers.gateway_url)
     token, result = ask_token(
         person,
-        SecretQuestion(
-            key="discord.token", text="Token", file=f"{channel}.token", existing=before.token if before else None
-        ),
+        SecretQuestion("discord.token", "Token", f"{channel}.token", existing=before.token if before else None),
         DiscordProbeResult(),
         probe=lambda token: probe_discord(build_discord_config(replace(answers, token=token, rooms=()))),
         name=lambda result: result.name,
@@ -149,10 +147,7 @@ def _ask_discord_rooms(person: Respondent, answers: DiscordAnswers, result: Disc
         person.tell(f"  {result.invitation_url}", "")
         answer = person.ask(
             SetupQuestion(
-                key="",
-                text="Press Enter once it is there, or `go on` without",
-                default="",
-                noninteractive_default="go on",
+                "", "Press Enter once it is there, or `go on` without", default="", noninteractive_default="go on"
             )
         )
         if answer:
@@ -163,8 +158,8 @@ def _ask_discord_rooms(person: Respondent, answers: DiscordAnswers, result: Disc
     while True:
         answer = person.ask(
             SetupQuestion(
-                key="discord.rooms",
-                text="Where it may act: ids of these or of channels, `*`, `none`",
+                "discord.rooms",
+                "Where it may act: ids of these or of channels, `*`, `none`",
                 default=default,
                 parse=_parse_discord_rooms,
             )
@@ -196,10 +191,7 @@ def _ask_discord_owner(
     return ask_owner(
         person,
         SetupQuestion(
-            key="discord.owner",
-            text=f"Your id, or `{LATER}`",
-            default=before or number or LATER,
-            parse=_parse_discord_id,
+            "discord.owner", f"Your id, or `{LATER}`", default=before or number or LATER, parse=_parse_discord_id
         ),
         partial(find_discord_name, build_discord_config(answers)) if answers.token.value is not None else None,
         lambda answer: person.confirm(
@@ -374,7 +366,7 @@ def _questions_to_repeat(findings: Iterable[Finding]) -> tuple[str, ...]:
 
 def _ask_irc_server(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     address = f"{answers.host}:{answers.port}" if answers.host else "irc.libera.chat:6697"
-    words = person.ask(SetupQuestion(key="irc.server", text="Server", default=address, parse=parse_irc_address))
+    words = person.ask(SetupQuestion("irc.server", "Server", default=address, parse=parse_irc_address))
     host, _, port = words.rpartition(":")
     number = int(port)
     same = answers.host == host and answers.port == number
@@ -382,8 +374,8 @@ def _ask_irc_server(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     ca_file = answers.ca_file if same else None
     answer = person.ask(
         SetupQuestion(
-            key="irc.tls",
-            text="TLS: yes, no, or a file with the root of a server of your own",
+            "irc.tls",
+            "TLS: yes, no, or a file with the root of a server of your own",
             default=ca_file or ("yes" if default else "no"),
             is_optional=number == TLS_PORT and default and ca_file is None,
         )
@@ -394,9 +386,7 @@ def _ask_irc_server(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
 
 
 def _ask_irc_nick(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
-    nick = person.ask(
-        SetupQuestion(key="irc.nick", text="Nick", default=answers.nick or "reverie", parse=parse_irc_nick)
-    )
+    nick = person.ask(SetupQuestion("irc.nick", "Nick", default=answers.nick or "reverie", parse=parse_irc_nick))
     return replace(answers, nick=nick)
 
 
@@ -410,8 +400,8 @@ def _ask_irc_account(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     default = answers.account or (NONE if is_local_host(answers.host) else answers.nick)
     account = person.ask(
         SetupQuestion(
-            key="irc.account",
-            text="Its account with the services, or `none`",
+            "irc.account",
+            "Its account with the services, or `none`",
             default=default,
             noninteractive_default=answers.account or NONE,
         )
@@ -421,9 +411,7 @@ def _ask_irc_account(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     existing = answers.account_password if account == answers.account else None
     channel = answers.channel or irc_channel_name(answers.host)
     password = person.ask_secret(
-        SecretQuestion(
-            key="irc.password", text="Password of that account", file=f"{channel}.password", existing=existing
-        )
+        SecretQuestion("irc.password", "Password of that account", f"{channel}.password", existing=existing)
     )
     return replace(answers, account=account, account_password=password)
 
@@ -434,9 +422,9 @@ def _ask_irc_password(person: Respondent, answers: IrcAnswers, *, quiet: bool = 
     channel = answers.channel or irc_channel_name(answers.host)
     password = person.ask_secret(
         SecretQuestion(
-            key="irc.server.password",
-            text="Password of the server, not of the services",
-            file=f"{channel}.server-password",
+            "irc.server.password",
+            "Password of the server, not of the services",
+            f"{channel}.server-password",
             existing=answers.server_password,
             is_optional=quiet,
         )
@@ -445,7 +433,6 @@ def _ask_irc_password(person: Respondent, answers: IrcAnswers, *, quiet: bool = 
 
 
 def _is_password_exposed(answers: IrcAnswers) -> bool:
-    """Return whether others could read a password in transit."""
     return not answers.tls and not is_loopback(answers.host)
 
 
@@ -454,10 +441,7 @@ def _ask_irc_contact(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
         return answers
     contact = person.ask(
         SetupQuestion(
-            key="irc.contact",
-            text="Who runs it, and how to reach them",
-            default=answers.contact,
-            parse=parse_irc_contact,
+            "irc.contact", "Who runs it, and how to reach them", default=answers.contact, parse=parse_irc_contact
         )
     )
     return replace(answers, contact=contact)
@@ -466,8 +450,8 @@ def _ask_irc_contact(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
 def _ask_irc_rooms(person: Respondent, answers: IrcAnswers) -> IrcAnswers:
     words = person.ask(
         SetupQuestion(
-            key="irc.rooms",
-            text="Rooms that it joins, or `none`",
+            "irc.rooms",
+            "Rooms that it joins, or `none`",
             default=" ".join(answers.rooms) or NONE,
             parse=parse_irc_rooms,
         )
@@ -495,10 +479,7 @@ def _ask_irc_owner(person: Respondent, answers: IrcAnswers, before: str | None) 
     while True:
         name = person.ask(
             SetupQuestion(
-                key="irc.owner",
-                text=f"Your own account there, or `{LATER}`",
-                default=known or LATER,
-                parse=parse_irc_account,
+                "irc.owner", f"Your own account there, or `{LATER}`", default=known or LATER, parse=parse_irc_account
             )
         )
         if name == LATER:
@@ -565,9 +546,9 @@ def ask_telegram(
     base = url or (before.base_url if before else None)
     answers = replace(before or TelegramAnswers(channel=channel, token=SecretReference(reference="")), base_url=base)
     question = SecretQuestion(
-        key="telegram.token",
-        text="Token",
-        file=f"{channel}.token",
+        "telegram.token",
+        "Token",
+        f"{channel}.token",
         existing=before.token if before else None,
         parse=_parse_telegram_token,
     )
@@ -603,8 +584,8 @@ def _ask_telegram_owner(
     readable = before is None and not polled and answers.token.value is not None
     default = before or ("" if readable else LATER)
     question = SetupQuestion(
-        key="telegram.owner",
-        text=f"Your id, or `{LATER}`" + (", or Enter once you have written" if default == "" else ""),
+        "telegram.owner",
+        f"Your id, or `{LATER}`" + (", or Enter once you have written" if default == "" else ""),
         default=default,
         noninteractive_default=before or LATER,
         parse=_parse_telegram_id,
@@ -641,8 +622,8 @@ def _ask_telegram_rooms(person: Respondent, answers: TelegramAnswers, *, polled:
     while True:
         answer = person.ask(
             SetupQuestion(
-                key="telegram.groups",
-                text="Groups where it may act: ids, `*`, `none`",
+                "telegram.groups",
+                "Groups where it may act: ids, `*`, `none`",
                 default=" ".join(answers.rooms) or "none",
                 parse=_parse_telegram_groups,
             )
@@ -662,10 +643,7 @@ def _ask_privacy(person: Respondent, answers: TelegramAnswers) -> None:
         person.tell("", f"  In groups it is shown only what is said to it. That may be meant so; {PRIVACY_FIX}.")
         answer = person.ask(
             SetupQuestion(
-                key="",
-                text="Press Enter to look again, or `go on` as it is",
-                default="",
-                noninteractive_default="go on",
+                "", "Press Enter to look again, or `go on` as it is", default="", noninteractive_default="go on"
             )
         )
         if answer:

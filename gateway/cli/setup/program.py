@@ -297,7 +297,7 @@ class TerminalRespondent:
         ways = ", ".join(f"{_CHOICE_LABELS[way]} ({way[0]})" for way in choices)
         self.tell(f"  What now: {ways}.")
         parse = partial(_parse_problem_choice, choices)
-        answer = self.ask(SetupQuestion(key="", text="  Your choice", default=choices[0], parse=parse))
+        answer = self.ask(SetupQuestion("", " Your choice", default=choices[0], parse=parse))
         return next(way for way in choices if way == answer)
 
 
@@ -480,7 +480,7 @@ def _run_setup(options: SetupOptions, respondent: TerminalRespondent | Unattende
     )
     directory = options.directory
     if directory is None:
-        question = SetupQuestion(key="config", text="Directory of the configuration", default=DEFAULT_DIRECTORY)
+        question = SetupQuestion("config", "Directory of the configuration", default=DEFAULT_DIRECTORY)
         directory = Path(respondent.ask(question)).expanduser()
     if not is_writable(directory):
         raise SetupAborted(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from gateway.cli.log import add_log_parsers, fact_kinds
+from gateway.cli.log import add_commands, fact_kinds
 from gateway.core.facts import FACT, DmnStateSaved, Fact, Seq
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -33,7 +33,7 @@ NASTY = "\x1b]0;owned\x07 \u202egnp.exe\u2069 \x9b31m \r\n a\u2028b ğŸ‘©\u200dğŸ
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="reverie")
-    add_log_parsers(parser.add_subparsers())
+    add_commands(parser.add_subparsers())
     args = parser.parse_args(["log", *argv])
     code: int = args.handler(args)
     return code
