@@ -329,6 +329,7 @@ class HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # it warns of each request that cannot be read
             access_log=False,
             proxy_headers=False,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,

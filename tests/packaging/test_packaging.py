@@ -48,7 +48,8 @@ def test_the_service_runs_commands_that_there_are(capsys: pytest.CaptureFixture[
     assert unit()["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
     assert unit()["RestartPreventExitStatus"] == ["2"], "bad usage or configuration"
     assert int(unit()["TimeoutStopSec"][0]) > 10, "what a stop takes at most"
-    assert main(["check-config", "--config", str(ROOT / "nowhere")]) == 2
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["check-config", "--config", str(ROOT / "nowhere")])
     for said in re.findall(r"`(?:sudo -u reverie /opt/reverie/bin/)?reverie ([a-z][a-z-]*)[^`]*`", UNIT.read_text()):
         assert parses([said]), said
 

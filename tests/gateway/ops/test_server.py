@@ -220,6 +220,16 @@ def test_odd_requests_get_an_answer_and_harm_nobody(pieces: tuple[bytes, ...], s
     asyncio.run(story())
 
 
+def test_a_connection_carries_one_request() -> None:
+    async def story() -> None:
+        serving = await opened()
+        twice = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2
+        assert (await raw(serving.port, twice)).count(b"HTTP/1.1 200") == 1
+        await serving.close()
+
+    asyncio.run(story())
+
+
 def test_whoever_says_nothing_is_let_go_and_a_crowd_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         serving = await opened()
