@@ -15,7 +15,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from channels.base import BeforeSend, RecipientAway, SendError, Uncertain, Unreachable, no_before_send
+from channels.base import BeforeSend, RecipientAway, Rejected, SendError, Uncertain, Unreachable, no_before_send
 from channels.irc.compose import retarget
 from channels.irc.identity import absence_text
 from channels.irc.render import strip_formatting
@@ -39,17 +39,14 @@ if TYPE_CHECKING:
 
 
 LineFate = Literal["taken", "refused", "unknown"]
+_PERHAPS_CUT: Final = "perhaps not all of it was said"
 
 
-@dataclass(frozen=True, slots=True)
-class LineVerdict:
-    """Result for all lines of one owner (to one target); `unknown` also if the lines differ."""
-
-    fate: LineFate
-    ids: tuple[MessageId, ...] = ()
-    """Message ids of the lines that the server echoed."""
-    reason: str = ""
-    """The server's reason; empty if the lines were accepted."""
+def _outcome(fates: Collection[LineFate], ids: Iterable[MessageId | None], reason: str) -> Receipt | SendError:
+    """Return what became of lines that belong together; nobody knows if their fates differ."""
+    if set(fates) == {"taken"}:
+        return Receipt(ids=tuple(filter(None, ids)))
+    return refusal_error(reason) if set(fates) == {"refused"} else Uncertain(f"{_PERHAPS_CUT}: {reason}")
 
 
 @dataclass(eq=False, slots=True)
@@ -108,8 +105,8 @@ class SendWindow:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def verdicts(self) -> dict[Hashable, LineVerdict]:
-        """Return the result for each owner, once the server has answered the barrier."""
+    def outcomes(self) -> dict[Hashable, Receipt | SendError]:
+        """Return the outcome for each owner, once the server has answered the barrier."""
         silent = Counter(line.target for line in self._lines if not line.is_echoed)
         named = sum(min(self._refusals[target], count) for target, count in silent.items())
         nameless = self._refusals[""]
@@ -121,18 +118,17 @@ class SendWindow:
                 fates[target] = "refused"
             else:
                 fates[target] = "unknown"
-        owners: dict[Hashable, list[_WrittenLine]] = {}
+        owned: dict[Hashable, list[_WrittenLine]] = {}
         for line in self._lines:
-            owners.setdefault(line.owner, []).append(line)
-        return {owner: self._verdict(lines, fates) for owner, lines in owners.items()}
-
-    def _verdict(self, lines: list[_WrittenLine], fates: dict[str, LineFate]) -> LineVerdict:
-        line_fates = {"taken" if line.is_echoed else fates[line.target] for line in lines}
-        ids = tuple(line.id for line in lines if line.id)
-        if line_fates == {"taken"}:
-            return LineVerdict("taken", ids)
-        reason = self._reasons.get(lines[0].target) or self._reasons[""]
-        return LineVerdict("refused" if line_fates == {"refused"} else "unknown", ids, reason)
+            owned.setdefault(line.owner, []).append(line)
+        return {
+            owner: _outcome(
+                ["taken" if line.is_echoed else fates[line.target] for line in lines],
+                [line.id for line in lines],
+                self._reasons.get(lines[0].target) or self._reasons.get("", ""),
+            )
+            for owner, lines in owned.items()
+        }
 
 
 def _is_echo_of(written: str, echoed: str) -> bool:
@@ -185,15 +181,13 @@ class SendItem:
         return self.future is not None and self.future.cancelled() and self.lines_written == 0
 
     @property
-    def label_verdict(self) -> LineVerdict | None:
-        """Result of a labelled item; None: it is not labelled, or a line or an answer is missing."""
+    def labelled_outcome(self) -> Receipt | SendError | None:
+        """Outcome of a labelled item; None: it is not labelled, or a line or an answer is missing."""
         if self.lines or not self.labelled or not all(line.is_answered for line in self.labelled):
             return None
-        refused = [line.refusal for line in self.labelled if line.refusal]
-        ids = tuple(line.id for line in self.labelled if line.id)
-        if not refused:
-            return LineVerdict("taken", ids)
-        return LineVerdict("refused" if len(refused) == len(self.labelled) else "unknown", ids, refused[0])
+        refusals = [line.refusal for line in self.labelled]
+        fates: list[LineFate] = ["refused" if refusal else "taken" for refusal in refusals]
+        return _outcome(fates, [line.id for line in self.labelled], next(filter(None, refusals), ""))
 
 
 @dataclass(eq=False, slots=True)
@@ -215,21 +209,6 @@ class PingBarrier:
     items: list[SendItem]
     window: SendWindow
     sent_s: float
-
-
-def resolve_item(item: SendItem, verdict: LineVerdict) -> None:
-    """Set the result of the item's future."""
-    if item.future is None or item.future.done():
-        return
-    match verdict.fate:
-        case "taken":
-            item.future.set_result(Receipt(ids=verdict.ids))
-        case "refused" if item.chat is not None and verdict.reason.endswith(NO_SUCH_NICK):
-            item.future.set_exception(RecipientAway(absence_text(item.chat)))
-        case "refused":
-            item.future.set_exception(refusal_error(verdict.reason))
-        case "unknown":
-            item.future.set_exception(Uncertain(f"perhaps not all of it was said: {verdict.reason}"))
 
 
 _NUMERIC_DIGITS: Final = 3
@@ -385,7 +364,7 @@ class IrcOutgoing:
         self._unlabelled.discard(item)
         self._forget_labels(item)
         if item.future is not None and not item.future.done():
-            cut_off = Uncertain(f"perhaps not all of it was said: {absence_text(chat)}")
+            cut_off = Uncertain(f"{_PERHAPS_CUT}: {absence_text(chat)}")
             item.future.set_exception(cut_off if item.lines_written else RecipientAway(absence_text(chat)))
 
     def _requeue(self, items: Iterable[SendItem]) -> None:
@@ -461,8 +440,8 @@ class IrcOutgoing:
                 if item in self._unlabelled:
                     self._unlabelled.discard(item)
                     self._unconfirmed.append(item)
-                elif verdict := item.label_verdict:
-                    self._settle(item, verdict)
+                elif (outcome := item.labelled_outcome) is not None:
+                    self._settle(item, outcome)
 
     def _next_wire_line(self, item: SendItem) -> str:
         """Return the next line as written, with a label if the server supports it; record it."""
@@ -485,20 +464,18 @@ class IrcOutgoing:
         item.labelled.append(self._labels[label])
         return add_tags(raw, {"label": label})
 
-    def _settle(self, item: SendItem, verdict: LineVerdict) -> None:
+    def _settle(self, item: SendItem, outcome: Receipt | SendError) -> None:
         """Resolve the item, or repeat it under the person's current nick if its nick was gone."""
-        refused = verdict.fate == "refused" and verdict.reason.endswith(NO_SUCH_NICK)
-        if (
-            item.chat is None
-            or not refused
-            or item.resend_count >= _MAX_RESENDS
-            or self._session.resolve_target(item.chat)[1] == "other"
-        ):
-            resolve_item(item, verdict)
-        else:
+        chat = item.chat if isinstance(outcome, Rejected) and outcome.reason.endswith(NO_SUCH_NICK) else None
+        if chat and item.resend_count < _MAX_RESENDS and self._session.resolve_target(chat)[1] != "other":
             item.resend_count, item.lines_written, item.lines = item.resend_count + 1, 0, deque(item.all_lines)
             item.labelled = []
             self._blocked.append(item)
+        elif item.future is not None and not item.future.done():
+            if isinstance(outcome, Receipt):
+                item.future.set_result(outcome)
+            else:
+                item.future.set_exception(RecipientAway(absence_text(chat)) if chat else outcome)
 
     def _requeue_blocked(self) -> None:
         items, self._blocked = self._blocked, []
@@ -517,7 +494,7 @@ class IrcOutgoing:
         for item in dict.fromkeys(line.item for line in self._labels.values() if line.sent_s < before_s):
             self._labels_ignored = True
             self._forget_labels(item)
-            resolve_item(item, LineVerdict("unknown", reason="the server did not answer"))
+            self._settle(item, Uncertain(f"{_PERHAPS_CUT}: the server did not answer"))
 
     def _forget_labels(self, item: SendItem) -> None:
         """Ignore all further answers to the item's lines."""
@@ -539,8 +516,8 @@ class IrcOutgoing:
                 return
         del self._labels[received.label]
         entry.is_answered = True
-        if verdict := entry.item.label_verdict:
-            self._settle(entry.item, verdict)
+        if (outcome := entry.item.labelled_outcome) is not None:
+            self._settle(entry.item, outcome)
         self._requeue_blocked()
 
     def feed(self, received: ReceivedLine | LabelClosed) -> None:
@@ -567,9 +544,9 @@ class IrcOutgoing:
         index = next((tokens.index(param) for param in line.params if param in tokens), 0)
         for _ in range(min(index + 1, len(self._pings))):
             ping = self._pings.popleft()
-            verdicts = ping.window.verdicts()
+            outcomes = ping.window.outcomes()
             for item in ping.items:
-                self._settle(item, verdicts[item])
+                self._settle(item, outcomes[item])
         self._requeue_blocked()
 
     def close(self, reason: str) -> None:

@@ -16,7 +16,7 @@ from channels.irc.channel import IrcChannel
 from channels.irc.compose import HostmaskTracker
 from channels.irc.outgoing import SendWindow
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, ConnectionChanged, RoomId
+from gateway.core.events import Address, ConnectionChanged, Receipt, RoomId
 from tests.channels.irc.channel_kit import NAME, Running, config, features, never_answered, part, running, settled
 from tests.kits.channels import story
 from tests.kits.stopwatch import Stopwatch
@@ -488,7 +488,7 @@ def test_a_window_without_lines_has_nothing_to_refuse() -> None:
     window: SendWindow = SendWindow()
     window.record_refusal(set(), "too long (417)", anybody=True)
     window.add_line("a", "#r", "one")
-    assert [verdict.fate for verdict in window.verdicts().values()] == ["taken"]
+    assert [type(outcome) for outcome in window.outcomes().values()] == [Receipt]
 
 
 @story

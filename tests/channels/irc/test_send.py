@@ -12,7 +12,7 @@ from channels.irc.channel import IrcChannel
 from channels.irc.outgoing import SendWindow
 from channels.text import clean_outgoing
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, Post, PostKey, RoomId
+from gateway.core.events import Address, Post, PostKey, Receipt, RoomId
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, sent_together, settled
 from tests.kits.channels import story
 from tests.kits.examples import examples
@@ -220,7 +220,8 @@ def _judge_window(lines: list[tuple[str, str, str]], answers: list[tuple[str, st
             window.record_echo("#r", about, f"id-{about}")
         else:
             window.record_refusal({about}, "no (404)", anybody=kind == NAMELESS)
-    return {str(owner): verdict.fate for owner, verdict in window.verdicts().items()}
+    fates: dict[type, str] = {Receipt: "taken", Rejected: "refused", Uncertain: "unknown"}
+    return {str(owner): fates[type(outcome)] for owner, outcome in window.outcomes().items()}
 
 
 @pytest.mark.parametrize(
