@@ -10,7 +10,14 @@ from operator import or_
 from typing import Final
 
 from gateway.access.place_names import PlaceTitles
-from gateway.context.conversation import ConversationReader, CurrentMessage, RenderedInput, find_reply_to, render_lines
+from gateway.context.conversation import (
+    ConversationLocks,
+    ConversationReader,
+    CurrentMessage,
+    RenderedInput,
+    find_reply_to,
+    render_lines,
+)
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Alarm, ConversationId, MessageId, SenderId
 from gateway.core.facts import (
@@ -77,22 +84,17 @@ class DigestBuilder:
         clock: Clock,
         places: PrivacyCache,
         reader: ConversationReader,
-        is_small_model: Callable[[], bool],
+        locks: ConversationLocks,
         is_own: Callable[[ConversationId], bool],
-        is_busy: Callable[[ConversationId], bool],
     ) -> None:
-        """`is_small_model`: the agent's model needs plain prompts.
-
-        `is_own`: a conversation is this agent's. `is_busy`: a turn runs there.
-        """
+        """`is_own`: a conversation is this agent's."""
         self._inner = inner_conversation(agent)
         self._store = store
         self._clock = clock
         self._places = places
         self._reader = reader
-        self._is_small_model = is_small_model
+        self._locks = locks
         self._is_own = is_own
-        self._is_busy = is_busy
         self._private_count = 0
         """Places that are not public where something waits, as of the last look."""
         self.room_digests: dict[ConversationId, RoomDigest] = {}
@@ -115,8 +117,8 @@ class DigestBuilder:
         own = dict(await self._store.due_conversations(LOW)).get(self._inner, 0)
         return max([own, *[urgency for _, urgency in await self._pending()]])
 
-    async def build(self) -> Digest | None:
-        """Return the digest of what is pending now; None: nothing is."""
+    async def build(self, *, plain: bool) -> Digest | None:
+        """Return the digest of what is pending now; None: nothing is. `plain`: the model needs plain prompts."""
         pending = await self._pending()
         own = await self._store.unread_entries(self._inner, most=MAX_OWN_LINES)
         self.room_digests = {}
@@ -124,7 +126,7 @@ class DigestBuilder:
         parts, covers, senders = [], list[Seq](), list[SenderId]()
         omitted, label = 0, TRUSTED_LABEL
         if own.messages:
-            rendered, _, label = await self._render_unread(own)
+            rendered, _, label = await self._render_unread(own, plain=plain)
             parts.append(f"## You\n{rendered.text}")
             covers += rendered.covers
             senders += rendered.senders
@@ -135,7 +137,7 @@ class DigestBuilder:
             unread = await self._store.unread_entries(place, most=MAX_ROOM_LINES)
             if not unread.messages or any(isinstance(one.fact, Alarm) for one in unread.messages):
                 continue  # a reminder is rendered in the place where it was set
-            room, room_label = await self._render_room(unread)
+            room, room_label = await self._render_room(unread, plain=plain)
             if not room.rendered.covers:
                 await self._mark_handled(place, room.upto)
                 continue
@@ -176,24 +178,24 @@ class DigestBuilder:
         due = [
             (place, urgency)
             for place, urgency in await self._store.due_conversations(LOW)
-            if urgency < URGENT and not is_inner(place) and self._is_own(place) and not self._is_busy(place)
+            if urgency < URGENT and not is_inner(place) and self._is_own(place) and not self._locks.is_busy(place)
         ]
         public = [(place, urgency) for place, urgency in due if await self._places.is_public(place)]
         self._private_count = len(due) - len(public)
         return sorted(public, key=lambda one: -one[1])
 
-    async def _render_room(self, unread: UnreadEntries) -> tuple[RoomDigest, TrustLabel]:
-        rendered, current, label = await self._render_unread(unread)
+    async def _render_room(self, unread: UnreadEntries, *, plain: bool) -> tuple[RoomDigest, TrustLabel]:
+        rendered, current, label = await self._render_unread(unread, plain=plain)
         omitted = unread.omitted + len(unread.messages) - len(rendered.covers)
         return RoomDigest(rendered=rendered, upto=unread.upto, omitted=omitted, reply_to=find_reply_to(current)), label
 
     async def _render_unread(
-        self, unread: UnreadEntries
+        self, unread: UnreadEntries, *, plain: bool
     ) -> tuple[RenderedInput, tuple[CurrentMessage, ...], TrustLabel]:
         current = await self._reader.read_current(unread)
         lines = await self._reader.render(current, sees=False)
         label = reduce(or_, [one.label for one in lines], TRUSTED_LABEL)
-        return render_lines(lines, omitted=unread.omitted, plain=self._is_small_model()), current, label
+        return render_lines(lines, omitted=unread.omitted, plain=plain), current, label
 
 
 def format_reachable_places(places: list[Address], titles: PlaceTitles) -> str:

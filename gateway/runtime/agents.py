@@ -101,9 +101,8 @@ class Agent(AgentLoop):
             clock=agents.clock,
             places=agents.places,
             reader=agents.reader,
-            is_small_model=lambda: self.context.is_small_model,
+            locks=agents.room_locks,
             is_own=lambda conversation: agents.agent_for(conversation) is self,
-            is_busy=agents.room_locks.is_busy,
         )
         agents.messaging.digests[config.id] = self._digests
         self._rest_tools = RestTools(config.id, agents.store, agents.clock, agents.live, self.send)

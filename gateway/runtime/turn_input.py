@@ -188,7 +188,7 @@ class TurnInput:
     async def read(self, digests: DigestBuilder) -> None:
         """Read what is unread there now."""
         if is_inner(self._conversation):
-            self.digest = await digests.build()
+            self.digest = await digests.build(plain=self._context.is_small_model)
             return
         await self._context.store.activate(self._conversation)
         self.unread = await self._context.store.unread_entries(self._conversation, most=MAX_UNREAD_LINES)

@@ -187,7 +187,7 @@ class Digests(DigestBuilder):
     def __init__(self, desk: "Desk") -> None:
         self._desk = desk
 
-    async def build(self) -> Digest | None:
+    async def build(self, *, plain: bool) -> Digest | None:  # noqa: ARG002 - as the product's
         return self._desk.digest
 
 

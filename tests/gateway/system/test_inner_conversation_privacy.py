@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
-from gateway.context.conversation import ConversationReader
+from gateway.context.conversation import ConversationLocks, ConversationReader
 from gateway.context.digest import DigestBuilder
 from gateway.core import identity
 from gateway.core.clock import ManualClock
@@ -104,11 +104,10 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                     reader=ConversationReader(
                         store, who, MediaStore(live_settings(), tmp, {}, ManualClock()), redactor=Redactor()
                     ),
-                    is_small_model=lambda: False,
+                    locks=ConversationLocks(),
                     is_own=lambda _: True,
-                    is_busy=lambda _: False,
                 )
-                digest = await digests.build()
+                digest = await digests.build(plain=False)
                 assert digest is not None
                 assert "an outage" in digest.text
                 assert SECRET not in digest.text, "it leaks"

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from channels.base import BeforeSend, Capabilities, Emit, Part, RoomMembers, SendError, no_before_send
-from gateway.context.conversation import ConversationReader
+from gateway.context.conversation import ConversationLocks, ConversationReader
 from gateway.context.digest import DigestBuilder
 from gateway.core import identity
 from gateway.core.clock import ManualClock
@@ -272,9 +272,8 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             clock=clock,
             places=places,
             reader=ConversationReader(store, WHO, AttachmentDescriber(), redactor=Redactor()),
-            is_small_model=lambda: False,
+            locks=ConversationLocks(),
             is_own=lambda _: True,
-            is_busy=lambda _: False,
         )
         acting = MessagingTools(
             store=store, clock=clock, bindings=bindings, places=places, access_policy=WHO, channels=channels
