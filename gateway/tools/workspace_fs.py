@@ -7,7 +7,8 @@ becomes a link meanwhile changes nothing that was opened before, and is refused 
 
 Paths of the model are parsed into parts, and never joined again. Glob patterns have `*`, `?`, `[a-z]`, `{a,b}`, and
 `**` for any number of directories. A pattern is matched name by name on the way down, so directories in which nothing
-can match are never opened. No name can make it slow: `fnmatch` does not backtrack.
+can match are never opened. No name can make it slow: `fnmatch` does not backtrack. The package `wcmatch` (12.0) matches
+whole paths with one regular expression that does: eight times `**/a/` took 15 s on one path.
 
 Listing and searching are limited in names, time and output. Hidden files are included. The content of a `.git`
 directory is not, unless the pattern names it. Links are listed, and never followed. Names are sorted, so the same files
