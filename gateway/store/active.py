@@ -16,14 +16,16 @@ from gateway.core.facts import (
     AMBIENT,
     LOW,
     MESSAGE_KINDS,
+    ChannelCardPinned,
     ConversationRewound,
     Judgement,
     Seq,
     TurnRecord,
     UnreadDismissed,
+    ViewFolded,
 )
 from gateway.store import queries
-from gateway.store.reader import last_seq
+from gateway.store.reader import ViewEntries, last_seq, read_view_entries
 from gateway.store.types import LogEntry, UnreadEntries
 
 MAX_CONVERSATIONS: Final = 32
@@ -51,6 +53,10 @@ class ActiveConversation:
     """Positions and senders of the newest messages, oldest first."""
     has_all_senders: bool
     """There is no older message than these."""
+    view: ViewEntries | None
+    """Entries of its view, until they are asked for or change. None: the tables have them."""
+    card: ChannelCardPinned | None
+    """The card that is pinned there. None: none is."""
 
     def unread_entries(self, *, most: int, after: int) -> UnreadEntries:
         """Return what `queries.UNREAD_ENTRIES` finds: the order of choice is described there."""
@@ -103,7 +109,12 @@ class ActiveConversation:
             case Judgement() if is_made_unread(entry):
                 caused = next(one for one in entries if one.seq == entry.cause)
                 self.unread[caused.seq] = (fact.urgency, caused)
+            case ViewFolded():
+                self.view = None
+            case ChannelCardPinned():
+                self.card = fact
             case TurnRecord() | UnreadDismissed():
+                self.view = None
                 self.unread = {seq: row for seq, row in self.unread.items() if seq > fact.upto}
             case _:
                 pass
@@ -205,12 +216,15 @@ def read_conversation(connection: sqlite3.Connection, conversation: Conversation
             return None
         changed = connection.execute(queries.MESSAGE_CHANGES, (conversation, 0, 1)).fetchone()
         first = unread[0][1] if unread else queries.LAST
+        view = read_view_entries(connection, conversation, as_of)
+        carded = connection.execute(queries.PINNED_CARD, (conversation,)).fetchone()
         older = _read_messages(connection, conversation, before=first, newest=READ_SENDERS)
         newer = _read_messages(connection, conversation, after=first - 1, newest=MAX_SENDERS - READ_SENDERS + 1)
     finally:
         connection.rollback()
     if len(older) + len(newer) > MAX_SENDERS:
         return None
+    card = LogEntry.from_row(carded).fact if carded is not None else None
     messages = [(one.seq, one.fact.sender) for one in (*older, *newer) if isinstance(one.fact, Message)]
     return ActiveConversation(
         as_of=as_of,
@@ -218,6 +232,8 @@ def read_conversation(connection: sqlite3.Connection, conversation: Conversation
         changed=Seq(changed[0] if changed is not None else 0),
         senders=deque(messages),
         has_all_senders=len(older) < READ_SENDERS,
+        view=view,
+        card=card if isinstance(card, ChannelCardPinned) else None,
     )
 
 

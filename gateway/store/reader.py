@@ -129,11 +129,15 @@ class ViewEntries(NamedTuple):
 def _read_view_entries(connection: sqlite3.Connection, conversation: ConversationId) -> ViewEntries:
     connection.execute("BEGIN")
     try:
-        turns = connection.execute(queries.TURNS_IN_VIEW, (conversation,)).fetchall()
-        fold = connection.execute(queries.NEWEST_FOLD, (conversation,)).fetchone()
-        as_of = last_seq(connection)
+        return read_view_entries(connection, conversation, last_seq(connection))
     finally:
         connection.rollback()
+
+
+def read_view_entries(connection: sqlite3.Connection, conversation: ConversationId, as_of: Seq) -> ViewEntries:
+    """Read what the view of a conversation is made of, in the connection's thread, inside of one snapshot."""
+    turns = connection.execute(queries.TURNS_IN_VIEW, (conversation,)).fetchall()
+    fold = connection.execute(queries.NEWEST_FOLD, (conversation,)).fetchone()
     return ViewEntries(
         [LogEntry.from_row(turn) for turn in turns], LogEntry.from_row(fold) if fold is not None else None, as_of
     )

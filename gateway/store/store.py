@@ -23,11 +23,11 @@ import aiosqlite
 from channels.aio import run_to_completion, with_timeout
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, Sender
-from gateway.core.facts import FACT, Fact, Seq
+from gateway.core.facts import FACT, ChannelCardPinned, Fact, Seq
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import finish_moves
 from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
-from gateway.store.reader import StoreReader, connect_reader, last_seq, run_in_thread
+from gateway.store.reader import StoreReader, ViewEntries, connect_reader, last_seq, run_in_thread
 from gateway.store.rebuild import upgrade_store
 from gateway.store.schema import (
     WRITER_PRAGMAS,
@@ -508,7 +508,8 @@ class Store(StoreReader):
     async def activate(self, conversation: ConversationId) -> None:
         """Keep in memory what the turns of a conversation ask for, if there is not too much of it.
 
-        `unread_entries`, `unread_urgency` and `newest_senders` cost no trip to the database then.
+        `unread_entries`, `unread_urgency`, `newest_senders`, `pinned_card` and the first `view_entries` cost no trip to
+        the database then.
         """
         if (appends := self._active.begin_read(conversation)) is None:
             return
@@ -531,6 +532,19 @@ class Store(StoreReader):
         if (active := self._active.get(conversation)) is not None:
             return active.unread_urgency()
         return await super().unread_urgency(conversation)
+
+    async def view_entries(self, conversation: ConversationId) -> ViewEntries:
+        """See `StoreReader.view_entries`. What `activate` has read is given away once: whoever asks keeps it."""
+        if (active := self._active.get(conversation)) is not None and active.view is not None:
+            found, active.view = active.view, None
+            return found
+        return await super().view_entries(conversation)
+
+    async def pinned_card(self, conversation: ConversationId) -> ChannelCardPinned | None:
+        """See `StoreReader.pinned_card`."""
+        if (active := self._active.get(conversation)) is not None:
+            return active.card
+        return await super().pinned_card(conversation)
 
     async def newest_senders(self, conversation: ConversationId, *, before: int, most: int) -> list[Sender]:
         """See `StoreReader.newest_senders`."""

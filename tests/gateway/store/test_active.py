@@ -118,6 +118,8 @@ async def compare(store: Store) -> None:
     """Compare what the store answers for each room with its tables."""
     for room in ROOMS:
         assert await store.unread_urgency(room) == await StoreReader.unread_urgency(store, room)
+        assert (await store.view_entries(room))[:2] == (await StoreReader.view_entries(store, room))[:2]
+        assert await store.pinned_card(room) == await StoreReader.pinned_card(store, room)
         for most, after in ((0, 0), (1, 0), (2, 3), (7, 0), (50, 0), (50, 9)):
             told = await store.unread_entries(room, most=most, after=after)
             assert told == await StoreReader.unread_entries(store, room, most=most, after=after)
