@@ -26,13 +26,15 @@ _MAX_PARSED_ENTITIES = 200
 _LINE = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class _EntitySpan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelegramSpan:
+    """Entity; its offsets count code points or UTF-16 units, depending on its owner."""
+
+    type: str
     start: int
     end: int
-    type: str
-    argument: str
-    """Link target, or language of the code."""
+    url: str | None = None
+    language: str | None = None
 
 
 def to_markdown(text: str, entities: Iterable[MessageEntity]) -> str:
@@ -67,14 +69,14 @@ class Utf16Text:
         )
 
 
-def _nest_spans(units: Utf16Text, entities: Iterable[MessageEntity]) -> Iterator[_EntitySpan]:
-    spans: list[_EntitySpan] = []
+def _nest_spans(units: Utf16Text, entities: Iterable[MessageEntity]) -> Iterator[TelegramSpan]:
+    spans: list[TelegramSpan] = []
     for entity in entities:
         place = units.find_span(entity)
         if place and entity.type in _RENDERED_TYPES and len(spans) < _MAX_PARSED_ENTITIES:
-            argument = (entity.url if entity.type == "text_link" else entity.language) or ""
-            spans.append(_EntitySpan(*place, entity.type, "".join(clean_text(argument).split())))
-    opened: list[_EntitySpan] = []
+            url, language = ("".join(clean_text(text or "").split()) for text in (entity.url, entity.language))
+            spans.append(TelegramSpan(type=entity.type, start=place[0], end=place[1], url=url, language=language))
+    opened: list[TelegramSpan] = []
     for span in sorted(spans, key=lambda span: (span.start, -span.end, span.type not in _BLOCK_TYPES)):
         while opened and opened[-1].end <= span.start:
             opened.pop()
@@ -83,7 +85,7 @@ def _nest_spans(units: Utf16Text, entities: Iterable[MessageEntity]) -> Iterator
             yield span
 
 
-def _write_spans(cut: Callable[[int, int], str], start: int, end: int, spans: Sequence[_EntitySpan]) -> str:
+def _write_spans(cut: Callable[[int, int], str], start: int, end: int, spans: Sequence[TelegramSpan]) -> str:
     out, at, first = "", start, 0
     while first < len(spans):
         span, after = spans[first], first + 1
@@ -99,11 +101,11 @@ def _write_spans(cut: Callable[[int, int], str], start: int, end: int, spans: Se
     return out + cut(at, end)
 
 
-def _wrap_span(span: _EntitySpan, inner: str) -> str:
+def _wrap_span(span: TelegramSpan, inner: str) -> str:
     match span.type:
         case "pre":
             fence = _backticks(inner, 3)
-            return f"{fence}{span.argument}\n{inner.strip(chr(10))}\n{fence}"
+            return f"{fence}{span.language}\n{inner.strip(chr(10))}\n{fence}"
         case "blockquote" | "expandable_blockquote":
             return quote_lines(inner)
         case "code":
@@ -111,8 +113,8 @@ def _wrap_span(span: _EntitySpan, inner: str) -> str:
             pad = " " if inner.startswith("`") or inner.endswith("`") else ""
             return "\n".join(f"{ticks}{pad}{line}{pad}{ticks}" if line.strip() else line for line in inner.split("\n"))
         case "text_link":
-            target = f"<{span.argument}>" if set(span.argument) & set("()<>") else span.argument
-            return _wrap_words(inner, "[", f"]({target})") if span.argument else inner
+            target = f"<{span.url}>" if set(span.url or "") & set("()<>") else span.url
+            return _wrap_words(inner, "[", f"]({target})") if span.url else inner
         case _:
             mark = _INLINE_MARKS[span.type]
             return _wrap_words(inner, mark, mark)
@@ -151,17 +153,6 @@ _NESTING_ORDER = ("blockquote", "text_link", "bold", "italic", "strikethrough", 
 _PRIORITY = ("pre", "code", "text_link", "blockquote", "bold", "spoiler", "italic", "strikethrough")
 """Order in which entities are kept if there are too many."""
 _LINK = re.compile(r"(?:https?|tg|ton)://[^\s]+|(?:mailto|tel):[^\s]+", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TelegramSpan:
-    """Entity; its offsets count code points or UTF-16 units, depending on its owner."""
-
-    type: str
-    start: int
-    end: int
-    url: str | None = None
-    language: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
