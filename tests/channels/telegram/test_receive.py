@@ -236,20 +236,6 @@ async def test_with_a_webhook_telegram_is_answered_when_it_is_durable() -> None:
 
 
 @story
-async def test_a_webhook_ends_with_what_emit_raises() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-    hook = HOOK | {"port": port, "url": f"http://127.0.0.1:{port}/telegram"}
-    async with BotApi() as api, running(api, webhook=hook) as run:
-        await run.up()
-        run.broken = RuntimeError("the disk is full")
-        api.private_says(api.person("Ann"), "hi")
-        with pytest.raises(RuntimeError, match="the disk is full"):
-            await run.task
-        assert not api.updates.confirmed
-
-
-@story
 async def test_no_secret_is_logged_even_when_debugging(caplog: pytest.LogCaptureFixture) -> None:
     for name in ("", "httpx", "httpcore", "telegram", "telegram.ext.ExtBot"):
         caplog.set_level(logging.DEBUG, logger=name or None)

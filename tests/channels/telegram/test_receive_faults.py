@@ -271,40 +271,6 @@ async def test_an_album_that_is_cut_by_a_restart_is_one_message() -> None:
 
 
 @story
-async def test_a_group_that_moved_is_the_same_place_before_and_after() -> None:
-    async with BotApi() as api, running(api) as run:
-        await run.up()
-        ann, old = api.person("Ann"), api.group("lounge", basic=True)
-        api.mentions(old, ann, "one")
-        place = (await run.message()).at
-        new = api.migrates(old, ann)
-        api.mentions(new, ann, "two")
-        assert (await run.message(2)).at == place
-        await run.tell("both heard", place)
-        assert api.said(new) == ["both heard"]
-        cursor = run.cursor
-        await run.end()
-        async with running(api, cursor=cursor) as again:  # not forgotten over a restart
-            await again.up()
-            await again.tell("still here", place)
-            assert api.said(new) == ["both heard", "still here"]
-
-
-@story
-async def test_a_move_that_nobody_told_of_is_learnt_from_the_refusal() -> None:
-    async with BotApi() as api, running(api) as run:
-        await run.up()
-        ann, old = api.person("Ann"), api.group("lounge", basic=True)
-        api.mentions(old, ann, "one")
-        place = (await run.message()).at
-        new = api.migrates(old, ann, told=False)
-        assert await run.tell("here", place)
-        assert (api.said(old), api.said(new)) == ([], ["here"])
-        api.mentions(new, ann, "two")
-        assert (await run.message(2)).at == place
-
-
-@story
 async def test_one_broken_update_among_fifty_costs_only_itself() -> None:
     async with BotApi() as api:
         ann = api.person("Ann")
