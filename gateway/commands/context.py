@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import Final
 
-from channels.base import CanPage
 from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.channels import Channels
 from gateway.access.limits import UsageLimiter
@@ -73,21 +72,6 @@ class CommandContext:
     def agent_at(self, at: Address) -> str:
         """Return the agent of a place."""
         return self.agents.agent_for(at.conversation).id
-
-    def find_contact(self, name: ChannelName) -> str | None:
-        """Return the operator's contact for that channel."""
-        settings = self.live.settings
-        return getattr(settings.channels.get(name), "contact", None) or settings.commands.contact
-
-    def count_pages(self, post: Post) -> int:
-        """Return the number of pages of a post on its channel; 1 where there are no pages."""
-        channel: object = self.channels.get(post.to.channel)
-        return channel.page_count(post) if isinstance(channel, CanPage) else 1
-
-    def defers_commands(self, name: ChannelName) -> bool:
-        """Return whether a channel shows that a command waits, so that a refused sender gets an answer."""
-        channel = self.channels.get(name)
-        return channel is not None and channel.capabilities.defers_commands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

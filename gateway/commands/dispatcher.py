@@ -194,7 +194,8 @@ class CommandDispatcher:
 
     def build_refusal_post(self, command: Command) -> Post | None:
         """Return the answer to a refused command where the platform shows that it waits. None: no answer."""
-        waits = command.origin == "native" and self._context.defers_commands(command.at.channel)
+        channel = self._context.channels.get(command.at.channel)
+        waits = command.origin == "native" and channel is not None and channel.capabilities.defers_commands
         decision, row = decide(self._context.access_policy, command), self._commands.get(command.name)
         if not waits or decision.role == "blocked" or command.sender.is_bot:
             return None

@@ -10,6 +10,7 @@ from datetime import UTC, timedelta
 from importlib.metadata import version
 from typing import Final, get_args
 
+from channels.base import CanPage
 from gateway.access.approval_texts import APPROVER_ROLES, PLACE_CHARS, Approver, inline_code
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandCall, CommandContext, CommandReply, find_hidden, sees_everything
@@ -72,7 +73,9 @@ def answer_unknown_command(call: CommandCall, name: str) -> str:
 
 async def handle_about(call: CommandCall, context: CommandContext) -> str:
     """Say that a machine is answering, with its model and its operator."""
-    contact = context.find_contact(call.command.at.channel)
+    settings = context.live.settings
+    channel = settings.channels.get(call.command.at.channel)
+    contact = getattr(channel, "contact", None) or settings.commands.contact
     lines = [
         "I am a bot, not a person: a program that answers with a language model.",
         f"Model: {_format_model(call, context)}.",
@@ -215,7 +218,8 @@ async def find_next_page(
         if len(posts) == look_back:
             break
     for post in posts:
-        if (pages := context.count_pages(post)) > 1:
+        channel: object = context.channels.get(post.to.channel)
+        if isinstance(channel, CanPage) and (pages := channel.page_count(post)) > 1:
             return post if post.page < pages else None
     return None
 

@@ -48,10 +48,11 @@ from gateway.core.facts import (
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key
 from gateway.core.logging import log_context
 from gateway.core.metrics import GatewayStats
+from gateway.core.ratelimit import LruDict
 from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreError, StoreReader
 from gateway.stream.attention import (
     EXCHANGE_LOOK_BACK,
-    BotExchangeCounter,
+    MAX_LOOP_CONVERSATIONS,
     BotLoopGuard,
     ListenMode,
     LiveAttention,
@@ -89,7 +90,8 @@ class EventJudge:
         self.access_policy, self.bindings = access_policy, bindings
         self._reader, self._clock, self._live = reader, clock, live
         self._attention, self._presence = attention, presence
-        self._exchanges = BotExchangeCounter()
+        self._exchanges = LruDict[ConversationId, int](MAX_LOOP_CONVERSATIONS)
+        """Exchanges with bots since a person wrote."""
         self._salience = SalienceDetector()
         self._links_up = dict[ChannelName, bool]()
         """Newest state of each channel's link to its platform, as far as it was read from the log."""
@@ -160,7 +162,7 @@ class EventJudge:
         return break_loop(judged, now, self._live.settings.access.max_bot_exchanges)
 
     def _find_salience(self, message: Message) -> str | None:
-        return self._salience.find_reason(self._attention.policy.salience, message, self._clock.now())
+        return self._salience.find_reason(self._live.settings.attention.salience, message, self._clock.now())
 
 
 class _DecidedEvent(NamedTuple):

@@ -26,7 +26,7 @@ from math import inf
 from typing import Final, Literal, NamedTuple
 
 from gateway.access.policy import AccessDecision
-from gateway.config.models import Settings
+from gateway.config.models import SalienceConfig, Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.events import (
     Alarm,
@@ -71,22 +71,6 @@ While people sleep, events below urgent are noticed, and held back by `agent.dmn
 
 
 _URGENCIES: Final[Mapping[str, Urgency]] = {"ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaliencePolicy:
-    """Settings for salient talk of a room."""
-
-    people: frozenset[str] = frozenset()
-    """People as `channel:sender id`, whose every message is salient."""
-    keywords: Sequence[str] = ()
-    """Words of which any in the text is enough, in any case."""
-    questions: bool = False
-    """True: a question to nobody in particular is salient."""
-    activity: float = 0.0
-    """Rate of lines that is salient, as a multiple of the usual one. 0: none is."""
-    rest_s: float = 300.0
-    """Seconds after a salient message in which no other of that room is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +119,6 @@ class AttentionPolicy:
     rules: tuple[AttentionRule, ...] = ()
     thresholds: Mapping[str, int]
     """Thresholds by prefix of the dotted type; `-1` inherits."""
-    salience: SaliencePolicy = field(default_factory=SaliencePolicy)
-    """Settings for the caller that passes `lift`; not read here."""
     overrides: AttentionOverrides = NO_OVERRIDES
 
 
@@ -153,14 +135,7 @@ def build_attention_policy(settings: Settings) -> AttentionPolicy:
         )
         for rule in config.rules
     )
-    salience = SaliencePolicy(
-        people=frozenset(config.salience.people),
-        keywords=config.salience.keywords,
-        questions=config.salience.questions,
-        activity=config.salience.activity,
-        rest_s=config.salience.rest,
-    )
-    return AttentionPolicy(rules=rules, thresholds=config.thresholds, salience=salience)
+    return AttentionPolicy(rules=rules, thresholds=config.thresholds)
 
 
 def format_event_type(event: Notification) -> str:
@@ -370,7 +345,7 @@ class SalienceDetector:
     def __init__(self) -> None:
         self._rooms = LruDict[ConversationId, _RoomActivity](MAX_SALIENCE_ROOMS)
 
-    def find_reason(self, salience: SaliencePolicy, message: Message, at: datetime) -> str | None:
+    def find_reason(self, salience: SalienceConfig, message: Message, at: datetime) -> str | None:
         """Return the configuration key by which this line of a room is salient; None: it is not.
 
         `at`: time of receipt. Call it once for each line that would be ambient otherwise.
@@ -381,14 +356,14 @@ class SalienceDetector:
         room = self._rooms.get(place) or _RoomActivity(watched_since=at, last_line_at=at)
         self._rooms.put(place, room)
         why = _find_salience_key(salience, message, room.count(at))
-        resting = room.lifted_at is not None and (at - room.lifted_at).total_seconds() < salience.rest_s
+        resting = room.lifted_at is not None and (at - room.lifted_at).total_seconds() < salience.rest
         if why is None or resting:
             return None
         room.lifted_at = at
         return f"attention.salience.{why}"
 
 
-def _find_salience_key(salience: SaliencePolicy, message: Message, times: float) -> str | None:
+def _find_salience_key(salience: SalienceConfig, message: Message, times: float) -> str | None:
     text = message.text.casefold()
     if f"{message.at.channel}:{message.sender.id}" in salience.people:
         return "people"
@@ -430,21 +405,6 @@ def recount_exchanges(messages: Iterable[Message], judge: Callable[[Message], Ju
     for message in messages:
         exchanges = count_exchanges(exchanges, message, judge(message))
     return exchanges
-
-
-class BotExchangeCounter:
-    """Counts of exchanges with bots, by conversation."""
-
-    def __init__(self) -> None:
-        self._counts = LruDict[ConversationId, int](MAX_LOOP_CONVERSATIONS)
-
-    def get(self, conversation: ConversationId) -> int | None:
-        """Return the count; None: not remembered."""
-        return self._counts.get(conversation)
-
-    def put(self, conversation: ConversationId, exchanges: int) -> None:
-        """Remember a count."""
-        self._counts.put(conversation, exchanges)
 
 
 LOOP_SCORE: Final = 120

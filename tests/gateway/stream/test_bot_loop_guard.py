@@ -35,9 +35,7 @@ from gateway.stream.attention import (
     ECHO_S,
     ECHO_SCORE,
     LOOP_SCORE,
-    MAX_LOOP_CONVERSATIONS,
     REPEATED_LOOP_SCORE,
-    BotExchangeCounter,
     BotLoopGuard,
     LoopPause,
 )
@@ -152,17 +150,6 @@ def verdict(fate: Literal["due", "context", "refused", "noted"]) -> Judgement:
 )
 def test_what_counts(before: int, bot: bool, fate: Literal["due", "context", "refused", "noted"], after: int) -> None:
     assert attention.count_exchanges(before, said("x", 1, bot=bot), verdict(fate)) == after
-
-
-def test_memory_is_bounded() -> None:
-    kept = BotExchangeCounter()
-    places = [
-        Address(channel=CONSOLE, room=RoomId(str(number))).conversation for number in range(MAX_LOOP_CONVERSATIONS + 1)
-    ]
-    for place in places:
-        kept.put(place, 1)
-    assert kept.get(places[0]) is None
-    assert kept.get(places[-1]) == 1
 
 
 OWNER, STRANGER = (Sender(id=SenderId(who), name=who, verified=True) for who in ("olga", "ann"))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access.policy import AccessDecision
+from gateway.config.models import SalienceConfig
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
 from gateway.store import Store
 from gateway.stream.attention import (
@@ -18,7 +19,6 @@ from gateway.stream.attention import (
     AttentionRule,
     ListenMode,
     SalienceDetector,
-    SaliencePolicy,
     is_open_question,
     judge,
 )
@@ -34,7 +34,7 @@ ANN = Sender(id=SenderId("a"), name="ann")
 class Salient:
     """A detector with these settings."""
 
-    def __init__(self, policy: SaliencePolicy) -> None:
+    def __init__(self, policy: SalienceConfig) -> None:
         self._policy, self._detector = policy, SalienceDetector()
 
     def find_reason(self, message: Message, at: datetime) -> str | None:
@@ -79,22 +79,22 @@ def test_an_answer_to_somebody_is_no_question_to_nobody() -> None:
 @pytest.mark.parametrize(
     ("salience", "message", "rule"),
     [
-        (SaliencePolicy(), said("anybody? fire!"), None),
-        (SaliencePolicy(people=frozenset({"irc.x:a"})), said(), "attention.salience.people"),
-        (SaliencePolicy(people=frozenset({"irc.y:a"})), said(), None),
-        (SaliencePolicy(keywords=("FIRE", "flood")), said("a fire!"), "attention.salience.keywords"),
-        (SaliencePolicy(keywords=("fire",)), said("tea"), None),
-        (SaliencePolicy(questions=True), said("tea?"), "attention.salience.questions"),
-        (SaliencePolicy(questions=True), replace(said("tea?"), sender=replace(ANN, is_bot=True)), None),
-        (SaliencePolicy(activity=0.001), said(), None),
+        (SalienceConfig(), said("anybody? fire!"), None),
+        (SalienceConfig(people=("irc.x:a",)), said(), "attention.salience.people"),
+        (SalienceConfig(people=("irc.y:a",)), said(), None),
+        (SalienceConfig(keywords=("FIRE", "flood")), said("a fire!"), "attention.salience.keywords"),
+        (SalienceConfig(keywords=("fire",)), said("tea"), None),
+        (SalienceConfig(questions=True), said("tea?"), "attention.salience.questions"),
+        (SalienceConfig(questions=True), replace(said("tea?"), sender=replace(ANN, is_bot=True)), None),
+        (SalienceConfig(activity=0.001), said(), None),
     ],
 )
-def test_each_is_named_by_its_key(salience: SaliencePolicy, message: Message, rule: str | None) -> None:
+def test_each_is_named_by_its_key(salience: SalienceConfig, message: Message, rule: str | None) -> None:
     assert Salient(salience).find_reason(message, NOW) == rule
 
 
 def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
-    salient = Salient(SaliencePolicy(questions=True, rest_s=60))
+    salient = Salient(SalienceConfig(questions=True, rest=60))
     assert salient.find_reason(said("a?"), NOW)
     assert [salient.find_reason(said("b?"), after(second)) for second in (0, 1, 59, -500)] == [None] * 4
     assert salient.find_reason(said("b?", "#other"), after(1))
@@ -103,7 +103,7 @@ def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
 
 
 def test_a_raid_is_lifted_once() -> None:
-    salient = Salient(SaliencePolicy(questions=True, keywords=("raid",), activity=2))
+    salient = Salient(SalienceConfig(questions=True, keywords=("raid",), activity=2))
     lifted = [salient.find_reason(said(f"raid {number}?"), after(number / 100)) for number in range(6_000)]
     assert len([one for one in lifted if one]) == 1
 
@@ -118,33 +118,33 @@ def _talk(salient: Salient, every: float, upto: float, start: float = 0) -> list
 
 
 def test_more_lines_than_usual_are_unusual_once_there_is_a_usual() -> None:
-    salient = Salient(SaliencePolicy(activity=5))
+    salient = Salient(SalienceConfig(activity=5))
     assert _talk(salient, 1, 600) == [], "nobody knows yet what is usual"
-    salient = Salient(SaliencePolicy(activity=5))
+    salient = Salient(SalienceConfig(activity=5))
     assert _talk(salient, 60, 7_200) == [], "a line a minute is usual"
     assert _talk(salient, 5, 7_400, start=7_200) == ["attention.salience.activity"]
-    steady = Salient(SaliencePolicy(activity=5))
+    steady = Salient(SalienceConfig(activity=5))
     assert _talk(steady, 5, 10_800) == [], "the same pace is usual for this room"
     assert _talk(steady, 2, 11_400, start=10_800) == [], "and a little more is not five times as many"
 
 
 def test_what_is_usual_is_known_after_an_hour_and_right_from_then_on() -> None:
-    young = Salient(SaliencePolicy(activity=5))
+    young = Salient(SalienceConfig(activity=5))
     assert _talk(young, 60, 1_800) == []
     assert _talk(young, 1, 1_900, start=1_800) == []
-    even = Salient(SaliencePolicy(activity=1.3))
+    even = Salient(SalienceConfig(activity=1.3))
     assert _talk(even, 5, 4_000) == [], "the hour that was watched counts as one, not as a part of many"
 
 
 def test_few_lines_are_never_unusual() -> None:
-    salient = Salient(SaliencePolicy(activity=2))
+    salient = Salient(SalienceConfig(activity=2))
     assert _talk(salient, 3_000, 20_000) == []
     assert _talk(salient, 1, 20_009, start=20_000) == []
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from(["a", "b?"])), max_size=60))
 def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
-    salient = Salient(SaliencePolicy(activity=1, questions=True, rest_s=10))
+    salient = Salient(SalienceConfig(activity=1, questions=True, rest=10))
     for seconds, text in lines:
         assert salient.find_reason(said(text), after(seconds)) in {
             None,
@@ -154,7 +154,7 @@ def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    salient = Salient(SaliencePolicy(questions=True))
+    salient = Salient(SalienceConfig(questions=True))
     for number in range(MAX_SALIENCE_ROOMS + 10):
         salient.find_reason(said("?", f"#{number}"), NOW)
     assert salient.find_reason(said("?", f"#{MAX_SALIENCE_ROOMS}"), NOW) is None
