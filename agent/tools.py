@@ -119,7 +119,7 @@ def _wrap_call(call: ToolCall) -> ToolCall:
 
 
 def _render_line(spec: ToolSpec) -> str:
-    summary = spec.summary or spec.description.split(". ")[0]
+    summary = spec.description.split(". ")[0]
     return to_single_line(summary[: 2 * MAX_LINE_CHARS], MAX_LINE_CHARS)
 
 

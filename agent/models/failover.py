@@ -120,7 +120,7 @@ class FailoverModel:
       yielded; then the whole answer follows at once. Other chunks cannot be taken back, and an answer that was cut in
       the middle must be requested again without sending its first half twice.
     - `ModelBusy`: the same model again, up to `attempts` times, after `retry_delay_s`; then the next model. The next
-      model at once if the server's hint is longer than `longest_hint_s`.
+      model at once if the server's hint is longer than `MAX_RETRY_AFTER_S`.
     - `ModelUnusable`: the next model; the operator is warned once. The same for a `RequestRefused` that the content of
       the prompt did not cause; others are raised at once.
     - `PromptTooLong`: raised at once for the first model; a fallback whose window is too small is skipped.
@@ -141,7 +141,6 @@ class FailoverModel:
         clock: Clock,
         random: Callable[[], float],
         attempts: int = 4,
-        longest_hint_s: float = MAX_RETRY_AFTER_S,
     ) -> None:
         if not models or attempts < 1:
             raise ValueError("a failover needs a model and an attempt")
@@ -149,7 +148,6 @@ class FailoverModel:
         self._clock = clock
         self._random = random
         self._attempts = attempts
-        self._max_retry_after_s = longest_hint_s
         self._warned: set[int] = set()
         self._breakers = [CircuitBreaker() for _ in self._models]
         first = self._models[0]
@@ -208,7 +206,7 @@ class FailoverModel:
         if not isinstance(error, ModelBusy):
             return False
         hint_s = error.retry_after_s
-        if left <= 0 or (hint_s is not None and hint_s > self._max_retry_after_s):
+        if left <= 0 or (hint_s is not None and hint_s > MAX_RETRY_AFTER_S):
             return False
         wait_s = retry_delay_s(self._attempts - left - 1, hint_s, self._random())
         logger.info("%s is busy (%s), asking again in %.1f s", model.label, error.reason, wait_s)

@@ -151,9 +151,9 @@ def _to_ns(at_s: float) -> int:
 class SlidingWindows:
     """Times of the last `window_s` seconds by key."""
 
-    def __init__(self, window_s: float = 60.0, max_size: int = MAX_REMEMBERED) -> None:
+    def __init__(self, window_s: float = 60.0) -> None:
         self._window_s = window_s
-        self._times = LruDict[str, deque[float]](max_size)
+        self._times = LruDict[str, deque[float]]()
 
     def count(self, key: str, now_s: float) -> int:
         """Return how many there are at this monotonic time."""

@@ -58,8 +58,6 @@ class ToolSpec:
     in the agent's memory or writes something down. Not sent to the model."""
     is_ephemeral: bool = False
     """True if the effect is kept elsewhere, so its calls leave the view at the next fold. Not sent to the model."""
-    summary: str = ""
-    """The description in one line, for a catalogue. Empty: its first sentence. Not sent to the model by itself."""
     is_parallel: bool = False
     """True if it may run beside other tools of the same answer: it changes nothing that they read. Not sent to the
     model."""
@@ -91,7 +89,6 @@ def define_tool(
     description: str,
     arguments: type[ToolArguments],
     *,
-    line: str = "",
     task: bool = False,
     ephemeral: bool = False,
     parallel: bool = False,
@@ -106,7 +103,6 @@ def define_tool(
         name=name,
         description=description,
         schema=canonical_json(schema),
-        summary=line,
         is_task=task,
         is_ephemeral=ephemeral,
         is_parallel=parallel,

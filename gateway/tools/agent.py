@@ -62,7 +62,6 @@ class RestTools:
             Field(max_length=10, description="Types of notifications that wake you earlier, e.g. `irc.libera.room`."),
         ] = (),
     ) -> str:
-        """Let the agent begin nothing unasked until then. Raises ToolCallRefused."""
         _require_trusted(context)
         until = self._parse_time(time) if time is not None else None
         await self._record_directive("store", until, context)
@@ -78,7 +77,6 @@ class RestTools:
         *,
         time: Annotated[str, Field(description="Until when: ISO 8601, or like `in 2h` or `18:30`. At most a day.")],
     ) -> str:
-        """Let nothing below urgent start a turn until then. Raises ToolCallRefused."""
         _require_trusted(context)
         until = self._parse_time(time)
         if until - self._clock.now() > MAX_QUIET:

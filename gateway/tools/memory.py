@@ -204,7 +204,6 @@ class ReminderTools:
 
     @tool("List the reminders of this conversation that are still to come.", parallel=True)
     async def list_reminders(self, context: ToolContext) -> str | ToolOutput:
-        """List the reminders of this place."""
         place = _place_of(context)
         found = await self._reminders.list(context.agent, place.conversation if place is not None else None)
         lines = [self._format_line(one) for one in found[:MAX_LISTED]]
@@ -223,7 +222,6 @@ class ReminderTools:
         *,
         id: Annotated[str, Field(description="As list_reminders and remind name it.")],  # noqa: A002 - the model's word
     ) -> str:
-        """Cancel a reminder of this place."""
         place = _place_of(context)
         done = await self._reminders.cancel(
             id,

@@ -93,7 +93,6 @@ class MessagingTools:
         address: _PendingPlace,
         text: Annotated[str, Field(min_length=1, max_length=MAX_POST_CHARS, description="What to post, in Markdown.")],
     ) -> str:
-        """Post a message there. Raises ToolCallRefused."""
         if not text.strip():
             raise ToolCallRefused("A message needs text.")
         to = await self.resolve_reachable(address, context, approved=True)
@@ -145,7 +144,6 @@ class MessagingTools:
 
     @tool("Put away what is pending in a place: nothing is to be done about it.")
     async def mark_handled(self, context: ToolContext, *, address: _PendingPlace) -> str:
-        """Dismiss the messages of a place that the newest digest showed. Raises ToolCallRefused."""
         if not is_inner(context.at.conversation):
             raise ToolCallRefused("Only what you are shown when you are by yourself can be put away.")
         digests = self.digests[context.agent].room_digests
@@ -294,7 +292,6 @@ class PlatformTools:
         reaction: Annotated[str, Field(min_length=1, max_length=MAX_REACTION_CHARS, description="An emoji.")],
         remove: Annotated[bool, Field(description="Take it off again.")] = False,
     ) -> str:
-        """Add a reaction to a message, or remove it. Raises ToolCallRefused."""
         reaction, add = to_single_line(reaction), not remove
         if not reaction:
             raise ToolCallRefused("A reaction is an emoji.")
@@ -315,7 +312,6 @@ class PlatformTools:
         message: _OwnMessage,
         text: Annotated[str, Field(min_length=1, max_length=MAX_EDIT_CHARS, description="All that it is to say.")],
     ) -> str:
-        """Edit a message of this agent. Raises ToolCallRefused."""
         if not text.strip():
             raise ToolCallRefused("A message needs text; delete_own takes one back.")
         found = await self._find_own(message, context)
@@ -348,7 +344,6 @@ class PlatformTools:
     async def set_topic(
         self, context: ToolContext, *, topic: Annotated[str, Field(max_length=MAX_TOPIC_CHARS, description="One line.")]
     ) -> str:
-        """Change the topic of the turn's room. Raises ToolCallRefused."""
         at, topic = context.at, to_single_line(topic, MAX_TOPIC_CHARS)
         if is_inner(at.conversation) or await self._privacy.is_direct(at.conversation) is not False:
             raise ToolCallRefused("Only a room has a topic, and only the one that you are in can be given another.")

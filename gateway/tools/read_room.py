@@ -163,7 +163,6 @@ class RoomReader:
         ] = None,
         count: Annotated[int, Field(ge=1, le=MAX_MESSAGES, description="How many messages.")] = DEFAULT_MESSAGES,
     ) -> ToolOutput:
-        """Return messages of a room. Raises ToolCallRefused and StoreError."""
         at = await self._resolve_place(address, context)
         lines, more, label = await self._collect_lines(at, _parse_before(before), count, context)
         await self._privacy.titles.load([at.conversation])
@@ -178,7 +177,6 @@ class RoomReader:
 
     @tool("Who is here, or in another place that may be told of here.", parallel=True, polls=True)
     async def who(self, context: ToolContext, *, address: _OtherPlace = None) -> ToolOutput:
-        """Return the people of a room. Raises ToolCallRefused and StoreError."""
         at = await self._resolve_place(address, context)
         await self._privacy.titles.load([at.conversation])
         note = ""

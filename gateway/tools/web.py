@@ -598,7 +598,6 @@ class WebTools:
             Field(min_length=1, max_length=MAX_URL_CHARS, description="The whole address, with http:// or https://."),
         ],
     ) -> ToolOutput:
-        """Return the text of a page, behind a line with its status and type. Raises ToolCallRefused."""
         return await self._within_timeout(self._fetch_page(url))
 
     @tool(
@@ -615,7 +614,6 @@ class WebTools:
         query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A few words.")],
         count: Annotated[int, Field(ge=1, le=MAX_RESULTS, description="How many results.")] = DEFAULT_RESULTS,
     ) -> ToolOutput:
-        """Return the results of a search service. Raises ToolCallRefused."""
         return await self._within_timeout(self._search_web(query, count))
 
     async def aclose(self) -> None:
