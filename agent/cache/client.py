@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agent.cache.plan import (
     UNKNOWN_FORECAST,
@@ -78,12 +78,7 @@ class SingleFlight:
         left_s = until_s - self._clock.monotonic()
         if written is None or left_s <= 0:
             return False
-        tasks = [asyncio.ensure_future(written.wait()), asyncio.ensure_future(self._clock.sleep(left_s))]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
+        await _wait_first(written.wait(), self._clock.sleep(left_s))
         return written.is_set()
 
     def start(self, prefix: Digest | None) -> asyncio.Event:
@@ -156,19 +151,19 @@ class CachingModel:
         clock: Clock,
         gauge: RequestMeter,
         policy: Callable[[str], CachePolicy],
-        rests: Callable[["CachingModel", str, str], None] | None = None,
+        warmer: "CacheWarmer | None" = None,
     ) -> None:
         """Wrap `model`.
 
         `policy` and `gauge` are called before each request, `policy` with the agent's id (`ModelRequest.shared_key`).
-        `rests` is called after each request with its agent and its conversation. None: no callback.
+        `warmer`: is told of each request's end. None: nothing is kept warm.
         """
         self._model = model
         self.dialect = dialect  # replaced when its price changes
         self._clock = clock
         self._gauge = gauge
         self._policy = policy
-        self._on_idle = rests
+        self._warmer = warmer
         self.pending_requests = 0
         """Requests under way whose answer is wanted."""
         self._cache_state = CacheState()
@@ -249,8 +244,8 @@ class CachingModel:
             yield
         finally:
             self.pending_requests -= 1
-            if self._on_idle is not None:
-                self._on_idle(self, request.shared_key, request.conversation_id)
+            if self._warmer is not None:
+                self._warmer.on_idle(self, request.shared_key, request.conversation_id)
 
     def _plan_request(self, request: ModelRequest) -> PlannedRequest:
         at_s, cadence = self._now_s(), self._cadence_of(request)
@@ -351,7 +346,7 @@ class CachingModel:
         """Return when to `refresh` a conversation and the cost. None: not at all (`agent.cache.plan`)."""
         planned, policy = self.last_requests.get(agent, place), self._policy(agent)
         idle = (
-            find_idle_conversation(planned, self._cache_state.find_with_expiry(planned.digests, self._now_s()))
+            find_idle_conversation(planned, self._cache_state.find(planned.digests, self._now_s()))
             if planned is not None
             else None
         )
@@ -367,13 +362,9 @@ class CachingModel:
         if caching == "none" or (caching == "marks" and self._policy(agent).kind == "off"):
             return UNKNOWN_FORECAST  # `off` means no breakpoints; automatic caching cannot be switched off
         odds = self._cadence.setdefault(agent, Cadence()).odds(place)
-        return forecast_cache(
-            planned,
-            lambda: self._cache_state.find_with_expiry(planned.digests, self._now_s()) if planned else (),
-            odds,
-            price,
-            self._now_s(),
-        )
+        at_s = self._now_s()
+        cached = self._cache_state.find(planned.digests, at_s) if planned is not None else ()
+        return forecast_cache(planned, cached, odds, price, at_s)
 
     async def refresh(self, agent: str, place: str) -> RequestUsage | None:
         """Read the cached part of a conversation again, without an answer. None: nothing is cached any more.
@@ -382,9 +373,7 @@ class CachingModel:
         """
         at_s, last, end = self._now_s(), self.last_requests.get(agent, place), None
         planned = (
-            build_refresh_request(last, self._cache_state.find_with_expiry(last.digests, at_s), at_s)
-            if last is not None
-            else None
+            build_refresh_request(last, self._cache_state.find(last.digests, at_s), at_s) if last is not None else None
         )
         if planned is None:
             return None
@@ -508,7 +497,7 @@ class CacheWarmer:
         return self._refreshed_at.get((agent, place))
 
 
-async def _wait_first(*waits: Coroutine[None, None, object]) -> None:
+async def _wait_first(*waits: Coroutine[Any, Any, object]) -> None:
     """Wait until the first of them is done, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:

@@ -20,7 +20,7 @@ the loss of the prefix does, so at worst it is paid for twice. The budget is mon
 default is none, because an idle gateway must cost nothing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import accumulate, zip_longest
@@ -32,7 +32,6 @@ from agent.cache.state import (
     LIFETIME_S,
     ROOT_DIGEST,
     CachedPrefix,
-    CachedUntil,
     Cadence,
     Digest,
     GapOdds,
@@ -709,7 +708,7 @@ class IdleConversation:
     last_request_s: float
     """Time of the last request that was not a refresh."""
     expires_s: float
-    """Time at which the first part expires (`CacheState.find_with_expiry`)."""
+    """Time at which the first part expires (`CacheState.find`)."""
 
 
 class CacheRefresh(NamedTuple):
@@ -753,27 +752,27 @@ def plan_refresh(
     return None
 
 
-def find_idle_conversation(planned: PlannedRequest, lasting: Sequence[CachedUntil]) -> IdleConversation | None:
+def find_idle_conversation(planned: PlannedRequest, lasting: Sequence[CachedPrefix]) -> IdleConversation | None:
     """Return the cached part of a conversation's last request. None: nothing that can be read by itself."""
     place = _last_cached_segment(planned, lasting)
     if place is None or planned.cleared_tokens:  # the provider would clear other parts of a shorter request
         return None
-    segment, until_s = lasting[place].prefix.segment, lasting[place].expires_s
-    longer = [cached.prefix.segment for cached in lasting[:place] if cached.expires_s > until_s]
+    segment, until_s = lasting[place].segment, lasting[place].expires_s
+    longer = [cached.segment for cached in lasting[:place] if cached.expires_s > until_s]
     tokens, kept = _billed_tokens(planned, segment + 1), _billed_tokens(planned, longer[-1] + 1 if longer else 0)
     return IdleConversation(
         conversation=planned.request.conversation_id,
         refresh_tokens=tokens,
         expiring_tokens=tokens - kept,
         max_billed_tokens=max(tokens, planned.billed_tokens),
-        lifetime=lasting[place].prefix.lifetime,
+        lifetime=lasting[place].lifetime,
         last_request_s=planned.sent_at_s,
         expires_s=until_s,
     )
 
 
 def build_refresh_request(
-    planned: PlannedRequest, lasting: Sequence[CachedUntil], at_s: float
+    planned: PlannedRequest, lasting: Sequence[CachedPrefix], at_s: float
 ) -> PlannedRequest | None:
     """Build a request that reads the cached part of a conversation's last request, without an answer.
 
@@ -782,7 +781,7 @@ def build_refresh_request(
     place = _last_cached_segment(planned, lasting)
     if place is None:
         return None
-    cached, request = lasting[place].prefix, planned.request
+    cached, request = lasting[place], planned.request
     segments = planned.segments[: cached.segment + 1]
     last, places = segments[-1], {(segment.behind, segment.number) for segment in segments}
     breakpoints = [mark for mark in request.breakpoints if (mark.behind, mark.index) in places]
@@ -814,10 +813,10 @@ def build_refresh_request(
     )
 
 
-def _last_cached_segment(planned: PlannedRequest, lasting: Sequence[CachedUntil]) -> int | None:
+def _last_cached_segment(planned: PlannedRequest, lasting: Sequence[CachedPrefix]) -> int | None:
     """Return the index of the last cached prefix at which a request can end."""
     for place in range(len(lasting) - 1, -1, -1):
-        segment = planned.segments[lasting[place].prefix.segment]
+        segment = planned.segments[lasting[place].segment]
         parts = planned.request.conversation[segment.number].parts if segment.behind == "said" else ()
         # Calls without their results are refused.
         if segment.takes_breakpoint and not any(isinstance(part, ToolCall) for part in parts):
@@ -873,20 +872,20 @@ UNKNOWN_FORECAST = CacheForecast(is_cold=None, read_share=1.0, write_share=1.0, 
 
 def forecast_cache(
     planned: PlannedRequest | None,
-    lasting: Callable[[], Sequence[CachedUntil]],
+    cached: Sequence[CachedPrefix],
     odds: GapOdds,
     price: Price,
     at_s: float,
 ) -> CacheForecast:
     """Return the state of a conversation's cache.
 
-    `planned`: its last request. `lasting`: returns the cached prefixes of that. `odds`: odds of its next gaps.
+    `planned`: its last request. `cached`: the cached prefixes of that. `odds`: odds of its next gaps.
     """
     lifetime: CacheTtl = "5m"
     cold: bool | None = None
     if planned is not None:
         lifetime = planned.plan.breakpoints[-1].lifetime if planned.plan.breakpoints else lifetime
-        cold = _is_history_cold(planned, lasting, lifetime, at_s)
+        cold = _is_history_cold(planned, cached, lifetime, at_s)
     return CacheForecast(
         is_cold=cold,
         read_share=price.read,
@@ -895,15 +894,13 @@ def forecast_cache(
     )
 
 
-def _is_history_cold(
-    planned: PlannedRequest, lasting: Callable[[], Sequence[CachedUntil]], lifetime: CacheTtl, at_s: float
-) -> bool:
+def _is_history_cold(planned: PlannedRequest, cached: Sequence[CachedPrefix], lifetime: CacheTtl, at_s: float) -> bool:
     places = [planned.plan.read_segments - 1, *(segment for segment, _ in planned.plan.writes[-1:])]
-    cached = any(place >= 0 and planned.segments[place].behind == "said" for place in places)
-    if cached and 0 <= at_s - planned.sent_at_s < LIFETIME_S[lifetime]:  # it was sent just now, so nothing has expired
+    was_cached = any(place >= 0 and planned.segments[place].behind == "said" for place in places)
+    if was_cached and 0 <= at_s - planned.sent_at_s < LIFETIME_S[lifetime]:  # sent just now: nothing has expired
         return False
-    found = lasting()  # a refresh may have kept it warm
-    return not found or planned.segments[found[-1].prefix.segment].behind != "said"
+    # A refresh may have kept it warm.
+    return not cached or planned.segments[cached[-1].segment].behind != "said"
 
 
 def expected_requests(odds: GapOdds, lifetime: CacheTtl) -> float:

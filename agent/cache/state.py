@@ -310,13 +310,8 @@ class CachedPrefix(NamedTuple):
     """Index of its last segment in the request."""
     lifetime: CacheTtl
     """Lifetime of that segment."""
-
-
-class CachedUntil(NamedTuple):
-    """A cached prefix, and the time at which it expires."""
-
-    prefix: CachedPrefix
-    expires_s: float
+    expires_s: float = inf
+    """Time at which it expires unless it is used before."""
 
 
 class CacheState:
@@ -335,17 +330,13 @@ class CacheState:
 
     def find(self, path: Sequence[Digest], at_s: float) -> tuple[CachedPrefix, ...]:
         """Return the prefixes of a request that could be read at this time, shortest first."""
-        return tuple([found.prefix for found in self.find_with_expiry(path, at_s)])
-
-    def find_with_expiry(self, path: Sequence[Digest], at_s: float) -> tuple[CachedUntil, ...]:
-        """Return the same prefixes, each with the time at which it expires unless it is used before."""
         ends: dict[Digest | None, float] = {None: inf}
-        found: list[CachedUntil] = []
+        found: list[CachedPrefix] = []
         for index, digest in enumerate(path):
             segment = self._segments.get(digest)
             if segment is not None and at_s < segment.expires_s and segment.behind in ends:
                 ends[digest] = until_s = min(segment.expires_s, ends[segment.behind])
-                found.append(CachedUntil(CachedPrefix(index, segment.lifetime), until_s))
+                found.append(CachedPrefix(index, segment.lifetime, until_s))
         return tuple(found)
 
     def record_request(
@@ -372,11 +363,6 @@ class CacheState:
         """Remove prefixes that were found not to be cached."""
         for digest in path:
             self._segments.pop(digest, None)
-
-    def expires_s(self, path: Sequence[Digest], at_s: float) -> float | None:
-        """Return the time at which the longest cached prefix expires. None: nothing is cached."""
-        found = self.find_with_expiry(path, at_s)
-        return found[-1].expires_s if found else None
 
     def _segment_chain(self, digest: Digest | None) -> list[tuple[Digest, _CacheSegment]]:
         found: list[tuple[Digest, _CacheSegment]] = []

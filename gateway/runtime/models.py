@@ -458,7 +458,7 @@ class _CachingWrapper:
             clock=self._clock,
             gauge=self._counters.gauge(name, config, provider),
             policy=partial(self._policy, frozenset({provider.kind, config.provider})),
-            rests=self._warmer.on_idle if isinstance(provider, AnthropicConfig) else None,
+            warmer=self._warmer if isinstance(provider, AnthropicConfig) else None,
         )
 
     def _policy(self, provider: frozenset[str], agent_id: str) -> CachePolicy:

@@ -343,18 +343,18 @@ class Keeper:
         """Note when to refresh this conversation, if that pays."""
         asked_s, units, _ = self._last[conversation]
         path = [unit.digest for unit in units]
-        lasting = self.warmth.find_with_expiry(path, at_s)
+        lasting = self.warmth.find(path, at_s)
         if not self.warm_usd or not lasting:
             return
-        unit, until_s = lasting[-1].prefix.segment, lasting[-1].expires_s
-        longer = max((one.prefix.segment + 1 for one in lasting if one.expires_s > until_s), default=0)
+        unit, until_s = lasting[-1].segment, lasting[-1].expires_s
+        longer = max((one.segment + 1 for one in lasting if one.expires_s > until_s), default=0)
         tokens = sum(unit.tokens for unit in units[: unit + 1])
         resting = IdleConversation(
             conversation=conversation,
             refresh_tokens=tokens,
             expiring_tokens=tokens - sum(unit.tokens for unit in units[:longer]),
             max_billed_tokens=tokens,
-            lifetime=lasting[-1].prefix.lifetime,
+            lifetime=lasting[-1].lifetime,
             last_request_s=asked_s,
             expires_s=until_s,
         )
@@ -367,13 +367,13 @@ class Keeper:
             at_s, conversation, asked_s, agent = heapq.heappop(self._due)
             last_s, units, request = self._last[conversation]
             path = [unit.digest for unit in units]
-            gone_s = self.warmth.expires_s(path, at_s)
-            if last_s != asked_s or gone_s is None:
+            lasting = self.warmth.find(path, at_s)
+            if last_s != asked_s or not lasting:
                 continue
-            if gone_s <= at_s + REFRESH_MARGIN_S + 1.0:  # else others have refreshed what it stands behind
+            if lasting[-1].expires_s <= at_s + REFRESH_MARGIN_S + 1.0:  # else others have refreshed it
                 usage = judge(request, at_s, agent)
                 self.warm_usd -= usage.cache_read_input_tokens * self.price.read * (self.price.input_usd or 0) / 1e6
-                read = self.warmth.find(path, at_s)[-1].segment + 1
+                read = lasting[-1].segment + 1
                 self.warmth.record_request(path, read=read, writes=(), at_s=at_s)
                 self.refreshed += 1
             self._consider(conversation, agent, at_s)

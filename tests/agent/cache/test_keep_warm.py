@@ -86,7 +86,7 @@ async def bench() -> AsyncIterator[Bench]:
             clock=clock,
             gauge=Bytes(),
             policy=lambda _: made.policy,
-            rests=made.warmer.on_idle,
+            warmer=made.warmer,
         )
         async with aclosing(made.keeper):
             running = asyncio.create_task(made.warmer.run(lambda agent, account: made.told.append((agent, account))))

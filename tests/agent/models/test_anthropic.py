@@ -897,7 +897,7 @@ def test_it_is_not_kept_warm() -> None:
         keeper = bench.keeper
         ask = keeper.last_requests.get("ana", "irc/#a")
         assert ask is not None
-        lasting = keeper._cache_state.find_with_expiry(ask.digests, bench.clock.now().timestamp())
+        lasting = keeper._cache_state.find(ask.digests, bench.clock.now().timestamp())
         assert ask.cleared_tokens > 0
         assert find_idle_conversation(ask, lasting) is None
         assert find_idle_conversation(replace(ask, cleared_tokens=0), lasting) is not None
