@@ -273,7 +273,7 @@ class InteractionResponder:
             return
         menu = CommandMenu(client, self.specs)
         try:
-            # Not `fetch_commands`: in discord.py 2.7.1 it does not read all contexts of a command.
+            # Not `fetch_commands`: discord.py 2.7.1 misreads the contexts of a command.
             path = "/applications/{application_id}/commands"
             registered = await self._api.call("GET", path, application_id=str(client.application_id))
             rows = registered if isinstance(registered, list) else []

@@ -10,8 +10,8 @@ import io
 import json as json_
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 import discord
@@ -25,6 +25,9 @@ from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake
 from channels.text import Json, get_number, get_object, get_objects, get_str, safe_content_type, safe_file_name
 from gateway.core.ratelimit import LruDict
+
+if TYPE_CHECKING:
+    from channels.discord.session import DiscordSession
 
 # Otherwise the library warns at every start that voice is not available.
 discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
@@ -61,8 +64,6 @@ EVENTS: Final = (
     "INTERACTION_CREATE",
 )
 """Events that are processed; all others are dropped unread."""
-RawEventHandler = Callable[[int, str, object], None]
-"""Callback with shard, event, and its raw data. Never waits, never raises."""
 
 
 def build_intents() -> discord.Intents:
@@ -78,14 +79,19 @@ def build_intents() -> discord.Intents:
 
 
 class DiscordClient(discord.Client):
-    """Client of one account at its own server: a shard of it, or all of it.
+    """Client of one account at its own server: a shard of it, or all of it. Events go to `session`.
 
     The library keeps the server's address in a class attribute, so each request gets it here. A request returns as soon
     as Discord has answered; the library lets the one that used up its bucket wait for the next window.
     """
 
     def __init__(
-        self, config: DiscordConfig, handler: RawEventHandler, *, shard: int | None = None, shards: int | None = None
+        self,
+        config: DiscordConfig,
+        session: "DiscordSession | None" = None,
+        *,
+        shard: int | None = None,
+        shards: int | None = None,
     ) -> None:
         super().__init__(
             intents=build_intents(),
@@ -98,7 +104,7 @@ class DiscordClient(discord.Client):
             shard_id=shard,
             shard_count=shards,
         )
-        self._handler = handler
+        self._session = session
         self.greeted_event = asyncio.Event()
         """Set by READY and RESUMED."""
         self._base = config.api_url.rstrip("/")
@@ -155,8 +161,8 @@ class DiscordClient(discord.Client):
 
     def handle_event(self, event: str, data: object) -> None:
         """Hand on an event of the gateway, if we read it."""
-        if event in EVENTS:
-            self._handler(self.shard_id or 0, event, data)
+        if event in EVENTS and self._session is not None:
+            self._session.handle_raw_event(self.shard_id or 0, event, data)
 
     async def on_connect(self) -> None:
         self.greeted_event.set()

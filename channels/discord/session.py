@@ -140,7 +140,7 @@ class DiscordSession:
 
     def create_client(self, shard: int | None = None, shards: int | None = None) -> DiscordClient:
         """Return a client to log in with."""
-        return DiscordClient(self._config, self.handle_raw_event, shard=shard, shards=shards)
+        return DiscordClient(self._config, self, shard=shard, shards=shards)
 
     async def run_gateway(self, client: DiscordClient) -> None:
         """Stay connected to the gateway. Ends only by cancellation or `Denied`."""

@@ -70,7 +70,7 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordP
 
     found = FindingCollector(where, [config.token.get_secret_value().strip()])
     state = DiscordProbeResult(findings=found.findings)
-    client = DiscordClient(config, lambda *_: None)
+    client = DiscordClient(config)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             me = await client.log_in(config.token.get_secret_value().strip())
@@ -208,7 +208,7 @@ async def find_discord_name(config: "DiscordConfig", number: str) -> str:
     from channels.base import SendError  # noqa: PLC0415 - as above
     from channels.discord.rest import DiscordClient, DiscordRestClient  # noqa: PLC0415 - as above
 
-    client, api = DiscordClient(config, lambda *_: None), DiscordRestClient()
+    client, api = DiscordClient(config), DiscordRestClient()
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             await client.log_in(config.token.get_secret_value().strip())

@@ -79,7 +79,7 @@ async def simulated(
         directory=channel._directory,
         state=DiscordAccountState(clock, commands, None),
     )
-    client = life.simulated = DiscordClient(config, life.handle_raw_event)
+    client = life.simulated = DiscordClient(config, life)
     _also_for_simcord(client)
     async with simcord.run(client) as env:
         clock.env = env
