@@ -420,7 +420,7 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
         (
             "bots are known for bots",
-            "account=account or None,\n        is_bot=not _BOT_TAGS.isdisjoint(line.tags),",
+            "account=account or None,\n        is_bot=is_bot,",
             "account=account or None,",
         ),
         (
@@ -432,8 +432,12 @@ GATES: Final[tuple[Gate, ...]] = (
     *_in(
         "channels.irc.inbound",
         ("what was played back is the past's", "now - sent_at(line, now) < _STALE_AGE", "True"),
-        ("a notice is no message", 'case "PRIVMSG":', 'case "PRIVMSG" | "NOTICE":'),
-        ("CTCP is no message", 'if request and request.command != "ACTION":', "if False:"),
+        (
+            "a notice is no message",
+            "    if line.command not in {",
+            '    line = replace(line, command=line.command.replace("NOTICE", "PRIVMSG"))\n    if line.command not in {',
+        ),
+        ("CTCP is no message", ' if command == "ACTION" and argument.strip() else ""', ""),
         (
             "our own words are nobody's",
             "context.isupport.fold(line.source.nick) == context.isupport.fold(context.own_nick):",
@@ -444,18 +448,18 @@ GATES: Final[tuple[Gate, ...]] = (
         "channels.irc.people",
         (
             "who quit is gone",
-            "    def _remove_user(self, nick: str) -> None:\n        self._accounts.pop(nick, None)",
-            "    def _remove_user(self, nick: str) -> None:",
+            "nicks.pop(nick, None)\n                self._forget_unseen([nick])",
+            "nicks.pop(nick, None)",
         ),
         (
             "who left is gone",
-            "        if not self._is_visible(nick):\n            self._accounts.pop(nick, None)",
-            "        if not self._is_visible(nick):",
+            "            if not self._is_visible(nick):\n                self._accounts.pop(nick, None)",
+            "            if not self._is_visible(nick):",
         ),
         (
             "a nick takes its account along",
-            "account = self._accounts.pop(old, None)",
-            "account = self._accounts.get(old)",
+            'account = self._accounts.pop(old, "")',
+            'account = self._accounts.get(old, "")',
         ),
         (
             "who logs out has no account",
@@ -465,7 +469,11 @@ GATES: Final[tuple[Gate, ...]] = (
     ),
     *_in(
         "channels.irc.people",
-        ("who loses a rank has lost it", "modes | {letter} if on else modes - {letter}", "modes | {letter}"),
+        (
+            "who loses a rank has lost it",
+            "nicks[nick] | {letter} if on else nicks[nick] - {letter}",
+            "nicks[nick] | {letter}",
+        ),
     ),
 )
 
