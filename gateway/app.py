@@ -60,6 +60,7 @@ from gateway.ops.metrics import AgentStats
 from gateway.ops.server import OpsService
 from gateway.runtime.agents import Agents, load_chosen_models
 from gateway.runtime.dmn_admin import load_dmn_states
+from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.rewind import Rewinder
@@ -345,11 +346,9 @@ class _Gateway:
             models=model_services,
             places=places,
             presence=presence,
-            journal=journal,
-            dreamer=dreamer,
             evidence=evidence,
             ambient_recall=ambient_recall,
-            internal=internal,
+            dreams=DreamRunner(dreamer, journal, internal),
             registry=self.tool_registry,
             skills=skills,
             reader=ConversationReader(store, access_policy, self.media, redactor),

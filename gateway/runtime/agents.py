@@ -22,10 +22,8 @@ from gateway.config.models import AgentConfig, Settings
 from gateway.context.compaction import CompactionStats, Compactor, Summarizer
 from gateway.context.conversation import ConversationReader, wants_answer
 from gateway.context.digest import DigestBuilder
-from gateway.context.dream import Dreamer
 from gateway.context.evidence import EvidenceStore
 from gateway.context.history import HistoryStore
-from gateway.context.journal import JournalStore
 from gateway.context.observer import TurnTracker
 from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
 from gateway.context.recall import AmbientRecall
@@ -43,7 +41,7 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.runtime.dmn_admin import build_dmn_policy, snapshot_dmn
-from gateway.runtime.dream_turn import run_dream
+from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
 from gateway.runtime.models import AgentModel, ModelServices
 from gateway.runtime.turn import TurnRunner, build_stop_record
@@ -51,7 +49,6 @@ from gateway.runtime.turn_input import AgentContext, TurnGuidance
 from gateway.store import AppendResult, LogEntry, Store, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
-from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
@@ -161,8 +158,6 @@ class Agent(AgentLoop):
             reader=agents.reader,
             evidence=agents.evidence,
             ambient_recall=agents.ambient_recall,
-            dreamer=agents.dreamer,
-            internal=agents.internal,
             prompt_context=PromptContextBuilder(
                 self.id,
                 agents.live,
@@ -266,7 +261,7 @@ class Agent(AgentLoop):
     async def dream(self, handle: TurnHandle) -> TurnResult:
         async with self._agents.room_locks.lock_for(self.policy.inner):
             with self._hold_context() as context:
-                return await run_dream(context, Address.parse(self.policy.inner), handle)
+                return await self._agents.dreams.run(context, Address.parse(self.policy.inner), handle)
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         return await self._turns.give_up(self.context, conversation, reason, autonomous=autonomous)
@@ -304,7 +299,7 @@ class Agent(AgentLoop):
             self._agents.limits.release(conversation)
 
     def material_tokens(self) -> int:
-        return self._agents.journal.material_tokens(self.id)
+        return self._agents.dreams.material_tokens(self.id)
 
 
 class Agents:
@@ -319,11 +314,9 @@ class Agents:
         models: ModelServices,
         places: PrivacyCache,
         presence: PresenceTracker,
-        journal: JournalStore,
-        dreamer: Dreamer,
         evidence: EvidenceStore,
         ambient_recall: AmbientRecall,
-        internal: InternalIntake,
+        dreams: DreamRunner,
         registry: ToolRegistry,
         skills: SkillTools,
         reader: ConversationReader,
@@ -349,11 +342,9 @@ class Agents:
         self.live = models.live
         self.places = places
         self.presence = presence
-        self.journal = journal
-        self.dreamer = dreamer
         self.evidence = evidence
         self.ambient_recall = ambient_recall
-        self.internal = internal
+        self.dreams = dreams
         self.registry = registry
         self.skills = skills
         self.reader = reader

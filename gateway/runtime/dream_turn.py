@@ -3,7 +3,8 @@
 from agent.models.base import ModelRequest
 from agent.prompt import PromptInput
 from agent.turn_context import TurnHost, TurnOutcome, TurnProgress
-from gateway.context.dream import DreamResult
+from gateway.context.dream import Dreamer, DreamResult
+from gateway.context.journal import JournalStore
 from gateway.core.clock import new_id
 from gateway.core.events import Address, EventId, TaskFinished
 from gateway.core.facts import Seq, TurnId, TurnRecord
@@ -12,6 +13,7 @@ from gateway.core.tool import ToolContext
 from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
 from gateway.runtime.turn_input import NO_UNREAD, AgentContext
 from gateway.store import NewEntry, total_cost_usd
+from gateway.stream.internal import InternalIntake
 
 
 class _DreamHost(TurnHost):
@@ -26,92 +28,103 @@ class _DreamHost(TurnHost):
         return self._context.agent.reserve(self._place.conversation, cost_usd)
 
 
-async def run_dream(context: AgentContext, place: Address, handle: TurnHandle) -> TurnResult:
-    """Run a dream. Interrupted, it has changed nothing or everything: see `Dreamer.dream`."""
-    agent, turn = context.agent.id, TurnId(new_id(context.clock.now()))
-    prompt_context = await context.prompt_context.build(place, NO_UNREAD, (), context.specs)
-    prompt_input = PromptInput(
-        persona=prompt_context.persona,
-        binding=prompt_context.binding,
-        card=prompt_context.card,
-        history=(),
-        input_text="",
-        conversation=place.conversation,
-    )
-    visibility = Visibility(scope=PUBLIC)
-    progress = TurnProgress()
-    try:
-        with handle.interruptible():
-            result = await context.dreamer.dream(
-                prompt_input,
-                context.model.model,
-                context.tools.for_turn(
-                    ToolContext(turn=turn, agent=agent, at=place, visibility=visibility, autonomous=True)
-                ),
-                agent=agent,
-                memory_chars=context.live.settings.dmn.memory_chars,
-                host=_DreamHost(context, place),
-                progress=progress,
-            )
-    except TurnInterrupted:
-        return await _record_interrupted(context, turn, place, progress.current)
-    await _record(context, turn, place, result)
-    return TurnResult(
-        has_failed=result.outcome == "failed",
-        has_yielded=True,
-        autonomous=True,
-        cost_usd=total_cost_usd(result.accounts),
-    )
+class DreamRunner:
+    """Runs the dreams of all agents, each as a turn of its agent's inner conversation."""
 
+    def __init__(self, dreamer: Dreamer, journal: JournalStore, internal: InternalIntake) -> None:
+        self._dreamer = dreamer
+        self._journal = journal
+        self._internal = internal
 
-async def _record_interrupted(
-    context: AgentContext,
-    turn: TurnId,
-    place: Address,
-    done: TurnOutcome,
-) -> TurnResult:
-    """Record the costs of an interrupted dream.
+    def material_tokens(self, agent: str) -> int:
+        """Return the approximate size of the notes since the last dream."""
+        return self._journal.material_tokens(agent)
 
-    It owes no turn, so it is not recorded as interrupted.
-    """
-    if done.requests:
-        spent = DreamResult(
-            outcome="failed",
-            reason="interrupted",
-            accounts=done.accounts,
-            requests=done.requests,
-            usage=done.usage,
-            model=done.model,
+    async def run(self, context: AgentContext, place: Address, handle: TurnHandle) -> TurnResult:
+        """Run a dream. Interrupted, it has changed nothing or everything: see `Dreamer.dream`."""
+        agent, turn = context.agent.id, TurnId(new_id(context.clock.now()))
+        prompt_context = await context.prompt_context.build(place, NO_UNREAD, (), context.specs)
+        prompt_input = PromptInput(
+            persona=prompt_context.persona,
+            binding=prompt_context.binding,
+            card=prompt_context.card,
+            history=(),
+            input_text="",
+            conversation=place.conversation,
         )
-        await _record(context, turn, place, spent)
-    cost_usd = total_cost_usd(done.accounts)
-    return TurnResult(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
+        visibility = Visibility(scope=PUBLIC)
+        progress = TurnProgress()
+        try:
+            with handle.interruptible():
+                result = await self._dreamer.dream(
+                    prompt_input,
+                    context.model.model,
+                    context.tools.for_turn(
+                        ToolContext(turn=turn, agent=agent, at=place, visibility=visibility, autonomous=True)
+                    ),
+                    agent=agent,
+                    memory_chars=context.live.settings.dmn.memory_chars,
+                    host=_DreamHost(context, place),
+                    progress=progress,
+                )
+        except TurnInterrupted:
+            return await self._record_interrupted(context, turn, place, progress.current)
+        await self._record(context, turn, place, result)
+        return TurnResult(
+            has_failed=result.outcome == "failed",
+            has_yielded=True,
+            autonomous=True,
+            cost_usd=total_cost_usd(result.accounts),
+        )
 
+    async def _record_interrupted(
+        self,
+        context: AgentContext,
+        turn: TurnId,
+        place: Address,
+        done: TurnOutcome,
+    ) -> TurnResult:
+        """Record the costs of an interrupted dream.
 
-async def _record(context: AgentContext, turn: TurnId, place: Address, result: DreamResult) -> None:
-    if not result.requests and result.outcome != "failed":  # there was nothing to dream of
-        return
-    now, failed, agent = context.clock.now(), result.outcome == "failed", context.agent.id
-    ended = TurnRecord(
-        turn=turn,
-        covers=(),
-        omitted=0,
-        heard="",
-        upto=Seq(0),
-        outcome="failed" if failed else "silent",
-        text="",
-        reason=result.reason,
-        model=result.model,
-        usage=result.usage,
-        requests=result.requests,
-        autonomous=True,
-        accounts=result.accounts,
-        agent=agent,
-        cause="dream",
-    )
-    await context.store.append([NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
-    changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in result.diff.splitlines() if line)
-    text = result.reason if failed else f"MEMORY.md has changed in {changed} lines"
-    await context.internal.submit(
-        TaskFinished(id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=agent)
-    )
+        It owes no turn, so it is not recorded as interrupted.
+        """
+        if done.requests:
+            spent = DreamResult(
+                outcome="failed",
+                reason="interrupted",
+                accounts=done.accounts,
+                requests=done.requests,
+                usage=done.usage,
+                model=done.model,
+            )
+            await self._record(context, turn, place, spent)
+        cost_usd = total_cost_usd(done.accounts)
+        return TurnResult(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
+
+    async def _record(self, context: AgentContext, turn: TurnId, place: Address, result: DreamResult) -> None:
+        if not result.requests and result.outcome != "failed":  # there was nothing to dream of
+            return
+        now, failed, agent = context.clock.now(), result.outcome == "failed", context.agent.id
+        ended = TurnRecord(
+            turn=turn,
+            covers=(),
+            omitted=0,
+            heard="",
+            upto=Seq(0),
+            outcome="failed" if failed else "silent",
+            text="",
+            reason=result.reason,
+            model=result.model,
+            usage=result.usage,
+            requests=result.requests,
+            autonomous=True,
+            accounts=result.accounts,
+            agent=agent,
+            cause="dream",
+        )
+        await context.store.append([NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
+        changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in result.diff.splitlines() if line)
+        text = result.reason if failed else f"MEMORY.md has changed in {changed} lines"
+        await self._internal.submit(
+            TaskFinished(id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=agent)
+        )

@@ -29,7 +29,6 @@ from gateway.context.conversation import (
     render_lines,
 )
 from gateway.context.digest import Digest, DigestBuilder, format_reachable_places
-from gateway.context.dream import Dreamer
 from gateway.context.evidence import EvidenceStore
 from gateway.context.history import HistoryStore, HistoryView
 from gateway.context.prompt_context import PromptContextBuilder
@@ -44,7 +43,6 @@ from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel
 from gateway.runtime.loop import AgentLoop
 from gateway.runtime.models import AgentModel
 from gateway.store import LogEntry, Store, UnreadEntries
-from gateway.stream.internal import InternalIntake
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import PrivacyCache
 from gateway.tools.agent import SkillTools
@@ -72,8 +70,6 @@ class AgentContext:
     reader: ConversationReader
     evidence: EvidenceStore
     ambient_recall: AmbientRecall
-    dreamer: Dreamer
-    internal: InternalIntake
     prompt_context: PromptContextBuilder
     history: HistoryStore
     compaction: Compactor

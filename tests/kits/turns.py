@@ -19,7 +19,6 @@ from gateway.config.reload import LiveSettings
 from gateway.context.compaction import CompactionOutcome, CompactionStats, Compactor, Summarizer
 from gateway.context.conversation import ConversationReader
 from gateway.context.digest import Digest, DigestBuilder
-from gateway.context.dream import Dreamer
 from gateway.context.evidence import EvidenceStore
 from gateway.context.history import HistoryStore
 from gateway.context.journal import JournalStore
@@ -51,16 +50,12 @@ from gateway.runtime.models import AgentModel
 from gateway.runtime.turn import TurnRunner
 from gateway.runtime.turn_input import AgentContext, TurnGuidance
 from gateway.store import NewEntry, OutboxPost, Store
-from gateway.stream.internal import InternalIntake
 from gateway.stream.media import MediaStore
-from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher
 from tests.kits.gateway import settings
-from tests.kits.owners import NotedNotices
-from tests.kits.places import PlayedChannels, privacy
-from tests.kits.policies import attention_of
+from tests.kits.places import privacy
 from tests.kits.scripted_turn import Drawer, Played, Say
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of
@@ -209,14 +204,12 @@ def context_of(  # noqa: PLR0917 - as an agent has them
     *,
     desk: "Desk | None" = None,
     stats: CompactionStats | None = None,
-    dreamer: Dreamer | None = None,
 ) -> AgentContext:
     """What turns need, with a real store and nobody who speaks or listens."""
     made = settings(store.path.parent, agents=[{"id": "ana"}], recall={"ambient_tokens": 0})
     live, bindings = LiveSettings(made), Bindings((ANYWHERE,))
     media = MediaStore(live, Path("/nonexistent"), {}, clock)
-    places, presence = privacy(store, bindings), PresenceTracker(live, clock, WHO)
-    internal = InternalIntake(store, clock, attention_of(store, made), bindings, presence)
+    places = privacy(store, bindings)
     journal = JournalStore(store, clock, live.agent_directory)
     memory = MemoryStore(store, clock, live.agent_directory)
     history = history or HistoryStore(store, clock, media)
@@ -234,9 +227,6 @@ def context_of(  # noqa: PLR0917 - as an agent has them
         reader=ConversationReader(store, WHO, media, Redactor()),
         evidence=EvidenceStore(store, clock, places),
         ambient_recall=AmbientRecall(store, places, memory, journal, clock, Redactor(), live),
-        dreamer=dreamer
-        or Dreamer(store, journal, memory, owners=NotedNotices(store, clock), places=places, channels=PlayedChannels()),
-        internal=internal,
         prompt_context=Ana(
             "ana",
             live,

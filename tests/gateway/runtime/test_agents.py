@@ -21,6 +21,7 @@ from gateway.core.events import Address, ChannelName, ConversationId, Message, M
 from gateway.core.facts import Judgement, TurnRecord
 from gateway.core.redaction import Redactor
 from gateway.runtime.agents import Agents
+from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.loop import TurnHandle, TurnResult
 from gateway.runtime.models import open_model_services
 from gateway.store import NewEntry, Store
@@ -98,6 +99,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             shell=ShellTools(live, clock, files, skills, internal, access_policy=who),
             families={"itself": [messaging, skills], "rooms": [rooms]},
         )
+        dreamer = Dreamer(store, journal, memory, owners=owners, places=places, channels=PlayedChannels())
         yield (
             Agents(
                 store=store,
@@ -106,11 +108,9 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 models=equipment,
                 places=places,
                 presence=presence,
-                journal=journal,
-                dreamer=Dreamer(store, journal, memory, owners=owners, places=places, channels=PlayedChannels()),
+                dreams=DreamRunner(dreamer, journal, internal),
                 evidence=EvidenceStore(store, clock, places),
                 ambient_recall=AmbientRecall(store, places, memory, journal, clock, Redactor(), live),
-                internal=internal,
                 registry=tooling,
                 skills=skills,
                 reader=ConversationReader(store, who, media, Redactor()),

@@ -7,13 +7,17 @@ from agent.models.base import Model
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway.core.events import TaskFinished
 from gateway.core.facts import TurnRecord
-from gateway.runtime.dream_turn import run_dream
+from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.loop import TurnHandle, TurnResult
 from gateway.runtime.turn_input import TurnGuidance
+from gateway.stream.internal import InternalIntake
+from gateway.stream.presence import PresenceTracker
+from gateway.stream.routing import Bindings
 from tests.kits.channels import story
 from tests.kits.journal import OWN, ROOM, Papers, at, papers
+from tests.kits.policies import attention_of
 from tests.kits.tools import dispatcher
-from tests.kits.turns import Idle, context_of
+from tests.kits.turns import ANYWHERE, WHO, Idle, context_of
 
 LONG = "- marzipan\n" * 20
 
@@ -21,10 +25,13 @@ LONG = "- marzipan\n" * 20
 async def dream(kit: Papers, model: Model, handle: TurnHandle | None = None) -> TurnResult:
     agent = Idle(kit.store, kit.clock)
     agent.id = "reverie"
-    context = context_of(agent, kit.store, kit.clock, model, dispatcher([]), NoGuidance(), dreamer=kit.dreaming)
+    context = context_of(agent, kit.store, kit.clock, model, dispatcher([]), NoGuidance())
     memory_chars = context.live.settings.dmn.model_copy(update={"memory_chars": 100})
     context.live._settings = context.live.settings.model_copy(update={"dmn": memory_chars})
-    return await run_dream(context, OWN, handle or TurnHandle())
+    presence = PresenceTracker(context.live, kit.clock, WHO)
+    bindings = Bindings((ANYWHERE,))
+    internal = InternalIntake(kit.store, kit.clock, attention_of(kit.store, context.live.settings), bindings, presence)
+    return await DreamRunner(kit.dreaming, kit.notes, internal).run(context, OWN, handle or TurnHandle())
 
 
 class NoGuidance(TurnGuidance):
