@@ -17,7 +17,7 @@ import hashlib
 import logging
 import re
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -169,15 +169,10 @@ def summarize_parts(parts: Sequence[OutboxPart]) -> tuple[Literal["sent", "uncer
 class DeliveryAttempt:
     """Records of a post's parts as they are handed over."""
 
-    def __init__(
-        self,
-        post: Post,
-        clock: Clock,
-        record: Callable[[Post, Sequence[Fact]], Awaitable[None]],
-    ) -> None:
+    def __init__(self, post: Post, clock: Clock, outbox: "Outbox") -> None:
         self._post = post
         self._clock = clock
-        self._record = record
+        self._outbox = outbox
         self.unsaved_bodies: tuple[str, ...] | None = None
         """Rendered parts, if they are not in the store yet."""
         self.resend_s = 0.0
@@ -213,7 +208,7 @@ class DeliveryAttempt:
             self._handed_over_at[part.index] = self._clock.now()
             if since_s is None:
                 self._handed_over_s[part.index] = self._clock.monotonic()
-            await self._record(self._post, [PartSendStarted(post=self._post.key, part=part.index, bodies=cut)])
+            await self._outbox.record(self._post, [PartSendStarted(post=self._post.key, part=part.index, bodies=cut)])
 
         return record_hand_over
 
@@ -413,7 +408,7 @@ class Outbox:
                 )
                 parts = [apply_part_end(part, end) if part.index == index else part for part in parts]
                 ended.append(end)
-            await self._record(item.post, ended)
+            await self.record(item.post, ended)
             self._put(replace(item, parts=tuple(parts)))
         known = {item.seq for item in recovered}
         early, self._early = self._early or [], None
@@ -523,14 +518,14 @@ class Outbox:
 
     async def _deliver(self, item: OutboxPost) -> None:
         post, parts = item.post, list(item.parts)
-        attempt, cutter, away = DeliveryAttempt(post, self._clock, self._record), None, False
+        attempt, cutter, away = DeliveryAttempt(post, self._clock, self), None, False
         while not parts or select_window(parts, 1):
             channel = await self._wait_for_channel(item)
             if channel is None:
                 return
             if is_unsent(parts) and self._age_s(item) >= MAX_AGE_S:
                 reason = f"gave up after 24 h: {parts[0].reason}" if away else "the link was down for too long"
-                await self._record(post, [self._delivery(post, "failed", reason)])
+                await self.record(post, [self._delivery(post, "failed", reason)])
                 return
             # Another channel may split it in another way.
             if not parts or (attempt.unsaved_bodies and channel is not cutter):
@@ -541,7 +536,7 @@ class Outbox:
                     )
                 except Exception as error:  # a bug in the adapter: ended here, or it would end every start
                     logger.exception("post %s cannot be cut", post.key)
-                    await self._record(post, [self._delivery(post, "failed", describe_bug(error))])
+                    await self.record(post, [self._delivery(post, "failed", describe_bug(error))])
                     return
                 parts = [
                     OutboxPart(index=i, body=b, state="pending", reason="", attempts=0)
@@ -559,7 +554,7 @@ class Outbox:
                     replace(parts[end.part], first_at=attempt.first_handed_over(parts[end.part])), end
                 )
             finished = [] if select_window(parts, 1) else [self._delivery(post, *summarize_parts(parts))]
-            await self._record(post, [*news, *finished])
+            await self.record(post, [*news, *finished])
             if finished:
                 return
             if away:
@@ -567,7 +562,7 @@ class Outbox:
             elif wait_s:
                 await self._clock.sleep(wait_s)
         # Nothing was left to send: a crash came between the last part and the report.
-        await self._record(post, [self._delivery(post, *summarize_parts(parts))])
+        await self.record(post, [self._delivery(post, *summarize_parts(parts))])
 
     async def _wait_until_present(self, channel: Channel, post: Post, max_wait_s: float) -> None:
         """Return once the recipient may be there, or after `max_wait_s`."""
@@ -591,7 +586,7 @@ class Outbox:
         name = item.post.to.channel
         while True:
             if name not in self._channels and self._age_s(item) >= MAX_AGE_S:
-                await self._record(item.post, [self._delivery(item.post, "failed", f"no channel {name} is configured")])
+                await self.record(item.post, [self._delivery(item.post, "failed", f"no channel {name} is configured")])
                 return None
             await self._link_event(name).wait()
             if self._stopping:
@@ -631,7 +626,8 @@ class Outbox:
             id=EventId(post.key), at=post.to, post=post.key, state=state, reason=reason, sent=self._clock.now()
         )
 
-    async def _record(self, post: Post, facts: Sequence[Fact]) -> None:
+    async def record(self, post: Post, facts: Sequence[Fact]) -> None:
+        """Append facts about a post, with what follows from its end: a report to the agent, a notice of doubt."""
         now, place = self._clock.now(), post.to.conversation
         entries, follow_ups, notices = list[NewEntry](), list[NewEntry](), set[PostKey]()
         for fact in facts:
