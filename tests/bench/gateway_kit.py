@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_client import Client
-from tests.servers.ircd_v3 import read_tags
+from tests.servers.ircd import Client, Ircd, read_tags
 
 REVERIE = Path(sys.executable).with_name("reverie")
 NICK, ROOM = "reverie", "#bench"

@@ -9,8 +9,7 @@ import pytest
 
 from tests.kits.platform_users import ACCOUNTS, IrcClient
 from tests.servers.ports import free_port
-from tests.servers.real_ircd import inspircd
-from tests.servers.real_services import link, services
+from tests.servers.real_ircd import inspircd, link, services
 
 
 @contextlib.contextmanager

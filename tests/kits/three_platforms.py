@@ -34,9 +34,8 @@ from tests.kits.platform_users import (
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_world import Chat, Person
 from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import CAPS
-from tests.servers.ircd_options import Options as IrcOptions
+from tests.servers.ircd import CAPS, Ircd
+from tests.servers.ircd import Options as IrcOptions
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer, Json
 

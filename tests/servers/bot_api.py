@@ -41,7 +41,7 @@ from typing import Any, Self
 from tests.servers.bot_api_http import Call, Fault, Faults, Json, Request, answer, read_request
 from tests.servers.bot_api_methods import Methods
 from tests.servers.bot_api_world import ApiError, Chat, People, Person, Shown
-from tests.servers.closing import stop_listening
+from tests.servers.ports import stop_listening
 
 TOKEN = "7000000001:AAtest-token_that-must_never-be_logged"
 

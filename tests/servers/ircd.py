@@ -7,10 +7,11 @@
         reply = await ircd.received(r"PRIVMSG #room :(.*)")     # -> re.Match on a line from any client
 
 It registers clients (with or without CAP and SASL), relays JOIN, PART, NICK, TOPIC, QUIT, PRIVMSG and
-NOTICE between them as a real server does (cut to 512 bytes with the sender's mask), and answers PING.
+NOTICE between them as a real server does (cut to 512 bytes with the sender's mask), and answers PING. Of younger IRCv3
+it knows labels, history, multiline messages, client tags, MONITOR and WHOX.
 
 Options (`Options`): capabilities, SASL accounts, taken nicks, refused rooms and targets, ISUPPORT tokens.
-With `Ircd(tls=context)` it speaks TLS.
+With `Ircd(tls=server_context())` it speaks TLS, with certificates that are good for nothing else.
 Records: `ircd.clients` (all there ever were, oldest first), `client.lines` (each line as received, without
 CR LF), `client.wire` (the same as bytes, untouched), `ircd.lines` (those of all clients in order of arrival).
 Faults, at any time: `ircd.faults.drop_after = 12` (that many lines of a connection), `.drop_on = r"PRIVMSG"`
@@ -19,18 +20,550 @@ Faults, at any time: `ircd.faults.drop_after = 12` (that many lines of a connect
 """
 
 import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
 import itertools
 import re
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
-from tests.servers.ircd_client import Client
-from tests.servers.ircd_login import Door
-from tests.servers.ircd_options import Faults, Options
-from tests.servers.ircd_v3 import V3, labelled, read_tags
+CERTIFIED = "certified"
+CAPS = (
+    "account-notify account-tag batch chghost echo-message extended-join message-tags multi-prefix "
+    "server-time setname userhost-in-names"
+)
+MODERN = (
+    f"{CAPS} away-notify draft/chathistory draft/event-playback draft/message-redaction "
+    "draft/multiline=max-bytes=4096,max-lines=24 invite-notify labeled-response standard-replies"
+)
+"""As a server offers them that knows all that we do."""
+
+
+@dataclass
+class Options:
+    """How the server is."""
+
+    caps: str | None = CAPS
+    """What CAP LS offers; None: a server without CAP (421)."""
+    cap_lines: int = 1
+    """Over how many lines CAP LS is spread."""
+    nak: frozenset[str] = frozenset()
+    """Capabilities that are offered, but refused when asked for."""
+    nak_names: Literal["all", "refused", "none"] = "all"
+    """Which of the capabilities asked for the refusal repeats; the specification says all."""
+    cap_endless: bool = False
+    """The last line of CAP LS says that there is more to come; none does."""
+    cap_deaf: frozenset[str] = frozenset()
+    """A request for any of these capabilities is not answered."""
+    sasl: Mapping[str, str] = field(default_factory=dict)
+    """Account -> password, for SASL. Who shows a client certificate is `CERTIFIED` in SASL EXTERNAL."""
+    sasl_fails: str = ""
+    """Numeric with which every SASL login is refused."""
+    scram_proof: Literal["true", "false", "none", "error"] = "true"
+    """Whether the server proves that it knows the password, too."""
+    isupport: tuple[str, ...] = (
+        "NETWORK=Fakenet",
+        "CASEMAPPING=rfc1459",
+        "CHANTYPES=#&",
+        "STATUSMSG=@+",
+        "PREFIX=(ov)@+",
+    )
+    taken: set[str] = field(default_factory=set)
+    """Nicks that somebody else has."""
+    reserved: set[str] = field(default_factory=set)
+    """Nicks that the services hold (432)."""
+    nick_length: int = 99
+    """A longer nick is refused (432)."""
+    modes: Mapping[str, str] | None = None
+    """Room -> modes, as MODE tells them; others are not there (403). None: MODE is not known (421)."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Room -> numeric with which JOIN is refused."""
+    muted: Mapping[str, str] = field(default_factory=dict)
+    """Target -> numeric with which PRIVMSG is refused."""
+    opless: frozenset[str] = frozenset()
+    """Rooms whose topic only operators may set (482)."""
+    redact_fails: str = ""
+    """Code of the FAIL that answers every REDACT."""
+    tagless: Literal["", "421", "FAIL"] = ""
+    """How every TAGMSG is refused; empty: it is not."""
+    muted_reason: str = "Cannot send"
+    muted_texts: frozenset[str] = frozenset()
+    """Texts that are refused wherever they are said (404)."""
+    deaf: frozenset[str] = frozenset()
+    """Rooms whose JOIN is not answered."""
+    host: str = "test.host"
+    """What others see as every client's host."""
+    greeting: bytes = b""
+    """Said as soon as somebody connects."""
+    banned: bool = False
+    password: str | None = None
+    motd: bool = True
+    history: list[tuple[str, dict[str, str], str]] = field(default_factory=list)
+    """What CHATHISTORY knows: room or nick, tags (`time`, `msgid`, ...), line; oldest first."""
+    history_fails: str = ""
+    """Code of the FAIL that answers every CHATHISTORY."""
+    history_deaf: bool = False
+    """CHATHISTORY is not answered."""
+    multiline_fails: str = ""
+    """Code of the FAIL that answers every multiline batch."""
+    accounts: Mapping[str, str] = field(default_factory=dict)
+    """Nick -> account, for WHO with WHOX fields."""
+    whois: Literal["", "421", "deaf"] = ""
+    """How every WHOIS is refused; empty: it is answered."""
+    joins_timed: bool = True
+    """False: what people say carries a time, and no JOIN does, so there is no telling how this server's clock goes."""
+    pong_token: bool = True
+    """False: PONG without the token, as jaraco's server does."""
+
+
+@dataclass
+class Faults:
+    """What goes wrong; may be changed at any time."""
+
+    drop_after: int | None = None
+    drop_on: str | None = None
+    drop_again: bool = False
+    hold_pongs: bool = False
+    silent: bool = False
+    hold_labels: bool = False
+    """Answers to labelled commands are late (until `release_labels()`)."""
+
+
+LOCALHOST = Path(__file__).with_name("localhost.test-only.pem")
+"""Certificate and key for localhost and 127.0.0.1; signed by itself, so it is also its own root."""
+WRONG = Path(__file__).with_name("wrong.test-only.pem")
+"""The same for a host that we never connect to."""
+
+
+def server_context(pem: Path = LOCALHOST) -> ssl.SSLContext:
+    """Shows `pem`; looks at a client certificate if there is one, and trusts only `LOCALHOST`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    context.load_verify_locations(LOCALHOST)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+CHUNK = 400
+Exchange = Generator[bytes, bytes, str | None]
+"""Yields challenges, is sent answers, returns the account or None."""
+
+
+def plain(accounts: Mapping[str, str]) -> Exchange:
+    answer = yield b""
+    identity, account, password = answer.decode().split("\0")
+    return account if account and identity in {"", account} and accounts.get(account) == password else None
+
+
+def external(certified: str | None) -> Exchange:
+    """`certified` is the account of the client certificate."""
+    answer = yield b""
+    return certified if answer.decode() in {"", certified} else None
+
+
+def scram(accounts: Mapping[str, str], proof_of_ours: str = "true") -> Exchange:
+    """RFC 5802, from the server's side, whose own proof is "true", "false", "none", or an "error" to say no."""
+    first = (yield b"").decode().removeprefix("n,,")
+    fields = dict(field.split("=", 1) for field in first.split(","))
+    account, salt = fields["n"].replace("=2C", ",").replace("=3D", "="), b"salt"
+    challenge = f"r={fields['r']}server,s={base64.b64encode(salt).decode()},i=4096"
+    final = (yield challenge.encode()).decode()
+    bare, _, proof = final.rpartition(",p=")
+    salted = hashlib.pbkdf2_hmac("sha256", accounts.get(account, "no such account").encode(), salt, 4096)
+    whole = f"{first},{challenge},{bare}".encode()
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    signature = hmac.digest(stored, whole, "sha256")
+    key = bytes(a ^ b for a, b in zip(base64.b64decode(proof), signature, strict=True))
+    if hashlib.sha256(key).digest() != stored:
+        if proof_of_ours == "error":
+            yield b"e=invalid-proof"
+        return None
+    if proof_of_ours == "error":
+        yield b"e=other-error"  # and lets us in without a proof
+    if proof_of_ours in {"none", "error"}:
+        return account
+    mine = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), whole, "sha256")
+    yield b"v=" + base64.b64encode(b"x" * 32 if proof_of_ours == "false" else mine)
+    return account
+
+
+class Login:
+    """One exchange over AUTHENTICATE; `say` sends a line, `done` is told the account or None."""
+
+    def __init__(self, exchange: Exchange, say: Callable[[str], None], done: Callable[[str | None], None]) -> None:
+        self._exchange, self._say, self._done = exchange, say, done
+        self._received = ""
+        self._challenge(next(exchange))
+
+    def _challenge(self, challenge: bytes) -> None:
+        encoded = base64.b64encode(challenge).decode()
+        for start in range(0, len(encoded) or 1, CHUNK):
+            self._say(f"AUTHENTICATE {encoded[start : start + CHUNK] or '+'}")
+
+    def feed(self, chunk: str) -> None:
+        assert len(chunk) <= CHUNK
+        self._received += "" if chunk == "+" else chunk
+        if len(chunk) == CHUNK:
+            return
+        answer, self._received = base64.b64decode(self._received), ""
+        try:
+            self._challenge(self._exchange.send(answer))
+        except StopIteration as finished:
+            self._done(finished.value)
+
+
+def read_tags(line: str) -> tuple[dict[str, str], str]:
+    """Tags (not unescaped) and the rest of a line from a client."""
+    if not line.startswith("@"):
+        return {}, line
+    head, _, rest = line[1:].partition(" ")
+    return {key: value for key, _, value in (item.partition("=") for item in head.split(";"))}, rest
+
+
+@dataclass
+class _Multiline:
+    target: str
+    tags: Mapping[str, str]
+    lines: list[tuple[str, bool]] = field(default_factory=list)
+
+
+class V3:
+    """Of one server."""
+
+    def __init__(self, ircd: "Ircd") -> None:
+        self._ircd = ircd
+        self._open: dict[tuple[int, str], _Multiline] = {}
+        self._refused: set[tuple[int, str]] = set()
+        self._numbers = 0
+
+    def _name(self) -> str:
+        self._numbers += 1
+        return f"s{self._numbers}"
+
+    def answer(self, client: "Client", tags: Mapping[str, str], command: str, params: list[str]) -> bool:
+        """Deal with a line; False: it is not one of these."""
+        key = (id(client), tags.get("batch", ""))
+        if command == "BATCH":
+            self._batch(client, tags, params)
+        elif command in {"PRIVMSG", "NOTICE"} and key in self._open:
+            self._open[key].lines.append((params[1], "draft/multiline-concat" in tags))
+        elif command in {"PRIVMSG", "NOTICE"} and key in self._refused:
+            pass
+        elif command == "TAGMSG" and self._ircd.options.tagless:
+            client.send(
+                "FAIL TAGMSG NO :no"
+                if self._ircd.options.tagless == "FAIL"
+                else f":irc.test 421 {client.nick} TAGMSG :no"
+            )
+        elif command == "REDACT" and "draft/message-redaction" in client.caps:
+            self._redact(client, *params[:2])
+        elif command == "TAGMSG":
+            shown = {name: value for name, value in tags.items() if name.startswith("+")}
+            self._ircd.relay(params[0], f":{client.mask} TAGMSG {params[0]}", shown, client)
+        elif command == "CHATHISTORY":
+            self._history(client, params)
+        elif command == "MONITOR" and params[0] == "+":
+            taken = params[1] in self._ircd.options.taken
+            client.numeric("730" if taken else "731", f":{params[1]}")
+        elif command == "MONITOR":
+            pass
+        elif command == "INVITE":
+            shown = {"account": client.account} if client.account else {}
+            for other in self._ircd.here():
+                if other.nick.lower() == params[0].lower():
+                    other.send(f":{client.mask} INVITE {other.nick} {params[1]}", self._ircd.stamp(shown))
+            client.numeric("341", *params[:2])
+        elif command == "WHO":
+            for nick, account in self._ircd.options.accounts.items():
+                client.numeric("354", params[1].partition(",")[2], params[0], "u", "h", nick, "H", account, ":real")
+            client.numeric("315", params[0], ":End of WHO")
+        else:
+            return False
+        return True
+
+    def _redact(self, client: "Client", target: str, message: str) -> None:
+        """Everybody may take back what they said, and nothing else."""
+        author = self._ircd.said.get(message)
+        code = self._ircd.options.redact_fails or ("" if author == client.nick else "REDACT_FORBIDDEN")
+        if author is None:
+            code = "UNKNOWN_MSGID"
+        if code:
+            client.send(f"FAIL REDACT {code} {target} {message} :no")
+            return
+        del self._ircd.said[message]
+        for other in self._ircd.rooms.get(target.lower(), []):
+            if "draft/message-redaction" in other.caps and (other is not client or "echo-message" in client.caps):
+                other.send(f":{client.mask} REDACT {target} {message}", {"time": "2026-01-01T00:00:00.000Z"})
+
+    def _batch(self, client: "Client", tags: Mapping[str, str], params: list[str]) -> None:
+        key = (id(client), params[0][1:])
+        if params[0].startswith("+"):
+            if self._ircd.options.multiline_fails:
+                self._refused.add(key)
+                label = {"label": tags["label"]} if "label" in tags else {}
+                client.send(f"FAIL BATCH {self._ircd.options.multiline_fails} :no", label)
+            else:
+                self._open[key] = _Multiline(params[2], tags)
+            return
+        batch = self._open.pop(key, None)
+        if batch is None:
+            return
+        target, name = batch.target, self._name()
+        stamped = self._ircd.stamp({k: v for k, v in batch.tags.items() if k.startswith("+")})
+        self._ircd.said[stamped["msgid"]] = client.nick
+        label = {"label": batch.tags["label"]} if "label" in batch.tags else {}
+        if target in self._ircd.options.muted:
+            client.send(f":irc.test 404 {client.nick} {target} :Cannot send", label)
+            return
+        people = [one for one in self._ircd.here() if one.nick.lower() == target.lower()]
+        if not target.startswith("#") and not people:
+            client.send(f":irc.test 401 {client.nick} {target} :No such nick", label)
+            return
+        for other in self._ircd.rooms.get(target.lower(), []) if target.startswith("#") else [*people, client]:
+            other.send(
+                f":{client.mask} BATCH +{name} draft/multiline {target}", stamped | (label if other is client else {})
+            )
+            for text, concat in batch.lines:
+                more = {"draft/multiline-concat": ""} if concat else {}
+                other.send(f":{client.mask} PRIVMSG {target} :{text}", {"batch": name} | more)
+            other.send(f":irc.test BATCH -{name}")
+
+    def _history(self, client: "Client", params: list[str]) -> None:
+        if self._ircd.options.history_deaf:
+            return
+        if self._ircd.options.history_fails:
+            client.send(f"FAIL CHATHISTORY {self._ircd.options.history_fails} {' '.join(params[:2])} :no")
+            return
+        name, limit = self._name(), int(params[-1])
+        if params[0] == "TARGETS":
+            client.send(f":irc.test BATCH +{name} draft/chathistory-targets")
+            for target in dict.fromkeys(t for t, _, _ in self._ircd.options.history if not t.startswith("#")):
+                client.send(f"CHATHISTORY TARGETS {target} 2026-01-01T00:00:00.000Z", {"batch": name})
+        else:
+            target, reference = params[1], params[2]
+            said = [(tags, line) for place, tags, line in self._ircd.options.history if place.lower() == target.lower()]
+            kind, _, value = reference.partition("=")
+            if kind == "timestamp":
+                said = [(tags, line) for tags, line in said if tags["time"] > value]
+            else:
+                ids = [tags.get("msgid") for tags, _ in said]
+                said = said[ids.index(value) + 1 :]
+            client.send(f":irc.test BATCH +{name} chathistory {target}")
+            for tags, line in said[:limit]:
+                client.send(line, {"batch": name, **tags})
+        client.send(f":irc.test BATCH -{name}")
+
+
+def labelled(label: str, answers: list[bytes], name: str) -> bytes:
+    """What was said to one command, as one answer to its label: ACK, one line, or a batch."""
+    if not answers:
+        return f"@label={label} :irc.test ACK\r\n".encode()
+    if len(answers) == 1:
+        return _with(f"label={label}", answers[0])
+    head = f"@label={label} :irc.test BATCH +{name} labeled-response\r\n".encode()
+    inner = b"".join(_with(f"batch={name}", answer) for answer in answers)
+    return head + inner + f":irc.test BATCH -{name}\r\n".encode()
+
+
+def _with(tag: str, line: bytes) -> bytes:
+    return b"@" + tag.encode() + b";" + line[1:] if line.startswith(b"@") else b"@" + tag.encode() + b" " + line
+
+
+class Client:
+    """One connection to the server."""
+
+    def __init__(self, ircd: "Ircd", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.ircd, self._reader, self._writer = ircd, reader, writer
+        self.lines: list[str] = []
+        self.wire = bytearray()
+        self.nick = self.user = self.account = ""
+        self.host = ircd.options.host
+        self.login: Login | None = None
+        self.caps: set[str] = set()
+        self.negotiating = self.registered = self.closed = False
+        self.password = ""
+        self.held: list[str] = []
+        self.late: list[bytes] = []
+        self.captured: list[bytes] | None = None
+        """While a labelled command is dealt with: the answers to it."""
+
+    @property
+    def mask(self) -> str:
+        return f"{self.nick}!{self.user}@{self.host}"
+
+    def raw(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        if self.captured is not None:
+            self.captured.append(data)
+        elif not self._writer.is_closing():
+            self._writer.write(data)
+
+    def send(self, line: str, tags: Mapping[str, str] | None = None) -> None:
+        """Send a line, with those tags that the client asked for; cut to 512 bytes."""
+        capability = {
+            "time": "server-time",
+            "account": "account-tag",
+            "msgid": "message-tags",
+            "batch": "batch",
+            "label": "labeled-response",
+        }
+        told = {k: v for k, v in (tags or {}).items() if capability.get(k, "message-tags") in self.caps}
+        head = "@" + ";".join(f"{k}={v}" if v else k for k, v in told.items()) + " " if told else ""
+        self.raw(head.encode() + line.encode()[:510] + b"\r\n")
+
+    def numeric(self, code: str, *params: str) -> None:
+        self.send(f":irc.test {code} {self.nick or '*'} {' '.join(params)}")
+
+    def drop(self) -> None:
+        """Cut the connection, without a word."""
+        self._writer.transport.abort()
+
+    def drop_after_flush(self) -> None:
+        """Close in order: what was sent still arrives."""
+        self._writer.close()
+
+    @property
+    def certified(self) -> bool:
+        """Whether there is a client certificate."""
+        return bool(self._writer.get_extra_info("peercert"))
+
+    async def serve(self) -> None:
+        self.raw(self.ircd.options.greeting)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while data := await self._reader.readline():
+                self.wire += data
+                line = data.rstrip(b"\r\n").decode("utf-8", "replace")
+                self.lines.append(line)
+                self.ircd.lines.append(line)
+                if self._fault(line):
+                    self.drop()
+                    break
+                if not self.ircd.faults.silent:
+                    self.ircd.handle(self, line)
+                await self.ircd.changed()
+                if line.startswith("QUIT") and not self.ircd.faults.silent:
+                    break
+        self.closed = True
+        self.ircd.gone(self)
+        self._writer.close()
+        await self.ircd.changed()
+
+    def _fault(self, line: str) -> bool:
+        faults = self.ircd.faults
+        if faults.drop_on is not None and re.search(faults.drop_on, line):
+            faults.drop_on = faults.drop_on if faults.drop_again else None
+            return True
+        return faults.drop_after is not None and len(self.lines) >= faults.drop_after
+
+
+class Door:
+    """Answers what a client says until it is welcomed, and its later NICKs."""
+
+    def __init__(self, ircd: "Ircd") -> None:
+        self._ircd = ircd
+
+    def cap(self, client: Client, params: list[str]) -> None:
+        if self._ircd.options.caps is None:
+            client.send(":irc.test 421 CAP :Unknown command")
+            return
+        match params[0]:
+            case "LS":
+                client.negotiating = True
+                names, lines = self._ircd.options.caps.split(), self._ircd.options.cap_lines
+                size = -(-len(names) // lines) or 1
+                chunks = [names[i : i + size] for i in range(0, len(names), size)] or [[]]
+                for chunk in chunks:
+                    star = "" if chunk is chunks[-1] and not self._ircd.options.cap_endless else "* "
+                    client.send(f":irc.test CAP * LS {star}:{' '.join(chunk)}")
+            case "REQ":
+                self._request(client, params[1].split())
+            case "END":
+                client.negotiating = False
+                self.register(client)
+            case _:
+                pass
+
+    def _request(self, client: Client, names: list[str]) -> None:
+        options = self._ircd.options
+        offered = {name.partition("=")[0] for name in (options.caps or "").split()} - options.nak
+        if not options.cap_deaf.isdisjoint(names):
+            return
+        if offered.issuperset(names):
+            client.caps |= set(names)
+            client.send(f":irc.test CAP * ACK :{' '.join(names)}")
+            return
+        named = {"all": names, "refused": [name for name in names if name not in offered], "none": []}
+        client.send(f":irc.test CAP * NAK :{' '.join(named[options.nak_names])}")
+
+    def authenticate(self, client: Client, payload: str) -> None:
+        proof = self._ircd.options.scram_proof
+        exchanges = {
+            "PLAIN": lambda: plain(self._ircd.options.sasl),
+            "EXTERNAL": lambda: external(CERTIFIED if client.certified else None),
+            "SCRAM-SHA-256": lambda: scram(self._ircd.options.sasl, proof),
+        }
+        if payload == "*":
+            client.login = None
+            client.numeric("906", ":SASL authentication aborted")
+        elif self._ircd.options.sasl_fails:
+            client.numeric(
+                self._ircd.options.sasl_fails,
+                *(["PLAIN"] if self._ircd.options.sasl_fails == "908" else []),
+                ":no SASL",
+            )
+        elif client.login is not None:
+            client.login.feed(payload)
+        elif payload in exchanges:
+            client.login = Login(exchanges[payload](), client.send, lambda account: self._logged_in(client, account))
+        else:
+            client.numeric("904", ":SASL authentication failed")
+
+    def _logged_in(self, client: Client, account: str | None) -> None:
+        client.login = None
+        client.account = account or ""
+        if account:
+            client.numeric("900", "*", account, ":You are now logged in")
+            client.numeric("903", ":SASL authentication successful")
+        else:
+            client.numeric("904", ":SASL authentication failed")
+
+    def nick(self, client: Client, nick: str) -> None:
+        if len(nick) > self._ircd.options.nick_length or nick in self._ircd.options.reserved:
+            client.numeric("432", nick, ":Erroneous nickname")
+            return
+        if nick in self._ircd.options.taken or any(c.nick == nick for c in self._ircd.here() if c is not client):
+            client.numeric("433", nick, ":Nickname is already in use")
+            return
+        if client.registered:
+            told = {client} | {other for members in self._ircd.rooms.values() if client in members for other in members}
+            for other in told:
+                other.send(f":{client.mask} NICK {nick}")
+        client.nick = nick
+        self.register(client)
+
+    def register(self, client: Client) -> None:
+        if client.registered or client.negotiating or not (client.nick and client.user):
+            return
+        if self._ircd.options.password is not None and client.password != self._ircd.options.password:
+            client.numeric("464", ":Password incorrect")
+            client.send("ERROR :Bad password")
+            return
+        if self._ircd.options.banned:
+            client.numeric("465", ":You are banned")
+            client.send("ERROR :Closing link")
+            return
+        client.registered = True
+        client.numeric("001", f":Welcome {client.mask}")
+        client.numeric("005", *self._ircd.options.isupport, ":are supported")
+        if self._ircd.options.motd:
+            client.numeric("422", ":no MOTD")
 
 
 class Ircd:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from tests.servers.closing import stop_listening
+from tests.servers.ports import stop_listening
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from channels.irc.wire import Isupport
 from gateway.core.clock import Clock, ManualClock, SystemClock
 from gateway.core.events import Address, ChannelName, Receipt, RoomId
 from tests.kits.channels import Run
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_client import Client
+from tests.servers.ircd import Client, Ircd
 
 NAME = ChannelName("irc.test")
 Running = Run[IrcChannel]

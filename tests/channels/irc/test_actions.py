@@ -9,8 +9,7 @@ from channels.irc.wire import is_command_refusal, parse_line
 from gateway.core.events import Address, MembershipChanged, MessageDeleted, MessageId, ReactionChanged, RoomId
 from tests.channels.irc.channel_kit import NAME, part, running, sent_together, settled
 from tests.kits.channels import story
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import CAPS, MODERN, Options
+from tests.servers.ircd import CAPS, MODERN, Ircd, Options
 
 UNLABELLED = f"{CAPS} draft/message-redaction standard-replies"
 EVERYWHERE = pytest.mark.parametrize("caps", [MODERN, UNLABELLED])

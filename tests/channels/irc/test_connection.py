@@ -20,9 +20,7 @@ from gateway.core.events import Address, ConnectionChanged, Receipt, RoomId
 from tests.channels.irc.channel_kit import NAME, Running, config, features, never_answered, part, running, settled
 from tests.kits.channels import story
 from tests.kits.stopwatch import Stopwatch
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import CAPS, MODERN, Options
-from tests.servers.ircd_tls import LOCALHOST, server_context
+from tests.servers.ircd import CAPS, LOCALHOST, MODERN, Ircd, Options, server_context
 
 
 @story

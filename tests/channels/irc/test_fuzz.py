@@ -16,8 +16,7 @@ from channels.irc.channel import IrcChannel
 from gateway.core.clock import SystemClock
 from gateway.core.events import ConnectionChanged, Message, Notification
 from tests.channels.irc.channel_kit import NAME, config
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import MODERN, Options
+from tests.servers.ircd import MODERN, Ircd, Options
 
 LINES, SOCKET_LINES, CHUNK = 1_000_000, 100_000, 500
 WORDS = (

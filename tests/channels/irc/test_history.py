@@ -8,8 +8,7 @@ from channels.irc.channel import IrcChannel
 from gateway.core.clock import ManualClock, SystemClock
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
 from tests.kits.channels import story
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import MODERN, Options
+from tests.servers.ircd import MODERN, Ircd, Options
 
 
 def _at(minutes_ago: float) -> str:

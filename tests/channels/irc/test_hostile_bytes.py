@@ -10,8 +10,7 @@ from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, Post, PostKey, RoomId
 from tests.channels.irc.channel_kit import NAME, part, running, settled
 from tests.kits.channels import story
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import Options
+from tests.servers.ircd import Ircd, Options
 
 KNOWN_TO_BREAK = {
     "latin-1 byte": b":a!b@c PRIVMSG #room :caf\xe9\r\n",

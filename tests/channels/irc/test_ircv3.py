@@ -11,8 +11,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Post, PostKey, ReactionChanged, RoomId
 from tests.channels.irc.channel_kit import NAME, never_answered, part, running, sent_together, settled
 from tests.kits.channels import story
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import CAPS, MODERN, Options
+from tests.servers.ircd import CAPS, MODERN, Ircd, Options
 
 LABELS = f"{CAPS} labeled-response"
 ROOM = Address(channel=NAME, room=RoomId("#room"))

@@ -14,10 +14,7 @@ from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, ConnectionChanged, MembershipChanged, RoomId
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
 from tests.kits.channels import story
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_client import Client
-from tests.servers.ircd_options import CAPS, MODERN, Options
-from tests.servers.ircd_tls import LOCALHOST, server_context
+from tests.servers.ircd import CAPS, LOCALHOST, MODERN, Client, Ircd, Options, server_context
 
 
 def _asked(bot: Client, command: str) -> list[str]:

@@ -13,9 +13,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Receipt, RoomId
 from tests.channels.irc.channel_kit import Running, features, part, running, sent_together, settled
 from tests.kits.channels import story
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_client import Client
-from tests.servers.ircd_options import CAPS, MODERN, Options
+from tests.servers.ircd import CAPS, MODERN, Client, Ircd, Options
 
 BOSS = "boss!account:boss"
 

@@ -18,8 +18,7 @@ from gateway.core.events import Address, ConnectionChanged, Post, PostKey, RoomI
 from tests.channels.irc.channel_kit import NAME, part, running
 from tests.kits.channels import story
 from tests.servers.ports import free_port
-from tests.servers.real_ircd import inspircd, ngircd
-from tests.servers.real_services import link, services
+from tests.servers.real_ircd import inspircd, link, ngircd, services
 
 Server = Callable[[Path], AbstractContextManager[int]]
 CYRILLIC = " ".join(f"слово{number:03d}" for number in range(100))[:900]

@@ -17,8 +17,7 @@ from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import NOTIFICATION, ChannelName, MembershipChanged, Message, Sender
 from tests.channels.irc.channel_kit import features, part, running, settled
 from tests.kits.channels import story
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import CAPS, Options
+from tests.servers.ircd import CAPS, Ircd, Options
 
 SENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 

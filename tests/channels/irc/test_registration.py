@@ -17,9 +17,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import ConnectionChanged
 from tests.channels.irc.channel_kit import Running, part, running, settled
 from tests.kits.channels import story
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import CAPS, CERTIFIED, Options
-from tests.servers.ircd_tls import LOCALHOST, server_context
+from tests.servers.ircd import CAPS, CERTIFIED, LOCALHOST, Ircd, Options, server_context
 
 
 @pytest.mark.parametrize(

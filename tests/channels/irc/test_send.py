@@ -16,8 +16,7 @@ from gateway.core.events import Address, Post, PostKey, Receipt, RoomId
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, sent_together, settled
 from tests.kits.channels import story
 from tests.kits.examples import examples
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import CAPS, Options
+from tests.servers.ircd import CAPS, Ircd, Options
 
 
 @given(

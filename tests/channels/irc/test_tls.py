@@ -11,9 +11,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import ConnectionChanged
 from tests.channels.irc.channel_kit import Running, part, running
 from tests.kits.channels import story
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import Options
-from tests.servers.ircd_tls import LOCALHOST, WRONG, server_context
+from tests.servers.ircd import LOCALHOST, WRONG, Ircd, Options, server_context
 
 
 def _reasons(run: Running) -> str:

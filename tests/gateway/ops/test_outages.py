@@ -23,8 +23,7 @@ from tests.kits.gateway import Screen
 from tests.kits.ops import Operated, operated
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import Options
+from tests.servers.ircd import Ircd, Options
 from tests.servers.ports import free_port
 
 OFFICE = ChannelName("office")

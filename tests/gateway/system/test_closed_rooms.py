@@ -27,8 +27,7 @@ from tests.kits.channels import story
 from tests.kits.gateway import UNHURRIED
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import Options
+from tests.servers.ircd import Ircd, Options
 
 Form = Literal["closed", "open"]
 SECRET = "the payroll of bob is 91337"

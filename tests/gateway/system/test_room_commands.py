@@ -12,9 +12,7 @@ from gateway.core.events import ChannelName
 from tests.channels.irc.channel_kit import config
 from tests.kits.channels import story
 from tests.kits.gateway import settings
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_client import Client
-from tests.servers.ircd_options import MODERN, Options
+from tests.servers.ircd import MODERN, Client, Ircd, Options
 
 NAME = ChannelName("irc.test")
 BOSS = "boss!b@host"

@@ -38,7 +38,7 @@ from gateway.tools.web import (
 from tests.gateway.tools.web_kit import LOOPBACK, Desk, Names, desk
 from tests.kits.channels import story
 from tests.kits.tools import live_tools, set_tools
-from tests.servers.ircd_tls import LOCALHOST, WRONG, server_context
+from tests.servers.ircd import LOCALHOST, WRONG, server_context
 from tests.servers.web_server import Page, WebServer
 
 TEXT = {"content-type": "text/plain; charset=utf-8"}

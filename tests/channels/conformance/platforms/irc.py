@@ -17,9 +17,7 @@ from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId
 from tests.channels.conformance.platforms.base import Kit, Where
 from tests.channels.irc.channel_kit import config
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import MODERN, Options
-from tests.servers.ircd_v3 import read_tags
+from tests.servers.ircd import MODERN, Ircd, Options, read_tags
 from tests.servers.real_ircd import inspircd, ngircd
 
 _MARKS = re.compile("[\x02\x1d\x1e\x11\x1f\x0f]")

@@ -22,8 +22,7 @@ from gateway.core.facts import Fact
 from gateway.store import NewEntry, Store
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import CAPS, Options
+from tests.servers.ircd import CAPS, Ircd, Options
 from tests.servers.model_api import ModelApi
 from tests.servers.ports import free_port
 

@@ -14,9 +14,7 @@ import httpx
 
 from tests.gateway.cli.doctor.doctor_kit import World
 from tests.gateway.cli.doctor.machine_faults import Table, listening
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import Options
-from tests.servers.ircd_tls import LOCALHOST, WRONG, server_context
+from tests.servers.ircd import LOCALHOST, WRONG, Ircd, Options, server_context
 from tests.servers.model_api_events import Answer, failure
 from tests.servers.ports import free_port
 

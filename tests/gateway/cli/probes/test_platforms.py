@@ -19,9 +19,7 @@ from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_faults import Options as DiscordOptions
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import CAPS, Options
-from tests.servers.ircd_tls import LOCALHOST, WRONG, server_context
+from tests.servers.ircd import CAPS, LOCALHOST, WRONG, Ircd, Options, server_context
 from tests.servers.ports import free_port
 
 

@@ -14,10 +14,8 @@ from tests.gateway.cli.setup.test_setup import KEY, model
 from tests.kits.channels import story
 from tests.kits.gateway_process import MAIN
 from tests.servers.bot_api import BotApi
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import CAPS
-from tests.servers.ircd_options import Options as IrcOptions
-from tests.servers.ircd_tls import LOCALHOST, server_context
+from tests.servers.ircd import CAPS, LOCALHOST, Ircd, server_context
+from tests.servers.ircd import Options as IrcOptions
 from tests.servers.model_api import ModelApi
 
 HAND = """\

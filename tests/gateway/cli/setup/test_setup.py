@@ -12,9 +12,8 @@ from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_faults import Options
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import CAPS
-from tests.servers.ircd_options import Options as IrcOptions
+from tests.servers.ircd import CAPS, Ircd
+from tests.servers.ircd import Options as IrcOptions
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer
 

@@ -12,9 +12,7 @@ from pathlib import Path
 
 from tests.kits.delivery_judge import Evidence, Shown
 from tests.kits.gateway_process import Program, so
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_client import Client
-from tests.servers.ircd_v3 import read_tags
+from tests.servers.ircd import Client, Ircd, read_tags
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer, Json
 

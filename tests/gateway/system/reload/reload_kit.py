@@ -24,8 +24,7 @@ from tests.gateway.system.reload.chatting_users import OnDiscord, OnIrc, OnTeleg
 from tests.kits.platform_users import ACCOUNTS, NICK, IrcClient, so
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import Ircd
-from tests.servers.ircd_options import MODERN, Options
+from tests.servers.ircd import MODERN, Ircd, Options
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer, Json
 
