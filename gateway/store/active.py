@@ -1,7 +1,7 @@
 """Active conversations: what every turn asks of the store, kept in memory as a fold of the log.
 
 One read fills a conversation (`read_conversation`), and each append after that is applied to it. What cannot be applied
-exactly drops the conversation, and the tables answer instead. tests/gateway/store/test_active.py proves that both give
+exactly drops the conversation, and the tables answer instead. tests/gateway/store/test_rebuild.py proves that both give
 the same answers.
 """
 

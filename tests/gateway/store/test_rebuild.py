@@ -1,15 +1,37 @@
-"""Derived tables: a rebuild gives the same, and repairs changed ones."""
+"""Derived tables and counters, and what is kept in memory: equal by append and by rebuild, and repaired if changed."""
 
+import asyncio
 import sqlite3
 import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.events import PostKey, RequestUsage
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    Message,
+    MessageDeleted,
+    MessageEdited,
+    PostKey,
+    ReactionChanged,
+    RequestUsage,
+    RoomId,
+    Sender,
+    SenderId,
+    ThreadId,
+)
 from gateway.core.facts import (
+    FACT,
+    URGENT,
     ConversationRewound,
     DmnStateSaved,
     Fact,
@@ -18,12 +40,26 @@ from gateway.core.facts import (
     PartSendStarted,
     PostQueued,
     Seq,
+    TurnId,
     TurnRecord,
+    UnreadDismissed,
     ViewFolded,
 )
-from gateway.store import NewEntry, StoreUnreadable, TableDifference, rebuild
+from gateway.store import (
+    LogEntry,
+    NewEntry,
+    Store,
+    StoreReader,
+    StoreUnreadable,
+    TableDifference,
+    UnreadEntries,
+    active,
+    rebuild,
+)
+from gateway.store.active import read_conversation
 from gateway.store.projections import (
     COUNT_TYPES,
+    MAX_FAMILY_TYPES,
     PROJECTED_TABLES,
     SEARCHABLE_KINDS,
     Statement,
@@ -31,10 +67,17 @@ from gateway.store.projections import (
     group_statements,
     merge_sightings,
     project_fact,
+    sight_type,
+    type_family,
 )
+from gateway.store.reader import run_in_thread
+from gateway.store.schema import migrations
 from tests.kits import strategies
+from tests.kits.channels import story
 from tests.kits.examples import examples
-from tests.kits.store import NOW, delivered, heard, opened, place, post, run, turn
+from tests.kits.store import NOW, delivered, heard, judged, opened, place, post, run, said, turn
+
+# Derived tables: a rebuild gives the same, and repairs changed ones
 
 A = place("#a").conversation
 _places = st.sampled_from([place("#a").conversation, place("#b").conversation])
@@ -247,3 +290,314 @@ def test_the_view_said_names_the_kinds_that_are_said(tmp_path: Path) -> None:
     (sql,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'said'").fetchone()
     connection.close()
     assert {word.strip("(), ;'") for word in sql.partition(" IN ")[2].split(",")} == SEARCHABLE_KINDS
+
+
+# What is kept in memory of active conversations is what the tables hold, for any log
+
+ROOMS = [place("#a").conversation, place("#b").conversation]
+_rooms = st.sampled_from(ROOMS)
+_close_by = st.integers(1, 40).map(Seq)
+_senders = st.sampled_from([Sender(id=SenderId(name), name=name) for name in ("ann", "bob", "cid")])
+_judgements = st.builds(
+    Judgement, urgency=st.sampled_from([0, 1, 1, 1, 2, 3]), fate=st.sampled_from(["due", "due", "context", "refused"])
+)
+_events: st.SearchStrategy[Fact] = st.one_of(
+    st.builds(
+        Message,
+        at=st.just(place()),
+        sender=_senders,
+        sent=st.just(NOW),
+        kind=st.sampled_from(["direct", "mention", "room", "room"]),
+        attachments=st.just(()),
+    ),
+    *[st.builds(ReactionChanged, at=st.just(place()), sender=_senders, sent=st.just(NOW))] * 5,
+    st.builds(MessageEdited, at=st.just(place()), sender=_senders, sent=st.just(NOW)),
+    st.builds(MessageDeleted, at=st.just(place()), sender=st.just(None), sent=st.just(NOW)),
+    strategies.alarms,
+    strategies.deliveries,
+)
+
+
+@st.composite
+def _arrivals(draw: st.DrawFn) -> list[NewEntry]:
+    """Some events of a room with their judgements, as the intake appends them."""
+    entries = list[NewEntry]()
+    for _ in range(draw(st.integers(1, 5))):
+        room = draw(_rooms)
+        event = NewEntry(fact=draw(_events), at=NOW, conversation=room)
+        entries += [event, NewEntry(fact=draw(_judgements), at=NOW, conversation=room, cause=event)]
+    return entries
+
+
+_anything = st.builds(
+    NewEntry,
+    fact=_judgements
+    | st.builds(ConversationRewound, first=_close_by, last=_close_by, again=st.lists(_close_by, max_size=2).map(tuple))
+    | strategies.facts,
+    at=st.just(NOW),
+    conversation=st.none() | _rooms,
+    key=st.none() | st.sampled_from("abc"),
+    cause=st.none() | _close_by,
+)
+
+
+class End(NamedTuple):
+    """End of a turn, a dismissal, or a rewind that makes one message unread again."""
+
+    room: ConversationId
+    kind: Literal["turn", "dismissed", "rewound"]
+    back: int
+    """Number of the newest entries of the log that stay unread."""
+    looked: tuple[tuple[ConversationId, int], ...]
+    """Places that the turn looked at, each with such a number."""
+
+    def entries(self, last: int) -> list[NewEntry]:
+        """`last`: the log's last position."""
+        upto = Seq(max(0, last - self.back))
+        fact: Fact = UnreadDismissed(turn=TurnId(""), upto=upto)
+        if self.kind == "rewound":
+            fact = ConversationRewound(first=upto, last=upto, by="", again=(upto,))
+        elif self.kind == "turn":
+            ended = turn(self.room).fact
+            assert isinstance(ended, TurnRecord)
+            looked = tuple((place, Seq(max(0, last - back))) for place, back in self.looked)
+            fact = replace(ended, upto=upto, looked=looked)
+        return [NewEntry(fact=fact, at=NOW, conversation=self.room)]
+
+
+_back = st.integers(0, 12)
+_ends = st.builds(
+    End,
+    room=_rooms,
+    kind=st.sampled_from(["turn", "turn", "dismissed", "rewound"]),
+    back=_back,
+    looked=st.lists(st.tuples(_rooms, _back), max_size=2).map(tuple),
+)
+_appends = st.one_of(_arrivals(), _arrivals(), _arrivals(), _ends, st.lists(_anything, min_size=1, max_size=2))
+_steps = st.lists(st.tuples(_appends, st.sets(_rooms)), max_size=15)
+"""Appends, each while these rooms become active."""
+Steps = Sequence[tuple[Sequence[NewEntry] | End, set[ConversationId]]]
+
+
+async def compare(store: Store) -> None:
+    """Compare what the store answers for each room with its tables."""
+    for room in ROOMS:
+        assert await store.unread_urgency(room) == await StoreReader.unread_urgency(store, room)
+        assert (await store.view_entries(room))[:2] == (await StoreReader.view_entries(store, room))[:2]
+        assert await store.pinned_card(room) == await StoreReader.pinned_card(store, room)
+        for most, after in ((0, 0), (1, 0), (2, 3), (7, 0), (50, 0), (50, 9)):
+            told = await store.unread_entries(room, most=most, after=after)
+            assert told == await StoreReader.unread_entries(store, room, most=most, after=after)
+        for before in (1, 9, 20, 10_000):
+            senders = await store.newest_senders(room, before=before, most=4)
+            assert senders == await StoreReader.newest_senders(store, room, before=before, most=4)
+
+
+async def play(path: Path, steps: Steps) -> None:
+    async with await opened(path) as store:
+        for appended, rooms in steps:
+            newest = await store.newest_entries(1)
+            entries = appended.entries(newest[0].seq if newest else 0) if isinstance(appended, End) else appended
+            await asyncio.gather(store.append(entries), *[store.activate(room) for room in ROOMS if room in rooms])
+            await compare(store)
+
+
+@settings(max_examples=examples(150))
+@given(_steps)
+def test_memory_and_tables_agree(steps: Steps) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run(play(Path(folder) / "s.db", steps))
+
+
+@settings(max_examples=examples(100))
+@given(_steps)
+def test_memory_and_tables_agree_also_at_the_limits(steps: Steps) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        for name, value in {"MAX_CONVERSATIONS": 1, "MAX_UNREAD": 4, "MAX_SENDERS": 6, "READ_SENDERS": 3}.items():
+            patch.setattr(active, name, value)
+        run(play(Path(folder) / "s.db", steps))
+
+
+@story
+async def test_an_active_conversation_costs_no_read(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        await store.append(heard(1))
+        await store.activate(ROOMS[0])
+        await store._reading.close()
+        await store.append([*heard(2, urgency=2), *heard(1, room="#b")])
+        await store.activate(ROOMS[0])
+        unread = await store.unread_entries(ROOMS[0], most=9)
+        assert ([one.seq for one in unread.messages], unread.upto) == ([1, 3], 3)
+        assert await store.unread_urgency(ROOMS[0]) == URGENT
+        assert len(await store.newest_senders(ROOMS[0], before=3, most=9)) == 1
+        await store.append([turn(ROOMS[0], 1, 3)])
+        assert await store.unread_entries(ROOMS[0], most=9) == UnreadEntries(messages=(), omitted=0, upto=Seq(0))
+        with pytest.raises(ValueError, match="losed"):
+            await store.unread_entries(ROOMS[1], most=9)
+
+
+@story
+async def test_what_a_read_has_seen_is_not_applied_again_and_what_came_during_it_is(tmp_path: Path) -> None:
+    """An append is durable before its subscribers are called, so a read may be ahead of them."""
+    told = list[Sequence[LogEntry]]()
+    async with await opened(tmp_path / "s.db") as store:
+        store.subscribe(told.append)
+        for number in range(1, 4):
+            await store.append(heard(number))
+        found = await run_in_thread(store._reading, read_conversation, ROOMS[0])
+        await store.append(heard(4))
+        conversations = active.ActiveConversations(Seq(0))
+        appends = conversations.begin_read(ROOMS[0])
+        assert appends is not None
+        assert conversations.begin_read(ROOMS[0]) is None
+        for entries in told[1:2]:
+            conversations.on_appended(entries)  # a gap: what was being read is dropped
+        conversations.end_read(ROOMS[0], appends, found)
+        assert conversations.get(ROOMS[0]) is None
+        appends = conversations.begin_read(ROOMS[0])
+        assert appends is not None
+        conversations.on_appended(told[2])
+        conversations.on_appended(told[3])
+        conversations.end_read(ROOMS[0], appends, found)
+        kept = conversations.get(ROOMS[0])
+        assert kept is not None
+        assert kept.unread_entries(most=9, after=0) == await StoreReader.unread_entries(store, ROOMS[0], most=9)
+        assert len(kept.newest_senders(before=100, most=9) or ()) == 4
+        conversations.on_appended(told[1])
+        assert conversations.get(ROOMS[0]) is None
+
+
+# Counters of notification types: bounded, and equal by append and by rebuild
+
+Row = tuple[str, str, int, str, str]
+
+
+def table(path: Path) -> list[Row]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("SELECT * FROM notification_type ORDER BY family, type").fetchall()
+
+
+def came(number: int, room: str = "#a", hours: int = 0) -> list[NewEntry]:
+    message = said(number, room=room)
+    made = judged(message)
+    assert isinstance(made.fact, Judgement)
+    return [
+        message,
+        replace(made, fact=replace(made.fact, type=f"irc.test.room.{room}"), at=NOW + timedelta(hours=hours)),
+    ]
+
+
+@pytest.mark.parametrize("room", ["#python", "#a.b", "a/b", "100%", "*", "-1001"])
+@pytest.mark.parametrize("thread", [None, "7", "a/b%2Fc"])
+def test_the_family_is_the_type_without_its_place(room: str, thread: str | None) -> None:
+    at = Address(channel=ChannelName("irc.x"), room=RoomId(room), thread=ThreadId(thread) if thread else None)
+    dotted = f"irc.x.mention.{room}" + (f".{thread}" if thread else "")
+    assert type_family(dotted, at.conversation) == "irc.x.mention"
+
+
+def test_what_names_no_place_has_no_family() -> None:
+    assert type_family("irc.x.link", None) == ""
+    assert type_family("agent.alarm", ConversationId("irc.x/#a")) == ""
+    assert sight_type("agent.alarm", None, "now").together == "*"
+
+
+def test_each_type_counts_and_tells_when_it_was_seen(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    async def story() -> None:
+        async with await opened(path) as store:
+            await store.append([*came(1), *came(2, hours=1), *came(3, "#b")])
+            await store.append(came(1, hours=5))  # a repeat
+            await store.append(came(4, hours=2))
+
+    run(story())
+    at = [f"2026-03-04T0{hour}:06:07.000000+00:00" for hour in (5, 7)]
+    assert table(path) == [
+        ("irc.test.room", "irc.test.room.#a", 3, at[0], at[1]),
+        ("irc.test.room", "irc.test.room.#b", 1, at[0], at[0]),
+    ]
+
+
+def test_made_up_rooms_fill_neither_the_table_nor_another_family(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    async def story() -> None:
+        async with await opened(path) as store:
+            await store.append([one for number in range(MAX_FAMILY_TYPES + 50) for one in came(number, f"#{number}")])
+            for number in range(3):
+                await store.append(came(1_000 + number, f"#late{number}"))
+            await store.append(came(2_000, "#7"))
+            link = Judgement(type="irc.test.link", urgency=1, fate="noted", rule="r", role="guest")
+            await store.append([NewEntry(fact=link, at=NOW)])
+
+    run(story())
+    rows = table(path)
+    assert len(rows) == MAX_FAMILY_TYPES + 2
+    counts = {row[1]: row[2] for row in rows}
+    assert (counts["irc.test.room.*"], counts["irc.test.room.#7"], counts["irc.test.link"]) == (53, 2, 1)
+    assert run(rebuild(path)) == []
+    assert table(path) == rows
+
+
+few = st.sampled_from(["x.room.1", "x.room.2", "x.room.3", "x.room.4", "x.room.*", "x.link", "y.link"])
+
+
+def _fold(batches: Iterable[Sequence[TypeSighting]]) -> list[Row]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(
+            "CREATE TABLE notification_type (family, type, count, first_at, last_at, PRIMARY KEY (family, type))"
+        )
+        small = COUNT_TYPES.replace(f"<= {MAX_FAMILY_TYPES}", "<= 2")
+        assert small != COUNT_TYPES
+        for batch in batches:
+            connection.execute(small, (merge_sightings(batch),))
+        return connection.execute("SELECT * FROM notification_type ORDER BY family, type").fetchall()
+
+
+@given(st.lists(st.lists(few, min_size=1, max_size=8), max_size=6))
+def test_it_does_not_matter_how_the_log_is_cut(cut: list[list[str]]) -> None:
+    told = [
+        [
+            sight_type(one, ConversationId(f"x/{one[-1]}") if "room" in one else None, f"{block}-{index}")
+            for index, one in enumerate(batch)
+        ]
+        for block, batch in enumerate(cut)
+    ]
+    by_one = _fold([one] for batch in told for one in batch)
+    assert _fold(told) == by_one
+    assert _fold([[one for batch in told for one in batch]]) == by_one
+    assert sum(row[2] for row in by_one) == sum(map(len, cut))
+    assert len(by_one) <= 2 * (2 + 1)
+
+
+def test_a_store_from_before_is_counted_as_a_rebuild_counts_it(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    places = [place(f"#r{number % (MAX_FAMILY_TYPES + 9)}") for number in range(2 * MAX_FAMILY_TYPES)]
+    places += [Address(channel=ChannelName("d"), room=RoomId("a/b%"), thread=ThreadId("7")), place("*")]
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for number, sql in migrations()[:5]:
+            connection.executescript(f"{sql}; PRAGMA user_version = {number}; PRAGMA application_id = {0x52455652};")
+        for seq, at in enumerate(places, 1):
+            dotted = f"{at.channel}.room.{at.room}" + (f".{at.thread}" if at.thread else "")
+            fact = Judgement(type=dotted, urgency=0, fate="noted", rule="r", role="guest")
+            time = (NOW + timedelta(seconds=seq)).isoformat(timespec="microseconds")
+            connection.execute(
+                "INSERT INTO log (seq, at, kind, conversation, body) VALUES (?, ?, 'judged', ?, ?)",
+                (seq, time, at.conversation, FACT.dump_json(fact).decode()),
+            )
+        for seq, kind in ((900, "irc.test.link"), (901, "agent.alarm"), (902, "irc.test.link")):
+            fact = Judgement(type=kind, urgency=0, fate="noted", rule="r", role="guest")
+            connection.execute(
+                "INSERT INTO log (seq, at, kind, body) VALUES (?, ?, 'judged', ?)",
+                (seq, NOW.isoformat(timespec="microseconds"), FACT.dump_json(fact).decode()),
+            )
+
+    async def story() -> None:
+        await (await opened(path)).close()
+
+    run(story())
+    rows = table(path)
+    counts = {row[1]: row[2] for row in rows}
+    assert (counts["irc.test.room.*"], counts["d.room.a/b%.7"], counts["irc.test.link"]) == (10, 1, 2)
+    assert len(rows) == MAX_FAMILY_TYPES + 1 + 1 + 2
+    assert run(rebuild(path)) == []
