@@ -1,21 +1,51 @@
-"""Pairing: strangers are shown a code, and an admin approves it."""
+"""Pairing: strangers are shown a code, and an admin approves it; the codes; rooms that an admin opens."""
 
 import asyncio
+import hmac
+import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.access import pairing
-from gateway.access.texts import MAX_PENDING_CODES
-from gateway.core.events import Address, RoomId
-from gateway.core.facts import CodeEnded, CodeIssued, PostQueued, RoleAssigned
-from gateway.store import AppendFailed, StoreError
+from gateway.access.pairing import (
+    ATTEMPT_WINDOW_S,
+    MAX_ATTEMPTS_PER_CHANNEL,
+    MAX_ATTEMPTS_PER_PERSON,
+    REQUEST_CHARS,
+    REQUEST_LETTERS,
+    AttemptLimiter,
+    GeneratedCode,
+    generate_code,
+)
+from gateway.access.policy import decide
+from gateway.access.texts import (
+    CODE_ALPHABET,
+    CODE_CHARS,
+    MAX_LINKED_ACCOUNTS,
+    MAX_PENDING_CODES,
+    filter_unexpired,
+    find_by_code,
+    format_code,
+    group_linked_accounts,
+    hash_code,
+    normalize_code,
+    sort_pair,
+)
+from gateway.core.events import Address, ChannelName, DeliveryReport, EventId, PostKey, RoomId, ThreadId
+from gateway.core.facts import CodeEnded, CodeIssued, IdentityLinked, PostQueued, RoleAssigned, RoomAccessChanged
+from gateway.core.redaction import Redactor
+from gateway.store import AppendFailed, NewEntry, StoreError
 from tests.kits.access import (
     ADMIN,
     DC,
     EVE,
     IRC,
+    LOBBY,
     MASK,
     MEMBER,
     OWNER,
@@ -28,6 +58,8 @@ from tests.kits.access import (
     story,
     town,
 )
+
+# Pairing: strangers are shown a code, and an admin approves it
 
 
 @story
@@ -437,3 +469,293 @@ async def test_the_log_keeps_no_code_beside_its_post(tmp_path: Path) -> None:
         (given,) = await it.facts("code_given")
         assert isinstance(given, CodeIssued)
         assert len(given.salt) == 32
+
+
+# Codes are accepted in any spelling, wrong ones never; a comparison takes the same time for every code
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+codes = st.text(alphabet=CODE_ALPHABET, min_size=CODE_CHARS, max_size=CODE_CHARS)
+between = st.text(alphabet=" -\t–—_.`'\u00a0", max_size=3)
+
+
+def shown(minted: GeneratedCode) -> CodeIssued:
+    return CodeIssued(
+        request=minted.request,
+        what="pair",
+        person="x:1",
+        name="",
+        at=Address(channel=ChannelName("x"), room=RoomId("1")),
+        salt=minted.salt,
+        digest=minted.digest,
+        until=NOW + timedelta(hours=1),
+    )
+
+
+@given(codes, st.lists(between, min_size=CODE_CHARS + 1, max_size=CODE_CHARS + 1), st.booleans(), st.booleans())
+def test_any_spelling_of_a_code_is_that_code(code: str, parts: list[str], lower: bool, wide: bool) -> None:
+    written = "".join(gap + char for gap, char in zip(parts, code, strict=False)) + parts[-1]
+    written = written.lower() if lower else written
+    if wide:
+        written = "".join(chr(ord(char) + 0xFEE0) if char.isascii() and char.isalnum() else char for char in written)
+    one = shown(GeneratedCode(code=code, request="r", salt="s", digest=hash_code("s", code)))
+    assert find_by_code([one], written) is one
+    assert find_by_code([one], format_code(code)) is one
+
+
+@given(codes, st.one_of(codes, st.text()))
+def test_nothing_else_is(code: str, written: str) -> None:
+    one = shown(GeneratedCode(code=code, request="r", salt="s", digest=hash_code("s", code)))
+    assert (find_by_code([one], written) is one) == (normalize_code(written) == code)
+
+
+@given(st.text(max_size=300))
+def test_whatever_is_written_breaks_nothing(written: str) -> None:
+    assert find_by_code([shown(generate_code(()))], written) is None
+
+
+def test_new_codes_are_of_an_alphabet_without_twins_and_differ() -> None:
+    minted = [generate_code(()) for _ in range(500)]
+    assert all(re.fullmatch(f"[{CODE_ALPHABET}]{{8}}", one.code) for one in minted)
+    assert len({one.code for one in minted}) == len({one.salt for one in minted}) == 500
+    assert len(CODE_ALPHABET) >= 20
+    assert all(len(set(twins) & set(CODE_ALPHABET)) <= 1 for twins in ("0OQ", "1IL", "2Z", "5S", "6G", "8B", "UV"))
+    assert all(one.code not in repr(one) and one.salt not in one.code for one in minted)
+
+
+def test_names_of_codes_that_are_in_use_are_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter("AAAAAAAA" + "ccccc" + "ccccc" + "eeeee")
+    monkeypatch.setattr("secrets.choice", lambda _: next(drawn))
+    assert generate_code({"ccccc"}).request == "eeeee"
+
+
+def test_each_comparison_is_with_all_codes_and_by_compare_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constant time: the duration shows neither which code matches nor how much of it."""
+    compared: list[str] = []
+
+    def counting(one: str, other: str) -> bool:
+        compared.append(other)
+        return one == other
+
+    monkeypatch.setattr(hmac, "compare_digest", counting)
+    minted = [generate_code(()) for _ in range(3)]
+    given_ = [shown(one) for one in minted]
+    for written in (minted[0].code, minted[2].code, "nothing"):
+        compared.clear()
+        find_by_code(given_, written)
+        assert compared == [one.digest for one in given_]
+
+
+def test_a_code_is_good_until_its_end() -> None:
+    one = shown(generate_code(()))
+    assert filter_unexpired([one], one.until - timedelta(microseconds=1)) == [one]
+    assert filter_unexpired([one], one.until) == []
+
+
+def test_wrong_tries_are_counted_by_person_and_by_channel_for_ten_minutes() -> None:
+    tries = AttemptLimiter()
+    for number in range(MAX_ATTEMPTS_PER_PERSON):
+        assert tries.is_allowed("x:1", "x", float(number))
+        tries.record_failure("x:1", "x", float(number))
+    assert not tries.is_allowed("x:1", "x", 5.0)
+    assert tries.is_allowed("x:2", "x", 5.0)
+    for number in range(MAX_ATTEMPTS_PER_PERSON, MAX_ATTEMPTS_PER_CHANNEL):
+        tries.record_failure(f"x:{number}", "x", 5.0)
+    assert not tries.is_allowed("x:2", "x", 6.0)
+    assert tries.is_allowed("y:2", "y", 6.0)
+    assert not tries.is_allowed("x:1", "x", ATTEMPT_WINDOW_S - 0.1)
+    assert tries.is_allowed("x:1", "x", ATTEMPT_WINDOW_S)
+    assert tries.is_allowed("x:2", "x", ATTEMPT_WINDOW_S + 5.0)
+
+
+people = st.sampled_from([f"x:{number}" for number in range(12)] + ["x:mask:a!b@c"])
+links = st.lists(st.tuples(people, people).filter(lambda two: two[0] != two[1]), max_size=30)
+
+
+@given(links)
+def test_groups_are_the_same_seen_from_each_of_them_and_never_too_large(pairs: list[tuple[str, str]]) -> None:
+    made = group_linked_accounts(
+        IdentityLinked(one=one, other=other, joined=True, by="") for one, other in (sort_pair(*two) for two in pairs)
+    )
+    for one, others in made.items():
+        assert one not in others
+        assert 1 <= len(others) < MAX_LINKED_ACCOUNTS
+        assert all(made[other] == (others | {one}) - {other} for other in others)
+        assert "mask:" not in one
+
+
+def test_links_reach_on() -> None:
+    made = group_linked_accounts(
+        [IdentityLinked(one=f"x:{n}", other=f"x:{n + 1}", joined=True, by="") for n in range(3)]
+    )
+    assert made["x:0"] == {"x:1", "x:2", "x:3"}
+
+
+@given(st.text(REQUEST_LETTERS, min_size=REQUEST_CHARS, max_size=REQUEST_CHARS))
+def test_no_name_of_a_request_has_who_asked_taken_for_a_secret(request_: str) -> None:
+    told = f"{request_}: irc.main:account:nora for irc.main/#den"
+    assert Redactor()(told) == told
+
+
+def test_no_name_of_a_request_can_hold_the_name_of_a_secret() -> None:
+    assert Redactor()("gpwd4: irc.main:account:nora") != "gpwd4: irc.main:account:nora"
+    assert not [name for name in ("pwd", "key", "pass", "token", "secret") if set(name) <= set(REQUEST_LETTERS)]
+
+
+# Rooms are opened by an admin, whoever asked for them
+
+OFFICE = Address(channel=IRC, room=RoomId("#office"))
+GROUP = Address(channel=TG, room=RoomId("-100"))
+
+
+def heard(it: Town, at: Address) -> bool:
+    return decide(it.policy, it.message(at.channel, somebody("account:zoe"), at)).allowed
+
+
+@story
+async def test_who_speaks_to_the_agent_in_another_room_is_told_how_it_is_opened(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        event = it.message(TG, EVE, GROUP)
+        post = await it.hear(event)
+        assert post is not None
+        assert (post.to, post.reply_to, post.style) == (GROUP, event.id, "notice")
+        assert "`Eve` asked for it" in post.text
+        assert f"`/room approve {code(post)}`" in post.text
+        assert await it.hear(it.message(TG, somebody("5"), GROUP)) is None
+        assert await it.hear(it.message(TG, EVE, GROUP, kind="room")) is None
+        assert not heard(it, GROUP)
+        listed = (await it.ask(DC, ADMIN, "room list")).text
+        assert "`telegram.main:666` (`Eve`) for `telegram.main/-100`, since" in listed
+        assert code(post) not in listed
+        answer = await it.ask(DC, ADMIN, "room approve", code=code(post))
+        assert answer.text == "Open: `telegram.main/-100`. `telegram.main:666` (`Eve`) had asked for it."
+        assert heard(it, GROUP)
+        assert heard(it, replace(GROUP, thread=ThreadId("7")))
+        assert [(one.post.to, one.post.text) for one in it.posted] == [(GROUP, "This room is open for me now.")]
+        assert it.roster.approved_rooms(TG) == [GROUP]
+        assert it.joined == [GROUP]
+    async with town(tmp_path, clock=it.clock) as it:
+        assert heard(it, GROUP)
+        assert it.roster.approved_rooms(TG) == [GROUP]
+        assert it.roster.approved_rooms(IRC) == []
+
+
+@story
+async def test_who_invites_where_we_are_not_is_told_alone(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        zoe = somebody("account:zoe", "zoe")
+        post = await it.hear(it.invite(IRC, zoe, "#office"))
+        assert post is not None
+        assert (post.to, post.reply_to) == (alone(IRC, zoe), None)
+        assert "`#office` is not open for me yet, so I do not come" in post.text
+        assert f"`!room approve {code(post)}`" in post.text
+        assert await it.hear(it.invite(IRC, MASK, "#office")) is None
+        answer = await it.ask(TG, OWNER, "room approve", code=code(post))
+        assert answer.text == "Open: `irc.libera/#office`. `irc.libera:account:zoe` had asked for it."
+        assert it.joined == [OFFICE]
+        (letter,) = it.posted
+        assert (letter.post.to, letter.post.text) == (alone(IRC, zoe), "`irc.libera/#office` is open for me now.")
+
+
+@story
+async def test_an_invitation_into_a_room_where_we_are_is_answered_there_with_its_title(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        post = await it.hear(it.invite(TG, EVE, "-100", "Cats `and` dogs"))
+        assert post is not None
+        assert (post.to, post.reply_to) == (GROUP, None)
+        (given,) = await it.facts("code_given")
+        assert isinstance(given, CodeIssued)
+        assert (given.about, given.person, given.room) == ("Cats `and` dogs", "telegram.main:666", GROUP)
+        answer = await it.ask(TG, OWNER, "room approve", code=code(post))
+        assert "`Cats \\u0060and\\u0060 dogs` (`telegram.main/-100`)" in answer.text
+        listed = (await it.ask(TG, OWNER, "room list")).text
+        assert "`Cats \\u0060and\\u0060 dogs` (`telegram.main/-100`), approved by `telegram.main:1`" in listed
+        assert "`irc.libera/#lobby`, by the configuration" in listed
+
+
+@story
+async def test_an_admin_opens_the_room_where_they_say_it(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        asked = await it.hear(it.message(TG, EVE, GROUP))
+        assert asked is not None
+        answer = await it.ask(TG, ADMIN, "room approve", at=replace(GROUP, thread=ThreadId("4")))
+        assert answer.ok
+        assert heard(it, GROUP)
+        assert not it.roster.pending_requests("room")
+        assert not (await it.ask(TG, ADMIN, "room approve", code=code(asked))).ok
+        again = await it.ask(TG, ADMIN, "room approve", at=GROUP)
+        assert (again.ok, again.text) == (False, "This room is open for me already.")
+        alone_ = await it.ask(TG, ADMIN, "room approve")
+        assert (alone_.ok, alone_.text[:18]) == (False, "Say it in the room")
+        unasked = replace(GROUP, room=RoomId("-7"))
+        assert (await it.ask(TG, ADMIN, "room approve", at=unasked)).text == "Open: `telegram.main/-7`."
+
+
+@story
+async def test_a_code_of_a_room_lets_in_nobody_and_one_of_a_person_opens_nothing(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        room, person = await it.hear(it.message(TG, EVE, GROUP)), await it.hear(it.message(TG, EVE))
+        assert room is not None
+        assert person is not None
+        assert not (await it.ask(TG, OWNER, "pair approve", code=code(room))).ok
+        assert not (await it.ask(TG, OWNER, "room approve", code=code(person))).ok
+        assert not await it.facts("role_given", "room_opened")
+
+
+@story
+async def test_a_room_that_is_closed_is_left_once_that_was_said_there(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        await it.ask(TG, OWNER, "room approve", at=GROUP)
+        event = it.command(TG, OWNER, "room revoke", GROUP)
+        answer = await it.decided(event, "room revoke")
+        assert answer.text == "Not approved any more: `telegram.main/-100`. I leave it, where I can by myself."
+        assert answer.effect is not None
+        asked = NewEntry(fact=event, at=it.clock.now(), conversation=GROUP.conversation)
+        said = await it.hear(it.message(DC, EVE))
+        assert said is not None
+        post = replace(said, to=GROUP)
+        queued = NewEntry(fact=PostQueued(post=replace(post, key=PostKey("k"))), at=it.clock.now(), cause=asked)
+        await it.store.append([asked, *answer.effect.entries(asked), queued])
+        assert not heard(it, GROUP)
+        assert it.left == []
+        told = DeliveryReport(
+            id=EventId("d"), at=GROUP, post=PostKey("k"), state="failed", reason="", sent=it.clock.now()
+        )
+        await it.store.append([NewEntry(fact=told, at=it.clock.now())])
+        assert it.left == [GROUP]
+        assert it.roster.approved_rooms(TG) == []
+        assert not (await it.ask(TG, OWNER, "room revoke", room="-100")).ok
+
+
+@story
+async def test_a_room_is_closed_from_elsewhere_by_its_id(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        for written in ("irc.libera/#office", "IRC.libera/#OFFICE"):
+            post = await it.hear(it.invite(IRC, EVE, "#office"))
+            it.clock.advance(3_600)
+            post = post or await it.hear(it.invite(IRC, EVE, "#office"))
+            post = await it.hear(it.invite(IRC, EVE, "#office")) or post
+            assert post is not None
+            assert (await it.ask(TG, OWNER, "room approve", code=code(post))).ok
+            assert (await it.ask(TG, OWNER, "room revoke", room=written)).ok
+        assert it.left == [OFFICE, OFFICE]
+        missing = await it.ask(TG, OWNER, "room revoke", room="#lobby")
+        assert missing.text == "`#lobby` was not approved. What the configuration opens is closed only there."
+        assert not (await it.ask(TG, OWNER, "room revoke")).ok
+
+
+@story
+async def test_what_the_configuration_opens_is_not_left(tmp_path: Path) -> None:
+    async with town(tmp_path, replace(POLICY, open_rooms={})) as it:
+        opened = RoomAccessChanged(room=LOBBY, open=True, by="x")
+        await it.store.append([NewEntry(fact=opened, at=it.clock.now())])
+    async with town(tmp_path, clock=it.clock) as it:
+        answer = await it.ask(TG, OWNER, "room revoke", room=LOBBY.conversation)
+        assert answer.text.endswith("The configuration opens it all the same.")
+        assert it.left == []
+
+
+@story
+async def test_where_rooms_are_listed_only_nobody_is_told_anything(tmp_path: Path) -> None:
+    async with town(tmp_path, replace(POLICY, room_policy="listed")) as it:
+        assert await it.hear(it.message(TG, EVE, GROUP)) is None
+        assert await it.hear(it.invite(IRC, EVE, "#office")) is None
