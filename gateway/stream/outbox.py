@@ -5,7 +5,7 @@ the result. So after a crash every part is one of: surely not sent (it is sent),
 in between: then it is unknown, and it is recorded as uncertain and reported. Within a conversation posts are sent in
 order; conversations do not wait for each other.
 
-Decisions on retries and the outcome of a post are pure functions. `DeliveryAttempt` tracks the parts of one post,
+Decisions on retries and the outcome of a post are pure functions. `DeliveryAttempt` records its hand-overs,
 `OutgoingFiles` holds the files that go with posts, and `Outbox` delivers. Files are named by digest, so the same file
 in two posts is stored once, and a changed one is detected. Whoever waits for an answer that may not have arrived gets a
 notice, and the command `again` repeats it (`find_uncertain_posts`).
@@ -20,12 +20,12 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 from channels.aio import with_timeout
 from channels.base import (
-    BeforeSend,
     Capabilities,
     Channel,
     KnowsRecipients,
@@ -53,7 +53,7 @@ from gateway.core.events import (
     PostKey,
     Receipt,
 )
-from gateway.core.facts import MESSAGE_KINDS, Fact, PartSendEnded, PartSendStarted, PostQueued, dedup_key
+from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PartSendStarted, PostQueued, dedup_key
 from gateway.core.logging import log_context
 from gateway.core.private_files import read_private, replace_private
 from gateway.core.redaction import Redactor
@@ -144,11 +144,6 @@ def select_window(parts: Sequence[OutboxPart], size: int, *, resend_s: float = 0
     return [part for part in parts if part.state == "pending"][: 1 if resend_s > 0 else size]
 
 
-def is_unsent(parts: Sequence[OutboxPart]) -> bool:
-    """Return whether surely no part of the post was seen yet."""
-    return all(part.state == "pending" and part.first_at is None for part in parts)
-
-
 def apply_part_end(part: OutboxPart, end: PartSendEnded) -> OutboxPart:
     """Return the part after that attempt."""
     first_at = None if end.state == "waiting" and not end.maybe_seen else part.first_at
@@ -167,7 +162,7 @@ def summarize_parts(parts: Sequence[OutboxPart]) -> tuple[Literal["sent", "uncer
 
 
 class DeliveryAttempt:
-    """Records of a post's parts as they are handed over."""
+    """Hand-overs of one post's parts to the platform, and what followed."""
 
     def __init__(self, post: Post, clock: Clock, outbox: "Outbox") -> None:
         self._post = post
@@ -177,105 +172,64 @@ class DeliveryAttempt:
         """Rendered parts, if they are not in the store yet."""
         self.resend_s = 0.0
         """Resend window of the channel's capabilities."""
-        self._handed_over_at: dict[int, datetime] = {}
-        self._handed_over_s: dict[int, float] = {}
+        self.handed_over_at: dict[int, datetime] = {}
+        """Time of the hand-over, by part. Cleared before each attempt."""
+        self._first_handed_over_s: dict[int, float] = {}
         """Monotonic time of the first hand-over in this process, by part, as `OutboxPart.first_at`."""
 
-    def build_part(self, part: OutboxPart, file: OutgoingFile | None = None) -> Part:
-        """Return the part for the channel."""
-        return Part(
-            key=f"{self._post.key}#{part.index}",
-            to=self._post.to,
-            body=part.body,
-            reply_to=self._post.reply_to if part.index == 0 else None,
-            style=self._post.style,
-            private=self._post.private,
-            file=file,
-        )
+    async def hand_over(self, part: OutboxPart) -> None:
+        """Record that the part is handed over now: from then on a crash leaves it uncertain.
 
-    def make_before_send(self, part: OutboxPart) -> BeforeSend:
-        """Return the callback that records the hand-over: from then on a crash leaves the part uncertain.
-
-        The callback raises `Uncertain` if a repetition could be shown by now. Make a new one for each attempt.
+        Raises `Uncertain` if a repetition could be shown by now.
         """
-        self._handed_over_at.pop(part.index, None)
-
-        async def record_hand_over() -> None:
-            since_s = self._since_s(part.index, part.first_at)
-            if since_s is not None and not can_resend(since_s, self.resend_s):
-                raise Uncertain(part.reason)  # it waited too long for its turn
-            cut, self.unsaved_bodies = self.unsaved_bodies, None
-            self._handed_over_at[part.index] = self._clock.now()
-            if since_s is None:
-                self._handed_over_s[part.index] = self._clock.monotonic()
-            await self._outbox.record(self._post, [PartSendStarted(post=self._post.key, part=part.index, bodies=cut)])
-
-        return record_hand_over
-
-    def first_handed_over(self, part: OutboxPart) -> datetime | None:
-        """Return the time of the part's first hand-over; None: surely none."""
-        return part.first_at or self._handed_over_at.get(part.index)
-
-    def possibly_seen_for_s(self, part: OutboxPart, error: SendError) -> float | None:
-        """Return for how many seconds the part may have been visible; None: surely not seen."""
-        return self._since_s(
-            part.index, self.first_handed_over(part) if isinstance(error, Uncertain) else part.first_at
-        )
+        since_s = self._since_s(part.index, part.first_at)
+        if since_s is not None and not can_resend(since_s, self.resend_s):
+            raise Uncertain(part.reason)  # it waited too long for its turn
+        bodies, self.unsaved_bodies = self.unsaved_bodies, None
+        self.handed_over_at[part.index] = self._clock.now()
+        if since_s is None:
+            self._first_handed_over_s[part.index] = self._clock.monotonic()
+        await self._outbox.record(self._post, [PartSendStarted(post=self._post.key, part=part.index, bodies=bodies)])
 
     def _since_s(self, index: int, first: datetime | None) -> float | None:
         """Return the seconds since then. Negative if the clock was set back before that time."""
         if first is None:
             return None
         since_s = (self._clock.now() - first).total_seconds()
-        if since_s < 0 or index not in self._handed_over_s:
+        if since_s < 0 or index not in self._first_handed_over_s:
             return since_s
-        return max(since_s, self._clock.monotonic() - self._handed_over_s[index])
+        return max(since_s, self._clock.monotonic() - self._first_handed_over_s[index])
 
-    def evaluate(
-        self, window: Sequence[OutboxPart], results: Sequence[Receipt | BaseException], age_s: float
-    ) -> tuple[list[PartSendEnded], float]:
-        """Return the result of each attempted part, and the seconds before the next attempt.
+    def evaluate(self, part: OutboxPart, result: Receipt | BaseException, age_s: float) -> tuple[PartSendEnded, float]:
+        """Return what came of an attempt at a part, and the seconds before the next. Raises what ends the process.
 
-        `age_s`: age of the post. Raises what ends the process.
+        `age_s`: age of the post.
         """
-        key, ended, wait_s = self._post.key, list[PartSendEnded](), 0.0
-        for part, result in zip(window, results, strict=False):  # fewer results: the other parts were not tried
-            if isinstance(result, Receipt):
-                ended.append(PartSendEnded(post=key, part=part.index, state="sent", reason="", ids=result.ids))
-            elif isinstance(result, SendError):
-                found = decide_retry(
-                    result,
-                    attempts=part.attempts + 1,
-                    age_s=age_s,
-                    since_s=self.possibly_seen_for_s(part, result),
-                    resend_s=self.resend_s,
-                )
-                known = found.state == "waiting" and part.reason == found.reason
-                level = logging.DEBUG if known else logging.WARNING
-                logger.log(level, "post %s part %d is %s: %s", key, part.index, found.state, found.reason)
-                ended.append(
-                    PartSendEnded(
-                        post=key,
-                        part=part.index,
-                        state=found.state,
-                        reason=found.reason,
-                        maybe_seen=found.maybe_seen,
-                    )
-                )
-                wait_s = max(wait_s, found.wait_s)
-            elif isinstance(result, StoreError) or not isinstance(result, Exception):
-                raise result
-            else:  # a bug in the adapter: ended here, or the same part would end the process at every start
-                logger.error("post %s part %d broke", key, part.index, exc_info=result)
-                state: Literal["uncertain", "failed"] = (
-                    "failed" if self.first_handed_over(part) is None else "uncertain"
-                )
-                ended.append(PartSendEnded(post=key, part=part.index, state=state, reason=describe_bug(result)))
-        return ended, wait_s
-
-    def is_news(self, end: PartSendEnded) -> bool:
-        """Return whether a result must be recorded: a part that was not handed over and waits again needs no record."""
-        return end.state != "waiting" or end.part in self._handed_over_at
+        key, index = self._post.key, part.index
+        first_at = part.first_at or self.handed_over_at.get(index)
+        if isinstance(result, Receipt):
+            return PartSendEnded(post=key, part=index, state="sent", reason="", ids=result.ids), 0.0
+        if isinstance(result, SendError):
+            found = decide_retry(
+                result,
+                attempts=part.attempts + 1,
+                age_s=age_s,
+                since_s=self._since_s(index, first_at if isinstance(result, Uncertain) else part.first_at),
+                resend_s=self.resend_s,
+            )
+            known = found.state == "waiting" and part.reason == found.reason
+            level = logging.DEBUG if known else logging.WARNING
+            logger.log(level, "post %s part %d is %s: %s", key, index, found.state, found.reason)
+            end = PartSendEnded(
+                post=key, part=index, state=found.state, reason=found.reason, maybe_seen=found.maybe_seen
+            )
+            return end, found.wait_s
+        if isinstance(result, StoreError) or not isinstance(result, Exception):
+            raise result
+        # A bug in the adapter: ended here, or the same part would end the process at every start.
+        logger.error("post %s part %d broke", key, index, exc_info=result)
+        state: Literal["uncertain", "failed"] = "failed" if first_at is None else "uncertain"
+        return PartSendEnded(post=key, part=index, state=state, reason=describe_bug(result)), 0.0
 
 
 def describe_bug(error: Exception) -> str:
@@ -445,6 +399,210 @@ class Outbox:
         if place not in self._workers:
             self._workers[place] = self._tasks.create_task(self._deliver_queue(place))
 
+    def _put_next(self, item: OutboxPost) -> None:
+        """Deliver a notice before all other waiting posts: it is about the previous one."""
+        place = item.post.to.conversation
+        if self._stopping:
+            return
+        if waiting := self._queues.get(place):
+            waiting.insert(1, item)
+        else:
+            self._put(item)
+        held = self._held_notices[place] = item.post.key, asyncio.Event()
+        if len(self._queues[place]) > 2:  # noqa: PLR2004 - the notice, the post before it, and another one
+            held[1].set()
+
+    async def _deliver_queue(self, place: ConversationId) -> None:
+        queue = self._queues[place]
+        try:
+            while queue and not self._stopping:
+                if not await self._wait_until_due(place, queue):
+                    return
+                with log_context(conversation=place, post=queue[0].post.key):
+                    await self._deliver(queue[0])
+                if queue.popleft().post.file is not None:
+                    await self._files.sweep()
+        finally:
+            self._held_notices.pop(place, None)
+            del self._workers[place], self._queues[place]
+
+    async def _wait_until_due(self, place: ConversationId, queue: deque[OutboxPost]) -> bool:
+        """Hold a notice back until another post comes, or for its time. False: the outbox stops."""
+        item = queue[0]
+        if place in self._held_notices and self._held_notices[place][0] == item.post.key:
+            if len(queue) == 1 and (left_s := UNCERTAIN_NOTICE_WAIT_S - self._age_s(item)) > 0:
+                with contextlib.suppress(TimeoutError):
+                    await with_timeout(self._clock, left_s, self._held_notices[place][1].wait())
+            if not self._stopping:
+                del self._held_notices[place]
+        return not self._stopping
+
+    async def _deliver(self, item: OutboxPost) -> None:
+        post, parts = item.post, list(item.parts)
+        attempt, cutter, away = DeliveryAttempt(post, self._clock, self), None, False
+        while not parts or select_window(parts, 1):
+            channel = await self._wait_for_channel(item, parts, away=away)
+            if channel is None:
+                return
+            # Another channel may split it in another way.
+            if not parts or (attempt.unsaved_bodies and channel is not cutter):
+                cut = await self._split(channel, post, attempt)
+                if cut is None:
+                    return
+                parts, cutter = cut, channel
+            able = channel.capabilities
+            attempt.resend_s = able.resend_window_s
+            window = select_window(parts, able.max_in_flight, resend_s=able.resend_window_s)
+            results = await self._send(channel, post, attempt, window)
+            away = any(isinstance(one, RecipientAway) for one in results)
+            news, wait_s, age_s = list[PartSendEnded](), 0.0, self._age_s(item)
+            for part, result in zip(window, results, strict=False):  # fewer results: the other parts were not tried
+                end, part_wait_s = attempt.evaluate(part, result, age_s)
+                wait_s = max(wait_s, part_wait_s)
+                handed_over_at = attempt.handed_over_at.get(part.index)
+                # A part that was not handed over and waits again needs no record.
+                if end.state != "waiting" or handed_over_at or (away and part.reason != end.reason):
+                    news.append(end)
+                parts[part.index] = apply_part_end(replace(part, first_at=part.first_at or handed_over_at), end)
+            if not select_window(parts, 1):
+                await self._end_post(post, *summarize_parts(parts), news)
+                return
+            await self.record(post, news)
+            if away:
+                await self._wait_until_present(channel, post, wait_s)
+            elif wait_s:
+                await self._clock.sleep(wait_s)
+        # Nothing was left to send: a crash came between the last part and the report.
+        await self._end_post(post, *summarize_parts(parts))
+
+    async def _wait_for_channel(self, item: OutboxPost, parts: Sequence[OutboxPart], *, away: bool) -> Channel | None:
+        """Return the post's channel once its link is up. None: the outbox stops, or the post is too old and given up.
+
+        `away`: the recipient was not there at the last attempt.
+        """
+        name = item.post.to.channel
+        while True:
+            if name not in self._channels and self._age_s(item) >= MAX_AGE_S:
+                await self._end_post(item.post, "failed", f"no channel {name} is configured")
+                return None
+            await self._link_event(name).wait()
+            if self._stopping:
+                return None
+            if (channel := self._channels.get(name)) is not None:
+                break
+            self._link_event(name).clear()  # it was removed
+        surely_unseen = all(part.state == "pending" and part.first_at is None for part in parts)
+        if surely_unseen and self._age_s(item) >= MAX_AGE_S:
+            reason = f"gave up after 24 h: {parts[0].reason}" if away else "the link was down for too long"
+            await self._end_post(item.post, "failed", reason)
+            return None
+        return channel
+
+    def _link_event(self, channel: ChannelName) -> asyncio.Event:
+        event = self._link_events.setdefault(channel, asyncio.Event())
+        if self._stopping:
+            event.set()
+        return event
+
+    async def _split(self, channel: Channel, post: Post, attempt: DeliveryAttempt) -> list[OutboxPart] | None:
+        """Return the post's parts as the channel splits it. None: it cannot, and the post is given up."""
+        try:
+            bodies = channel.split(replace(post, text=self._redactor(post.text)))
+        except Exception as error:  # a bug in the adapter: ended here, or it would end every start
+            logger.exception("post %s cannot be cut", post.key)
+            await self._end_post(post, "failed", describe_bug(error))
+            return None
+        attempt.unsaved_bodies = bodies
+        return [OutboxPart(index=i, body=b, state="pending", reason="", attempts=0) for i, b in enumerate(bodies)]
+
+    async def _send(
+        self, channel: Channel, post: Post, attempt: DeliveryAttempt, window: Sequence[OutboxPart]
+    ) -> list[Receipt | BaseException]:
+        """Return the result of each part; of the first alone, if nothing was sent."""
+        attempt.handed_over_at.clear()
+        file = None
+        try:
+            if window[0].index == 0 and post.file is not None:
+                file = await self._files.load_file(post.file, channel.capabilities)
+        except Rejected as error:
+            return [error]
+        sends = [
+            channel.send(
+                Part(
+                    key=f"{post.key}#{part.index}",
+                    to=post.to,
+                    body=part.body,
+                    reply_to=post.reply_to if part.index == 0 else None,
+                    style=post.style,
+                    private=post.private,
+                    file=file if part.index == 0 else None,
+                ),
+                partial(attempt.hand_over, part),
+            )
+            for part in window
+        ]
+        sends_done = asyncio.gather(*sends, return_exceptions=True)
+        self._in_flight[channel.name].add(sends_done)
+        sends_done.add_done_callback(self._in_flight[channel.name].discard)
+        return await sends_done
+
+    async def _wait_until_present(self, channel: Channel, post: Post, max_wait_s: float) -> None:
+        """Return once the recipient may be there, or after `max_wait_s`."""
+        place = post.to.conversation
+        self._away_conversations.add(place)
+        try:
+            if isinstance(channel, KnowsRecipients):
+                with contextlib.suppress(TimeoutError):
+                    await with_timeout(self._clock, max_wait_s, channel.wait_for_recipient(post.to))
+            else:
+                await self._clock.sleep(max_wait_s)
+        finally:
+            self._away_conversations.discard(place)
+
+    def _age_s(self, item: OutboxPost) -> float:
+        return (self._clock.now() - item.at).total_seconds()
+
+    async def record(self, post: Post, facts: Sequence[PartSendStarted | PartSendEnded]) -> None:
+        """Append facts about the parts of a post."""
+        await self._store.append(self._part_entries(post, facts))
+
+    def _part_entries(self, post: Post, facts: Sequence[PartSendStarted | PartSendEnded]) -> list[NewEntry]:
+        now = self._clock.now()
+        return [NewEntry(fact=fact, at=now, conversation=post.to.conversation) for fact in facts]
+
+    async def _end_post(
+        self,
+        post: Post,
+        state: Literal["sent", "uncertain", "failed"],
+        reason: str,
+        news: Sequence[PartSendEnded] = (),
+    ) -> None:
+        """Append the end of a post after the `news` of its parts, with what follows: a judgement, a notice of doubt."""
+        now, place = self._clock.now(), post.to.conversation
+        report = DeliveryReport(id=EventId(post.key), at=post.to, post=post.key, state=state, reason=reason, sent=now)
+        ended = NewEntry(fact=report, at=now, conversation=place, key=dedup_key(report))
+        entries, notices = [*self._part_entries(post, news), ended], set[PostKey]()
+        if self._internal is not None and state != "sent" and await self._is_from_turn(post):
+            entries.append(NewEntry(fact=self._internal.judge(report), at=now, conversation=place, cause=ended))
+        if state == "uncertain" and place not in self._held_notices:
+            channel = self._channels.get(post.to.channel)
+            marks_replies = channel is not None and channel.capabilities.replies
+            if doubt := await build_uncertain_notice(self._store, post, marks_replies=marks_replies):
+                notices.add(doubt.key)
+                queued = PostQueued(post=doubt)
+                entries.append(NewEntry(fact=queued, at=now, conversation=place, key=f"post:{doubt.key}", cause=ended))
+        self._own_notices |= notices
+        try:
+            await self._store.append(entries)
+        finally:
+            self._own_notices -= notices
+
+    async def _is_from_turn(self, post: Post) -> bool:
+        """Return whether a turn made the post: else it answers a command, and no agent knows of it."""
+        queued = await self._store.entry_by_key(f"post:{post.key}")
+        cause = await self._store.entry(queued.cause) if queued is not None and queued.cause is not None else None
+        return cause is not None and cause.kind in ("turn_ended", "acted")
+
     def set_link_up(self, channel: ChannelName, up: bool) -> None:
         """Record that the connection of a channel came up or went down."""
         if not self._stopping:
@@ -491,192 +649,9 @@ class Outbox:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _deliver_queue(self, place: ConversationId) -> None:
-        queue = self._queues[place]
-        try:
-            while queue and not self._stopping:
-                if not await self._wait_until_due(place, queue):
-                    return
-                with log_context(conversation=place, post=queue[0].post.key):
-                    await self._deliver(queue[0])
-                if queue.popleft().post.file is not None:
-                    await self._files.sweep()
-        finally:
-            self._held_notices.pop(place, None)
-            del self._workers[place], self._queues[place]
-
-    async def _wait_until_due(self, place: ConversationId, queue: deque[OutboxPost]) -> bool:
-        """Hold a notice back until another post comes, or for its time. False: the outbox stops."""
-        item = queue[0]
-        if place in self._held_notices and self._held_notices[place][0] == item.post.key:
-            if len(queue) == 1 and (left_s := UNCERTAIN_NOTICE_WAIT_S - self._age_s(item)) > 0:
-                with contextlib.suppress(TimeoutError):
-                    await with_timeout(self._clock, left_s, self._held_notices[place][1].wait())
-            if not self._stopping:
-                del self._held_notices[place]
-        return not self._stopping
-
-    async def _deliver(self, item: OutboxPost) -> None:
-        post, parts = item.post, list(item.parts)
-        attempt, cutter, away = DeliveryAttempt(post, self._clock, self), None, False
-        while not parts or select_window(parts, 1):
-            channel = await self._wait_for_channel(item)
-            if channel is None:
-                return
-            if is_unsent(parts) and self._age_s(item) >= MAX_AGE_S:
-                reason = f"gave up after 24 h: {parts[0].reason}" if away else "the link was down for too long"
-                await self.record(post, [self._delivery(post, "failed", reason)])
-                return
-            # Another channel may split it in another way.
-            if not parts or (attempt.unsaved_bodies and channel is not cutter):
-                try:
-                    attempt.unsaved_bodies, cutter = (
-                        channel.split(replace(post, text=self._redactor(post.text))),
-                        channel,
-                    )
-                except Exception as error:  # a bug in the adapter: ended here, or it would end every start
-                    logger.exception("post %s cannot be cut", post.key)
-                    await self.record(post, [self._delivery(post, "failed", describe_bug(error))])
-                    return
-                parts = [
-                    OutboxPart(index=i, body=b, state="pending", reason="", attempts=0)
-                    for i, b in enumerate(attempt.unsaved_bodies)
-                ]
-            able = channel.capabilities
-            attempt.resend_s = able.resend_window_s
-            window = select_window(parts, able.max_in_flight, resend_s=able.resend_window_s)
-            results = await self._send(channel, post, attempt, window)
-            ended, wait_s = attempt.evaluate(window, results, self._age_s(item))
-            away = any(isinstance(one, RecipientAway) for one in results)
-            news = [end for end in ended if attempt.is_news(end) or (away and parts[end.part].reason != end.reason)]
-            for end in ended:
-                parts[end.part] = apply_part_end(
-                    replace(parts[end.part], first_at=attempt.first_handed_over(parts[end.part])), end
-                )
-            finished = [] if select_window(parts, 1) else [self._delivery(post, *summarize_parts(parts))]
-            await self.record(post, [*news, *finished])
-            if finished:
-                return
-            if away:
-                await self._wait_until_present(channel, post, wait_s)
-            elif wait_s:
-                await self._clock.sleep(wait_s)
-        # Nothing was left to send: a crash came between the last part and the report.
-        await self.record(post, [self._delivery(post, *summarize_parts(parts))])
-
-    async def _wait_until_present(self, channel: Channel, post: Post, max_wait_s: float) -> None:
-        """Return once the recipient may be there, or after `max_wait_s`."""
-        place = post.to.conversation
-        self._away_conversations.add(place)
-        try:
-            if isinstance(channel, KnowsRecipients):
-                with contextlib.suppress(TimeoutError):
-                    await with_timeout(self._clock, max_wait_s, channel.wait_for_recipient(post.to))
-            else:
-                await self._clock.sleep(max_wait_s)
-        finally:
-            self._away_conversations.discard(place)
-
     def _active_workers(self) -> list[asyncio.Task[None]]:
         """Return the workers that may soon send something."""
         return [task for place, task in self._workers.items() if place not in self._away_conversations]
-
-    async def _wait_for_channel(self, item: OutboxPost) -> Channel | None:
-        """Return the post's channel once its link is up. None: the outbox stops, or the post is given up."""
-        name = item.post.to.channel
-        while True:
-            if name not in self._channels and self._age_s(item) >= MAX_AGE_S:
-                await self.record(item.post, [self._delivery(item.post, "failed", f"no channel {name} is configured")])
-                return None
-            await self._link_event(name).wait()
-            if self._stopping:
-                return None
-            if (channel := self._channels.get(name)) is not None:
-                return channel
-            self._link_event(name).clear()  # it was removed
-
-    def _link_event(self, channel: ChannelName) -> asyncio.Event:
-        event = self._link_events.setdefault(channel, asyncio.Event())
-        if self._stopping:
-            event.set()
-        return event
-
-    async def _send(
-        self, channel: Channel, post: Post, attempt: DeliveryAttempt, window: Sequence[OutboxPart]
-    ) -> list[Receipt | BaseException]:
-        """Return the result of each part; of the first alone, if nothing was sent."""
-        file = None
-        try:
-            if window[0].index == 0 and post.file is not None:
-                file = await self._files.load_file(post.file, channel.capabilities)
-        except Rejected as error:
-            return [error]
-        parts = [attempt.build_part(part, file if part.index == 0 else None) for part in window]
-        sends = [channel.send(part, attempt.make_before_send(one)) for part, one in zip(parts, window, strict=True)]
-        sends_done = asyncio.gather(*sends, return_exceptions=True)
-        self._in_flight[channel.name].add(sends_done)
-        sends_done.add_done_callback(self._in_flight[channel.name].discard)
-        return await sends_done
-
-    def _age_s(self, item: OutboxPost) -> float:
-        return (self._clock.now() - item.at).total_seconds()
-
-    def _delivery(self, post: Post, state: Literal["sent", "uncertain", "failed"], reason: str) -> DeliveryReport:
-        return DeliveryReport(
-            id=EventId(post.key), at=post.to, post=post.key, state=state, reason=reason, sent=self._clock.now()
-        )
-
-    async def record(self, post: Post, facts: Sequence[Fact]) -> None:
-        """Append facts about a post, with what follows from its end: a report to the agent, a notice of doubt."""
-        now, place = self._clock.now(), post.to.conversation
-        entries, follow_ups, notices = list[NewEntry](), list[NewEntry](), set[PostKey]()
-        for fact in facts:
-            key = dedup_key(fact) if isinstance(fact, DeliveryReport) else None
-            entries.append(entry := NewEntry(fact=fact, at=now, conversation=place, key=key))
-            if not isinstance(fact, DeliveryReport):
-                continue
-            if self._internal is not None and fact.state != "sent" and await self._is_from_turn(post):
-                judged = self._internal.judge(fact)
-                follow_ups.append(NewEntry(fact=judged, at=now, conversation=place, cause=entry))
-            if fact.state == "uncertain" and (doubt := await self._build_uncertain_notice(post)):
-                notices.add(doubt.key)
-                follow_ups.append(
-                    NewEntry(
-                        fact=PostQueued(post=doubt), at=now, conversation=place, key=f"post:{doubt.key}", cause=entry
-                    )
-                )
-        self._own_notices |= notices
-        try:
-            await self._store.append([*entries, *follow_ups])
-        finally:
-            self._own_notices -= notices
-
-    async def _build_uncertain_notice(self, post: Post) -> Post | None:
-        """Return the notice about an uncertain post, unless one waits there already."""
-        if post.to.conversation in self._held_notices:
-            return None
-        channel = self._channels.get(post.to.channel)
-        marks_replies = channel is not None and channel.capabilities.replies
-        return await build_uncertain_notice(self._store, post, marks_replies=marks_replies)
-
-    def _put_next(self, item: OutboxPost) -> None:
-        """Deliver a notice before all other waiting posts: it is about the previous one."""
-        place = item.post.to.conversation
-        if self._stopping:
-            return
-        if waiting := self._queues.get(place):
-            waiting.insert(1, item)
-        else:
-            self._put(item)
-        held = self._held_notices[place] = item.post.key, asyncio.Event()
-        if len(self._queues[place]) > 2:  # noqa: PLR2004 - the notice, the post before it, and another one
-            held[1].set()
-
-    async def _is_from_turn(self, post: Post) -> bool:
-        """Return whether a turn made the post: else it answers a command, and no agent knows of it."""
-        queued = await self._store.entry_by_key(f"post:{post.key}")
-        cause = await self._store.entry(queued.cause) if queued is not None and queued.cause is not None else None
-        return cause is not None and cause.kind in ("turn_ended", "acted")
 
 
 MAX_REPEATED: Final = 3
@@ -692,8 +667,10 @@ async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId
         await reader.newest_entries(UNCERTAIN_LOOK_BACK, kinds=["delivery", "command"], conversation=conversation)
     ):
         fact = stored.fact
-        if isinstance(fact, Command) and fact.name == "again" and await _was_answered(reader, stored):
-            break
+        if isinstance(fact, Command) and fact.name == "again":
+            if any(isinstance(one.fact, PostQueued) for one in await reader.caused_by(stored.seq)):
+                break
+            continue
         if (
             isinstance(fact, DeliveryReport)
             and fact.state == "uncertain"
@@ -728,10 +705,6 @@ async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_repli
         style="notice",
         private=post.private,
     )
-
-
-async def _was_answered(reader: StoreReader, command: LogEntry) -> bool:
-    return any(isinstance(one.fact, PostQueued) for one in await reader.caused_by(command.seq))
 
 
 async def _find_answer(reader: StoreReader, key: PostKey) -> Post | None:
