@@ -18,7 +18,7 @@ from gateway.commands.table import COMMANDS_BY_NAME
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_world import Chat, Person
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_commands import LOADING
+from tests.servers.discord_api_rest import LOADING
 from tests.servers.discord_api_world import EPHEMERAL
 from tests.servers.model_api_events import Json
 

@@ -1,23 +1,146 @@
-"""The HTTP API of the loopback Discord: the door (tokens, buckets, faults) and what it says of bots and channels.
+"""The HTTP API of the loopback Discord: the door (tokens, buckets, faults), and what it says of everything behind it.
 
-https://discord.com/developers/docs/reference, /topics/rate-limits, /topics/opcodes-and-status-codes
+Sources, below https://discord.com/developers/docs: /reference, /topics/rate-limits, /topics/opcodes-and-status-codes;
+/resources/message#create-reaction, /resources/channel#modify-channel, /resources/guild#list-guild-members;
+/interactions/receiving-and-responding, and of /interactions/application-commands the sections `Application Command
+Object`, `Application Command Option Structure`, `Application Command Naming` and `Registering a Command`.
 """
 
 import asyncio
 import json
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from urllib.parse import unquote
 
 from aiohttp import web
 
-from tests.servers.discord_api_faults import Fault, Told
-from tests.servers.discord_api_world import Json
+from tests.servers.discord_api_world import DM, EPHEMERAL, FORUM, PERMISSIONS, POST, SLASH, Json, when
 
 if TYPE_CHECKING:
     from tests.servers.discord_api import DiscordApi
+
+
+Action = Literal[
+    "500 before",  # refused by a broken server: nothing happened
+    "500 after",  # it happened, and the answer is an error
+    "502 before",
+    "502 after",
+    "reset before",  # the connection is cut before the request was looked at
+    "reset after",  # it happened, and the connection is cut instead of an answer
+    "429",  # too fast, with `retry_after_s` and `scope`
+    "banned",  # a 429 without a Via header, as Cloudflare answers
+    "slow",  # the answer comes after `delay_s`
+    "silent",  # it happened, and there is never an answer
+]
+
+
+Told = Literal["both", "body", "header", "nothing"]
+"""Where a 429 says how long to wait."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """What becomes of the next `times` requests that match."""
+
+    on: re.Pattern[str]
+    """Matched against `POST /channels/1/messages`, from its start."""
+    do: Action
+    times: int
+    retry_after_s: float
+    scope: str
+    delay_s: float
+    told: Told
+
+
+@dataclass(slots=True)
+class Faults:
+    """Set at any time."""
+
+    rest: list[Fault] = field(default_factory=list)
+    hold_acks: bool = False
+    """Heartbeats are read and not acknowledged."""
+    silent: bool = False
+    """Connections are accepted, and nothing is ever said, not even HELLO."""
+    no_sockets: bool = False
+    """The WebSocket handshake is answered with 503."""
+    close_after_hello: int | None = None
+    """A close code; 0 cuts without one."""
+    close_after_ready: int | None = None
+    """The same, after READY or RESUMED."""
+    invalid_sessions: int = 0
+    """So many IDENTIFY and RESUME are answered with INVALID_SESSION."""
+    resumable: bool = False
+    """What that says of the session."""
+    refused_resumes: int = 0
+    """So many RESUME are answered by closing with `refusal`."""
+    refusal: int = 4000
+    """0 cuts without a code."""
+    cut_replays: int = 0
+    """So many RESUME are cut when the first half of what was missed is told."""
+    closed_handshakes: int = 0
+    """So many connections are closed with 4000 instead of HELLO."""
+    unlisted_guilds: bool = False
+    """READY names no guilds."""
+    late_guilds: bool = False
+    """No GUILD_CREATE comes by itself; see `DiscordApi.tell_guilds`."""
+
+    def add(
+        self,
+        on: str,
+        do: Action,
+        *,
+        times: int = 1,
+        retry_after_s: float = 0.2,
+        scope: str = "user",
+        delay_s: float = 0.2,
+        told: Told = "both",
+    ) -> Fault:
+        """A fault of the HTTP API; earlier ones go first."""
+        self.rest.append(Fault(re.compile(on), do, times, retry_after_s, scope, delay_s, told))
+        return self.rest[-1]
+
+    def due(self, call: str) -> Fault | None:
+        """What becomes of this request; None: nothing."""
+        for fault in self.rest:
+            if fault.times > 0 and fault.on.match(call):
+                fault.times -= 1
+                return fault
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the server is set up."""
+
+    token: str = "MTk4.loop.back-secret"
+    message_content: bool = True
+    """Whether the operator has allowed the privileged intent."""
+    members: bool = False
+    """The same for the intent to list members."""
+    heartbeat_s: float = 41.25
+    heartbeat_grace_s: float | None = None
+    """Longer than this without a heartbeat, and the connection is closed with 4009; None: three intervals."""
+    compress: bool = True
+    """Speak zlib-stream to who asks for it; else plain text, which clients accept too."""
+    resume_url: str = ""
+    """What READY tells as the address for resuming; empty: this server's."""
+    identifies_per_day: int = 1000
+    shards: int = 1
+    """What is recommended."""
+    max_concurrency: int = 1
+    """IDENTIFY per five seconds; enforced where `strict_identify`."""
+    strict_identify: bool = False
+    limits: tuple[tuple[str, int, float], ...] = ((r".*", 50, 1.0),)
+    """Pattern on `POST /channels/1/messages`, requests, per seconds; the first that matches makes the bucket."""
+    json_type: str = "application/json"
+    """What the HTTP API says of its answers; clients compare it as a whole."""
+    nonce_s: float = 180.0
+    """How long an enforced nonce is remembered (`the past few minutes`)."""
+    interaction_s: float = 3.0
+    """For the first answer to an interaction."""
 
 
 class Refused(Exception):
@@ -188,3 +311,540 @@ async def _read(request: web.Request) -> Call:
     return Call(
         method=request.method, path=path, query=query, body=body, files=files, kinds=kinds, at_s=time.monotonic()
     )
+
+
+NAME = re.compile(r"[-_'\w]{1,32}")
+SUB, GROUP, STRING = 1, 2, 3
+TYPES = range(1, 12)
+MOST_COMMANDS, MOST_OPTIONS, MOST_CHOICES, CHARACTERS = 100, 25, 25, 8000
+
+
+def wrong(table: Sequence[dict[str, Any]]) -> list[str]:
+    """Everything that it would refuse."""
+    found = [f"{len(table)} commands"] if len(table) > MOST_COMMANDS else []
+    names = [command["name"] for command in table]
+    found += [f"two commands {name}" for name in sorted(set(names)) if names.count(name) > 1]
+    for command in table:
+        found += [f"/{command['name']}: {trouble}" for trouble in _command(command)]
+    return found
+
+
+def _command(command: dict[str, Any]) -> Iterator[str]:
+    yield from _named(command)
+    yield from _options(command.get("options", []), top=True)
+    if not set(command.get("contexts", [])) <= {0, 1, 2}:
+        yield "contexts"
+    if (length := _length(command)) > CHARACTERS:
+        yield f"{length} characters"
+
+
+def _named(thing: dict[str, Any]) -> Iterator[str]:
+    name, told = thing.get("name", ""), thing.get("description", "")
+    if not NAME.fullmatch(name) or name != name.lower():
+        yield f"name {name!r}"
+    if not 1 <= len(told) <= 100:
+        yield f"description of {name!r}"
+
+
+def _options(options: Sequence[dict[str, Any]], *, top: bool) -> Iterator[str]:
+    names = [option.get("name") for option in options]
+    if len(options) > MOST_OPTIONS or len(set(names)) != len(names):
+        yield f"options {names}"
+    nested = [option.get("type") in {SUB, GROUP} for option in options]
+    if any(nested) and (not top or not all(nested)):
+        yield "subs beside options, or too deep"
+    required = [bool(option.get("required")) for option in options]
+    if required != sorted(required, reverse=True):
+        yield "an optional option in front of a required one"
+    for option in options:
+        yield from _named(option)
+        yield from _option(option)
+
+
+def _option(option: dict[str, Any]) -> Iterator[str]:
+    name, choices = option.get("name"), option.get("choices") or []
+    if option.get("type") not in TYPES:
+        yield f"type of {name!r}"
+    if len(choices) > MOST_CHOICES or (choices and option.get("autocomplete")):
+        yield f"choices of {name!r}"
+    for choice in choices:
+        if not 1 <= len(choice["name"]) <= 100 or not 1 <= len(str(choice["value"])) <= 100:
+            yield f"choice {choice!r}"
+    if option.get("type") == SUB:
+        if "required" in option or "autocomplete" in option or choices:
+            yield f"{name!r} is a sub, and has what options have"
+        yield from _options(option.get("options", []), top=False)
+
+
+def _length(thing: dict[str, Any]) -> int:
+    """`name`, `description` and `value` of a command, its options and their choices together."""
+    own = len(thing.get("name", "")) + len(thing.get("description", "")) + len(str(thing.get("value", "")))
+    return own + sum(map(_length, [*thing.get("options", []), *thing.get("choices", [])]))
+
+
+CONTENT_CHARACTERS = 2000
+MAX_FILE_BYTES = 10 * 2**20
+
+
+class Talk:
+    """Handlers; each is named by what it does."""
+
+    def __init__(self, api: "DiscordApi", rest: Rest) -> None:
+        self.api, self.world = api, api.world
+        self._nonces: dict[str, tuple[float, Json]] = {}
+        channel, message = r"/channels/(\d+)", r"/channels/(\d+)/messages/(\d+)"
+        rest.route(r"GET /users/@me", lambda _, __: self.world.users[self.world.bot])
+        rest.route(r"GET /users/@me/guilds", lambda _, __: [*self.world.guilds.values()])
+        rest.route(r"GET /users/(\d+)", lambda _, at: self.world.users.get(at[1]) or refuse(404, 10013, "Unknown User"))
+        rest.route(r"GET /(oauth2/)?applications/@me", lambda _, __: self._application())
+        rest.route(r"GET /gateway", lambda _, __: {"url": api.gateway_url})
+        rest.route(r"GET /gateway/bot", lambda _, __: self._gateway())
+        rest.route(r"POST /users/@me/channels", self._open_dm)
+        rest.route(f"GET {channel}", lambda _, at: self.channel(at[1]))
+        rest.route(f"POST {channel}/typing", self._typing)
+        rest.route(f"GET {channel}/messages", self._history)
+        rest.route(f"GET {message}", lambda _, at: self.message(at[1], at[2]))
+        rest.route(f"POST {channel}/messages", self._say)
+        rest.route(f"PATCH {message}", self._edit)
+        rest.route(f"DELETE {message}", self._delete)
+        rest.route(f"POST {message}/threads", self._start_thread)
+        rest.route(f"POST {channel}/threads", self._start_thread)
+
+    def _application(self) -> Json:
+        bot = self.world.users[self.world.bot]
+        flags = 1 << 19 if self.api.options.message_content else 0
+        made = {"id": bot["id"], "name": bot["username"], "icon": None, "description": "", "bot_public": True}
+        return made | {
+            "bot_require_code_grant": False,
+            "flags": flags,
+            "owner": self.world.users[self.api.ann],
+            "team": None,
+            "verify_key": "0",
+        }
+
+    def _gateway(self) -> Json:
+        options = self.api.options
+        left = max(0, options.identifies_per_day - len(self.api.identifies))
+        limit = {"total": options.identifies_per_day, "remaining": left, "reset_after": 86_400_000}
+        limit["max_concurrency"] = options.max_concurrency
+        return {"url": self.api.gateway_url, "shards": options.shards, "session_start_limit": limit}
+
+    def channel(self, number: str) -> Json:
+        """A channel that the bot can see."""
+        if number in self.world.hidden:
+            refuse(403, 50001, "Missing Access")
+        return self.world.channels.get(number) or refuse(404, 10003, "Unknown Channel")
+
+    def message(self, channel: str, number: str) -> Json:
+        self.channel(channel)
+        return self.world.messages[channel].get(number) or refuse(404, 10008, "Unknown Message")
+
+    def _open_dm(self, call: Call, _: re.Match[str]) -> Json:
+        user = str(call.body.get("recipient_id"))
+        if user not in self.world.users:
+            refuse(400, 50033, "Invalid Recipient(s)")
+        return self.channel(self.world.dm(user))
+
+    def _typing(self, _: Call, at: re.Match[str]) -> None:
+        self.channel(at[1])
+        self.api.typings.append(at[1])
+
+    def _history(self, call: Call, at: re.Match[str]) -> list[Json]:
+        self.channel(at[1])
+        if at[1] in self.world.unread:
+            refuse(403, 50001, "Missing Access")
+        query = call.query
+        limit = int(query.get("limit", "50"))
+        if not 1 <= limit <= 100:
+            refuse(400, 50035, "Invalid Form Body")
+        after, before = (int(query[name]) if name in query else None for name in ("after", "before"))
+        return self.world.history(at[1], limit=limit, after=after, before=before)
+
+    def check(self, body: Json, files: dict[str, bytes]) -> str:
+        """The content of a message that the bot wants to show."""
+        content = body.get("content") or ""
+        if not content.strip() and not files and not body.get("embeds") and not body.get("components"):
+            refuse(400, 50006, "Cannot send an empty message")
+        if len(content) > CONTENT_CHARACTERS:
+            refuse(400, 50035, "Invalid Form Body")
+        if body.get("allowed_mentions", {}).get("parse") != []:
+            self.api.offences.append(f"mentions are allowed: {body}")
+        return str(content)
+
+    def attached(self, call: Call) -> list[Json]:
+        """The files that came with it, on the CDN."""
+        if sum(map(len, call.files.values())) > MAX_FILE_BYTES:
+            refuse(413, 40005, "Request entity too large")
+        return [self.api.keep(name, data, call.kinds[name]) for name, data in call.files.items()]
+
+    def _writable(self, channel: Json) -> None:
+        if channel["id"] in self.world.muted:
+            refuse(403, 50013, "Missing Permissions")
+        if channel["type"] == FORUM:
+            refuse(400, 50008, "Cannot send messages in a non-text channel")
+        thread = channel.get("thread_metadata")
+        if thread and thread["locked"]:
+            refuse(403, 160005, "Thread is locked")
+        if channel["type"] == DM and channel["recipients"][0].get("closed"):
+            refuse(403, 50007, "Cannot send messages to this user")
+        if thread and thread["archived"]:
+            thread["archived"] = False
+            self.api.dispatch("THREAD_UPDATE", channel)
+
+    def _say(self, call: Call, at: re.Match[str]) -> Json:
+        channel, body = self.channel(at[1]), call.body
+        self._writable(channel)
+        content, nonce = self.check(body, call.files), str(body.get("nonce") or "")
+        if len(nonce) > 25:
+            refuse(400, 50035, "Invalid Form Body")
+        known = self._nonces.get(nonce)
+        if nonce and body.get("enforce_nonce") and known and time.monotonic() - known[0] < self.api.options.nonce_s:
+            return known[1]
+        more: Json = {"flags": body.get("flags", 0), "nonce": body.get("nonce")}
+        reference = body.get("message_reference")
+        if reference:
+            if at[1] in self.world.unread:
+                refuse(400, 160002, "Cannot reply without permission to read message history")
+            reply = self.api.replying(at[1], str(reference["message_id"]))
+            if reply is None and reference.get("fail_if_not_exists", True):
+                refuse(400, 50035, "Unknown message")
+            more |= reply or {}
+        more["attachments"] = self.attached(call)
+        made = self.world.add_message(at[1], self.world.bot, content, **more)
+        if nonce:
+            self._nonces[nonce] = (time.monotonic(), made)
+        self.api.show(made)
+        return made
+
+    def _edit(self, call: Call, at: re.Match[str]) -> Json:
+        message = self.message(at[1], at[2])
+        if message["author"]["id"] != self.world.bot:
+            refuse(403, 50005, "Cannot edit a message authored by another user")
+        if self.channel(at[1]).get("thread_metadata", {}).get("archived"):
+            refuse(400, 50083, "Thread is archived")
+        self.api.edits(at[1], at[2], self.check(call.body, {}))
+        return message
+
+    def _delete(self, _: Call, at: re.Match[str]) -> None:
+        message = self.message(at[1], at[2])
+        if message["author"]["id"] != self.world.bot and at[1] in self.world.muted:
+            refuse(403, 50013, "Missing Permissions")
+        self.api.deletes(at[1], at[2])
+
+    def _start_thread(self, call: Call, at: re.Match[str]) -> Json:
+        parent = self.channel(at[1])
+        message = at[2] if at.re.groups > 1 else None
+        if message and message in self.world.channels:
+            refuse(400, 160004, "A thread has already been created for this message")
+        made = self.world.add_thread(parent["id"], str(call.body["name"]), self.world.bot, at=message)
+        self.api.dispatch("THREAD_CREATE", made | {"newly_created": True})
+        return made
+
+
+KNOWN = frozenset({"👍", "🔥", "🎉", "❤️", "☃️", "👩‍💻", "🇩🇪", "1️⃣", "😀"})
+"""Of the emoji that Discord knows, each in its one spelling."""
+MOST_REACTIONS = 20
+TOPIC_CHARACTERS, NAME_CHARACTERS = 1024, 100
+
+
+class Acts:
+    """Handlers; each is named by what it does."""
+
+    def __init__(self, api: "DiscordApi", rest: Rest) -> None:
+        self.api, self.world = api, api.world
+        channel, message = r"/channels/(\d+)", r"/channels/(\d+)/messages/(\d+)"
+        rest.route(f"(PUT|DELETE) {message}/reactions/([^/]+)/@me", self._react)
+        rest.route(f"PATCH {channel}", self._modify)
+        rest.route(f"GET {channel}/thread-members", self._in_thread)
+        rest.route(f"DELETE {channel}/thread-members/@me", self._leave)
+        rest.route(r"GET /guilds/(\d+)/members", self._members)
+        rest.route(r"GET /guilds/(\d+)/emojis", lambda _, at: self._guild(at[1])["emojis"])
+        rest.route(r"GET /guilds/(\d+)", self._counted)
+
+    def _guild(self, number: str) -> Json:
+        return self.world.guilds.get(number) or refuse(404, 10004, "Unknown Guild")
+
+    def _react(self, call: Call, at: re.Match[str]) -> None:
+        emoji, me, added = unquote(at[4]), self.world.bot, call.method == "PUT"
+        message = self.api.talk.message(at[2], at[3])
+        custom = {f"{one['name']}:{one['id']}" for guild in self.world.guilds.values() for one in guild["emojis"]}
+        if emoji not in KNOWN | custom:
+            refuse(400, 10014, "Unknown Emoji")
+        there: list[str] = message.setdefault("bots_reactions", [])
+        if added is (emoji in there):
+            return
+        if added and at[2] in self.world.muted:
+            refuse(403, 50013, "Missing Permissions")
+        if added and len(there) >= MOST_REACTIONS:
+            refuse(400, 30010, "Maximum number of reactions reached (20)")
+        (there.append if added else there.remove)(emoji)
+        self.api.reacts(at[2], at[3], me, emoji, added=added)
+
+    def _modify(self, call: Call, at: re.Match[str]) -> Json:
+        channel, body = self.api.talk.channel(at[1]), call.body
+        if channel["type"] == DM:
+            refuse(403, 50003, "Cannot execute action on this channel type")
+        if channel["id"] in self.world.muted:
+            refuse(403, 50013, "Missing Permissions")
+        if len(body.get("topic") or "") > TOPIC_CHARACTERS or not 1 <= len(body.get("name", "x")) <= NAME_CHARACTERS:
+            refuse(400, 50035, "Invalid Form Body")
+        thread = channel["type"] == POST
+        if thread and "topic" in body:
+            refuse(400, 50035, "Invalid Form Body")
+        if thread and "name" in body and channel["thread_metadata"]["archived"]:
+            refuse(400, 50083, "Thread is archived")
+        if thread:
+            channel["thread_metadata"] |= {name: body[name] for name in ("archived", "locked") if name in body}
+        channel |= {name: body[name] for name in ("topic", "name") if name in body}
+        self.api.dispatch("THREAD_UPDATE" if thread else "CHANNEL_UPDATE", channel)
+        return channel
+
+    def _members(self, call: Call, at: re.Match[str]) -> list[Json]:
+        self._guild(at[1])
+        return self._listed(call, sorted(self.world.users, key=int), 1000)
+
+    def _in_thread(self, call: Call, at: re.Match[str]) -> list[Json]:
+        channel = self.api.talk.channel(at[1])
+        said = {message["author"]["id"] for message in self.world.messages[channel["id"]].values()}
+        found = self._listed(call, sorted(said | {channel["owner_id"]}, key=int), 100)
+        return [{"id": channel["id"], "user_id": one["user"]["id"], "flags": 0, "member": one} for one in found]
+
+    def _leave(self, _: Call, at: re.Match[str]) -> None:
+        """https://discord.com/developers/docs/resources/channel#leave-thread"""
+        thread = self.api.talk.channel(at[1])
+        if thread["type"] != POST:
+            refuse(400, 50024, "Cannot execute action on this channel type")
+        if thread["thread_metadata"]["archived"]:
+            refuse(400, 50083, "Thread is archived")
+        self.world.left.add(thread["id"])
+
+    def _listed(self, call: Call, users: list[str], most: int) -> list[Json]:
+        if not self.api.options.members:
+            refuse(403, 50001, "Missing Access")
+        limit = int(call.query.get("limit", "1"))
+        if not 1 <= limit <= most:
+            refuse(400, 50035, "Invalid Form Body")
+        return [self.world.member(user) | {"user": self.world.users[user]} for user in users[:limit]]
+
+    def _counted(self, call: Call, at: re.Match[str]) -> Json:
+        more = {"approximate_member_count": len(self.world.users)} if call.query.get("with_counts") == "true" else {}
+        return self._guild(at[1]) | more
+
+
+LOADING = 1 << 7
+"""`is thinking...`: seen, but nothing was said yet."""
+MESSAGE, DEFERRED, UNCHANGED, CHOICES = 4, 5, 6, 8
+COMMAND, COMPONENT, TYPING, FORM = 2, 3, 4, 5
+ANSWERS = {COMMAND: {MESSAGE, DEFERRED}, COMPONENT: {MESSAGE, DEFERRED, UNCHANGED}, TYPING: {CHOICES}}
+"""Which responses an interaction may have, as far as they matter here."""
+ANSWERS[FORM] = ANSWERS[COMPONENT]
+TOKEN_S = 15 * 60
+
+
+@dataclass(slots=True, kw_only=True)
+class Interaction:
+    """One slash command that somebody gave, or something else that they did, and what came of it."""
+
+    id: str
+    token: str
+    channel: str
+    user: str
+    made_s: float
+    """Monotonic; move it back to let the token expire."""
+    kind: int = COMMAND
+    choices: list[str] | None = None
+    """What was suggested."""
+    told: Json = field(default_factory=dict)
+    """As the gateway told it."""
+    answered: int | None = None
+    """Type of the first response."""
+    ephemeral: bool = False
+    messages: list[str] = field(default_factory=list)
+    """Ids of all responses, the original one first."""
+
+
+class Commands:
+    """Handlers; each is named by what it does."""
+
+    def __init__(self, api: "DiscordApi", rest: Rest) -> None:
+        self.api, self.world = api, api.world
+        self.table: dict[str, list[Json]] = {}
+        """`global` or a guild -> commands."""
+        self.given: dict[str, Interaction] = {}
+        """Token -> interaction."""
+        commands, hook = r"/applications/\d+/(?:guilds/(\d+)/)?commands", r"/webhooks/\d+/([^/]+)"
+        rest.route(f"PUT {commands}", self._overwrite)
+        rest.route(f"GET {commands}", lambda _, at: self.table.get(at[1] or "global", []))
+        rest.route(r"POST /interactions/(\d+)/([^/]+)/callback", self._callback)
+        rest.route(f"POST {hook}", self._follow_up)
+        rest.route(rf"GET {hook}/messages/(@original|\d+)", lambda _, at: self._message(self._valid(at[1]), at[2]))
+        rest.route(rf"PATCH {hook}/messages/(@original|\d+)", self._edit)
+        rest.route(rf"DELETE {hook}/messages/(@original|\d+)", self._delete)
+
+    def _overwrite(self, call: Call, at: re.Match[str]) -> list[Json]:
+        made = []
+        if wrong(call.body[""]):
+            refuse(400, 50035, "Invalid Form Body")
+        for command in call.body[""]:
+            number = self.world.ids.new()
+            more = {"id": number, "application_id": self.world.bot, "version": number, "type": command.get("type", 1)}
+            more |= {"guild_id": at[1]} if at[1] else {}
+            made.append({"default_member_permissions": None, "nsfw": False, "options": []} | command | more)
+        self.table[at[1] or "global"] = made
+        self.api.changed()
+        return made
+
+    def give(self, channel: str, user: str, name: str, /, **options: str) -> Interaction:
+        """Somebody gives a slash command; of one with subs, `name` has the sub, too."""
+        return self._happens(COMMAND, channel, user, self._data(channel, name, _values(options)))
+
+    def type(self, channel: str, user: str, name: str, option: str, begun: str, /, **options: str) -> Interaction:
+        """Somebody is writing an option of a slash command."""
+        values = [*_values(options), {"name": option, "type": 3, "value": begun, "focused": True}]
+        return self._happens(TYPING, channel, user, self._data(channel, name, values))
+
+    def press(self, channel: str, user: str, *, form: bool = False) -> Interaction:
+        """Somebody presses a button that is not there, or sends a form that nobody showed them."""
+        if form:
+            return self._happens(FORM, channel, user, {"custom_id": "approve", "components": []})
+        return self._happens(COMPONENT, channel, user, {"custom_id": "approve", "component_type": 2})
+
+    def replay(self, interaction: Interaction) -> None:
+        """The gateway tells of it once more."""
+        self.api.dispatch("INTERACTION_CREATE", interaction.told)
+
+    def _data(self, channel: str, name: str, options: list[Json]) -> Json:
+        name, _, sub = name.partition(" ")
+        guild = self.world.channels[channel].get("guild_id")
+        known = [c for c in self.table.get("global", []) + self.table.get(guild or "", []) if c["name"] == name]
+        return {
+            "id": known[0]["id"] if known else self.world.ids.new(),
+            "name": name,
+            "type": 1,
+            "options": [{"name": sub, "type": 1, "options": options}] if sub else options,
+        }
+
+    def _happens(self, kind: int, channel: str, user: str, data: Json) -> Interaction:
+        number, place = self.world.ids.new(), self.world.channels[channel]
+        guild, person = place.get("guild_id"), self.world.users[user]
+        made = Interaction(
+            id=number, token=f"itk{number}", channel=channel, user=user, made_s=time.monotonic(), kind=kind
+        )
+        self.given[made.token] = made
+        told = made.told = {
+            "id": number,
+            "application_id": self.world.bot,
+            "type": kind,
+            "token": made.token,
+            "version": 1,
+            "channel_id": channel,
+            "channel": place | {"permissions": PERMISSIONS},
+            "locale": "en-US",
+            "entitlements": [],
+            "authorizing_integration_owners": {"0": guild or "0"},
+            "context": 0 if guild else 1,
+            "app_permissions": PERMISSIONS,
+            "attachment_size_limit": 10 * 2**20,
+            "data": data,
+        }
+        if guild:
+            member = self.world.member(user) | {"user": person, "permissions": PERMISSIONS}
+            told |= {"guild_id": guild, "guild_locale": "en-US", "member": member}
+        else:
+            told |= {"user": person}
+        self.api.dispatch("INTERACTION_CREATE", told)
+        return made
+
+    def _valid(self, token: str) -> Interaction:
+        found = self.given.get(token)
+        if found is None or time.monotonic() - found.made_s > TOKEN_S:
+            refuse(401, 50027, "Invalid Webhook Token")
+        return found
+
+    def _callback(self, call: Call, at: re.Match[str]) -> Json | None:
+        found = self.given.get(at[2])
+        if found is None or found.id != at[1] or time.monotonic() - found.made_s > self.api.options.interaction_s:
+            refuse(404, 10062, "Unknown interaction")
+        if found.answered is not None:
+            refuse(400, 40060, "Interaction has already been acknowledged.")
+        kind, data = call.body["type"], call.body.get("data") or {}
+        if kind not in ANSWERS[found.kind]:
+            refuse(400, 50035, "Invalid Form Body")
+        if kind in {UNCHANGED, CHOICES}:
+            self._quiet(found, kind, data.get("choices", []))
+            return None
+        found.ephemeral = bool(data.get("flags", 0) & EPHEMERAL)
+        content = self.api.talk.check(data, call.files) if kind == MESSAGE else ""
+        found.answered = kind
+        made = self._show(found, content, data.get("flags", 0) | (LOADING if kind == DEFERRED else 0))
+        if call.query.get("with_response", "false") not in {"1", "true"}:
+            return None
+        told = {"id": found.id, "type": COMMAND, "response_message_id": made["id"]}
+        told |= {"response_message_loading": kind == DEFERRED, "response_message_ephemeral": found.ephemeral}
+        return {"interaction": told, "resource": {"type": kind, "message": made}}
+
+    def _quiet(self, found: Interaction, kind: int, choices: list[Json]) -> None:
+        """An answer that nobody reads as a message."""
+        if kind == CHOICES:
+            texts = [one[key] for one in choices for key in ("name", "value")]
+            if len(choices) > MOST_CHOICES or not all(1 <= len(text) <= 100 for text in texts):
+                refuse(400, 50035, "Invalid Form Body")
+            found.choices = [one["value"] for one in choices]
+        found.answered = kind
+        self.api.changed()
+
+    def _show(self, found: Interaction, content: str, flags: int) -> Json:
+        meta = {"id": found.id, "type": COMMAND, "user": self.world.users[found.user]}
+        meta["authorizing_integration_owners"] = {}
+        more: Json = {"flags": flags, "type": SLASH, "webhook_id": self.world.bot}
+        more |= {"application_id": self.world.bot, "interaction_metadata": meta}
+        made = self.world.add_message(found.channel, self.world.bot, content, **more)
+        found.messages.append(made["id"])
+        if not flags & EPHEMERAL:
+            self.api.show(made)
+        self.api.changed()
+        return made
+
+    def _message(self, found: Interaction, number: str) -> Json:
+        if found.answered is None:
+            refuse(404, 10015, "Unknown Webhook")
+        number = found.messages[0] if number == "@original" else number
+        made = self.world.messages[found.channel].get(number)
+        if made is None or number not in found.messages:
+            refuse(404, 10008, "Unknown Message")
+        return made
+
+    def _follow_up(self, call: Call, at: re.Match[str]) -> Json:
+        found = self._valid(at[1])
+        original = self._message(found, "@original")
+        content = self.api.talk.check(call.body, call.files)
+        if original["flags"] & LOADING:  # the first follow-up takes the place of `thinking`
+            return self._reveal(original, content)
+        return self._show(found, content, call.body.get("flags", 0) | (EPHEMERAL if found.ephemeral else 0))
+
+    def _reveal(self, message: Json, content: str) -> Json:
+        message |= {"content": content, "flags": message["flags"] & ~LOADING}
+        if not message["flags"] & EPHEMERAL:
+            self.api.dispatch("MESSAGE_UPDATE", self.world.seen_live(message))
+        self.api.changed()
+        return message
+
+    def _edit(self, call: Call, at: re.Match[str]) -> Json:
+        message = self._message(self._valid(at[1]), at[2])
+        content = self.api.talk.check(call.body, call.files)
+        if not message["flags"] & LOADING:
+            message["edited_timestamp"] = when(self.world.ids.new())
+        message["attachments"] = self.api.talk.attached(call)
+        return self._reveal(message, content)
+
+    def _delete(self, _: Call, at: re.Match[str]) -> None:
+        found = self._valid(at[1])
+        message = self._message(found, at[2])
+        if message["flags"] & EPHEMERAL:
+            del self.world.messages[found.channel][message["id"]]
+        else:
+            self.api.deletes(found.channel, message["id"])
+
+
+def _values(options: dict[str, str]) -> list[Json]:
+    return [{"name": key, "type": 3, "value": value} for key, value in options.items()]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kits.channels import story
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 from tests.servers.discord_api_world import FORUM
 
 IDENTIFY = {"op": 2, "d": {"token": Options().token, "intents": 1 << 9 | 1, "properties": {}}}

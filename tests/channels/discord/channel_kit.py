@@ -12,7 +12,7 @@ from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import Address, ChannelName, Command, MessageId, RoomId, ThreadId
 from tests.kits.channels import Run
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 
 NAME = ChannelName("discord.test")
 

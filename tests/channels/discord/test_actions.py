@@ -10,7 +10,7 @@ from gateway.core.events import MessageDeleted, MessageEdited, MessageId, Reacti
 from tests.channels.discord.channel_kit import Running, both, part, place
 from tests.kits.channels import story
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 
 
 async def said(api: DiscordApi, run: Running, text: str = "hello", room: str = "") -> MessageId:

@@ -15,7 +15,7 @@ from tests.channels.discord.faults_kit import SAY, hello, part, running
 from tests.kits.channels import story
 from tests.kits.stopwatch import Stopwatch
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 
 CHARSET = Options(json_type="application/json; charset=utf-8")
 COMMANDS = (CommandSpec(name="log", summary="Show the log", private=True), CommandSpec(name="status", summary="Show"))

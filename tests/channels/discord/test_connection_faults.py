@@ -10,7 +10,7 @@ from channels.discord import rest
 from tests.channels.discord.faults_kit import Hurried, hello, part, running
 from tests.kits.channels import story
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Faults, Options
+from tests.servers.discord_api_rest import Faults, Options
 
 
 @pytest.mark.parametrize("code", [0, 1000, 1001, 1011, 4000, 4009])

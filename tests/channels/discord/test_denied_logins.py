@@ -11,7 +11,7 @@ from tests.channels.discord.channel_kit import config
 from tests.channels.discord.faults_kit import SAY, Hurried, hello, part, running
 from tests.kits.channels import story
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 
 
 @story

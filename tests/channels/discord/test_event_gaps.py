@@ -18,7 +18,7 @@ from tests.channels.discord.faults_kit import Hurried, hello, running
 from tests.kits.channels import story
 from tests.kits.stopwatch import Stopwatch
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 
 HISTORY = r"GET /channels/\d+/messages"
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -19,9 +19,8 @@ from channels.discord.gateway import GatewaySocket, open_socket
 from channels.discord.ids import snowflake_at
 from channels.discord.inflow import DiscordProgress
 from tests.channels.discord.faults_kit import Hurried, Running, hello, running
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
-from tests.servers.discord_api_mutants import Mutants
+from tests.servers.discord_api import DiscordApi, Mutants
+from tests.servers.discord_api_rest import Options
 
 LIMIT_S = 240
 """On a machine that does nothing else it takes about half of that."""

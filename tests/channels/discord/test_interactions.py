@@ -21,7 +21,7 @@ from tests.channels.discord.channel_kit import both, running
 from tests.channels.discord.faults_kit import Hurried
 from tests.kits.channels import story
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_menu import wrong
+from tests.servers.discord_api_rest import wrong
 
 
 def rows(specs: Sequence[CommandSpec]) -> Any:

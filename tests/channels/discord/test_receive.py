@@ -12,7 +12,7 @@ from tests.kits.channels import story
 from tests.kits.policies import PlayedPolicy
 from tests.kits.stopwatch import Stopwatch
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 from tests.servers.discord_api_world import FORUM
 
 

@@ -9,7 +9,7 @@ from gateway.core.events import Receipt
 from tests.channels.discord.faults_kit import SAY, Running, part, running
 from tests.kits.channels import story
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 
 
 async def sent(it: Running, body: str, room: str, key: str = "k1") -> Receipt | SendError:

@@ -12,7 +12,7 @@ from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, ThreadId
 from tests.channels.conformance.platforms.base import COMMANDS, Kit, Where
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 from tests.servers.discord_api_world import Json
 
 

@@ -18,7 +18,7 @@ from gateway.cli.doctor.telegram import find_contacts, find_telegram_name, probe
 from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options as DiscordOptions
+from tests.servers.discord_api_rest import Options as DiscordOptions
 from tests.servers.ircd import CAPS, LOCALHOST, WRONG, Ircd, Options, server_context
 from tests.servers.ports import free_port
 

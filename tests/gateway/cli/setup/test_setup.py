@@ -11,7 +11,7 @@ from tests.gateway.cli.setup.setup_kit import Gateway, Person, at_terminal, writ
 from tests.kits.channels import story
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 from tests.servers.ircd import CAPS, Ircd
 from tests.servers.ircd import Options as IrcOptions
 from tests.servers.model_api import ModelApi

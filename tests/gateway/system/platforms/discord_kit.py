@@ -14,7 +14,7 @@ from tests.channels.discord.faults_kit import Hurried
 from tests.kits.delivery_judge import TOKEN, Evidence, Shown, Verdict, fair, judge
 from tests.kits.gateway_process import Program
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer, Json
 

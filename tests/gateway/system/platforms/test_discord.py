@@ -20,7 +20,7 @@ from tests.channels.discord.faults_kit import SAY, Hurried
 from tests.gateway.system.platforms.discord_kit import NAME, town
 from tests.kits.channels import story
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_rest import Options
 
 
 @pytest.mark.parametrize("what", ["500 before", "500 after", "reset before", "reset after", "silent", "429"])

@@ -8,7 +8,7 @@ import pytest
 from gateway.commands.table import COMMAND_SPECS
 from tests.gateway.system.platforms.discord_kit import Town, town
 from tests.kits.channels import story
-from tests.servers.discord_api_commands import Interaction
+from tests.servers.discord_api_rest import Interaction
 
 
 async def ready(it: Town) -> None:
