@@ -80,11 +80,9 @@ class MediaStore:
         voices_left = MAX_TRANSCRIBED_VOICES if self._config.transcribe else 0
         work = []
         for seq, message in sorted(messages, key=lambda one: (one[1].kind == "room", -one[0])):
+            can_fetch = isinstance(self._channels.get(message.at.channel), CanDownload) and self._config.max_bytes > 0
             for place in reversed(range(len(message.attachments))):
                 attachment = message.attachments[place]
-                can_fetch = (
-                    isinstance(self._channels.get(message.at.channel), CanDownload) and self._config.max_bytes > 0
-                )
                 if can_fetch and images_left and _is_image(attachment):
                     images_left -= 1
                     work.append((seq, place, self._fetch_image(seq, message.at, attachment)))
@@ -169,11 +167,9 @@ class MediaStore:
         except (TranscriptionError, OSError) as error:
             logger.warning("a voice note is not written out: %s", error)
             return DescribedAttachment(describe_attachment(attachment, note="could not be written out"))
-        return DescribedAttachment(
-            describe_attachment(attachment, words=words)
-            if words
-            else describe_attachment(attachment, note="no words in it")
-        )
+        if not words:
+            return DescribedAttachment(describe_attachment(attachment, note="no words in it"))
+        return DescribedAttachment(describe_attachment(attachment, words=words))
 
     async def _transcribe(self, data: bytes) -> str:
         """Return the words of a sound. Raises TranscriptionError and OSError."""

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Self, cast
 
 from agent.turn import presentable_text
@@ -69,10 +69,9 @@ class TurnPreviews:
             if isinstance(self._channels.get(at.channel), CanPreview) and only in (None, at.channel):
                 self.clear_later(at, message)
 
-    async def record_message(self, at: Address, message: MessageId) -> None:
-        """Record that a preview is this message."""
-        fact = PreviewShown(at=at, message=message)
-        await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
+    async def record(self, fact: PreviewShown | PreviewEnded) -> None:
+        """Append that a message is a preview, or that it is none any more."""
+        await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=fact.at.conversation)])
 
     async def clear(self, at: Address, message: MessageId) -> None:
         """Delete a preview, one attempt. Raises `SendError` if it is to be tried again."""
@@ -84,8 +83,7 @@ class TurnPreviews:
         except Rejected as error:
             reason = error.reason
             logger.warning("the preview %s in %s stays: %s", message, at.conversation, reason)
-        fact = PreviewEnded(at=at, message=message, reason=reason)
-        await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
+        await self.record(PreviewEnded(at=at, message=message, reason=reason))
 
     def clear_later(self, at: Address, message: MessageId) -> None:
         """Retry until the preview is deleted, or the process ends: the next one goes on."""
@@ -105,9 +103,8 @@ class TurnPreviews:
 
     async def _clear_later(self, at: Address, message: MessageId) -> None:
         wait_s = FIRST_TRY_S
-        while isinstance(
-            self._channels.get(at.channel), CanPreview
-        ):  # else it stays in the store until the channel is back
+        # Without its channel it stays in the store until that is back.
+        while isinstance(self._channels.get(at.channel), CanPreview):
             hint_s = 0.0
             try:
                 await self.clear(at, message)
@@ -204,15 +201,12 @@ class TurnPreview:
         except asyncio.CancelledError:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GOODBYE_S):
-                    await self._call_quietly(channel.typing(self._at, active=False))
+                    try:
+                        await channel.typing(self._at, active=False)
+                    except Exception:  # also a bug in the adapter
+                        logger.exception("typing in %s broke", self._at.conversation)
             raise
         except Exception:  # a bug in the adapter, and no reason to give no answer
-            logger.exception("typing in %s broke", self._at.conversation)
-
-    async def _call_quietly(self, call: Coroutine[None, None, None]) -> None:
-        try:
-            await call
-        except Exception:  # also a bug in the adapter
             logger.exception("typing in %s broke", self._at.conversation)
 
     async def _run_preview(self, channel: CanPreview) -> None:
@@ -251,7 +245,7 @@ class TurnPreview:
             shown = await channel.preview(self._at, text, shown)
             if shown is not None and shown not in self._shown_messages:
                 self._shown_messages.append(shown)
-                await self._previews.record_message(self._at, shown)
+                await self._previews.record(PreviewShown(at=self._at, message=shown))
                 if self._left_behind:
                     self._previews.clear_later(self._at, shown)
         return shown

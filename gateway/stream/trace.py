@@ -79,6 +79,14 @@ _TURN_OUTCOMES = {
 }
 
 
+def _find_turn_outcome(conversation: ConversationId, outcome: str, *, within: bool) -> EventOutcome:
+    """Return what a turn there made of the events that it was about. `within`: a turn elsewhere spoke there."""
+    ended = _TURN_OUTCOMES[outcome]
+    if ended is EventOutcome.ANSWERED and is_inner(conversation):
+        return EventOutcome.TAKEN_UP
+    return EventOutcome.ANSWERED_ELSEWHERE if ended is EventOutcome.ANSWERED and within else ended
+
+
 @dataclass(slots=True)
 class _UnreadEvent:
     seq: Seq
@@ -142,11 +150,7 @@ class OutcomeTracker:
         return []
 
     def _add_turn_end(self, turn: TurnRecord, conversation: ConversationId) -> Iterator[tuple[Seq, EventOutcome]]:
-        outcome = _TURN_OUTCOMES[turn.outcome]
-        if outcome is EventOutcome.ANSWERED and is_inner(conversation):
-            outcome = EventOutcome.TAKEN_UP
-        elif outcome is EventOutcome.ANSWERED and turn.within is not None:
-            outcome = EventOutcome.ANSWERED_ELSEWHERE
+        outcome = _find_turn_outcome(conversation, turn.outcome, within=turn.within is not None)
         if outcome is not EventOutcome.INTERRUPTED and (turn.within is None or turn.covers):
             yield from ((seq, outcome) for seq in self._interrupted.pop(conversation, ()))
         shown = frozenset(turn.covers)
@@ -195,11 +199,8 @@ def find_outcome(event: NotificationRow) -> EventOutcome:
     if not event.dealt:
         if judged != "due":
             return EventOutcome.OVERHEARD
-        return (
-            EventOutcome.LOOKED_AT
-            if event.unread is not None and event.unread < event.judged.urgency
-            else EventOutcome.WAITING
-        )
+        was_looked_at = event.unread is not None and event.unread < event.judged.urgency
+        return EventOutcome.LOOKED_AT if was_looked_at else EventOutcome.WAITING
     if event.dealt == "handled":
         return EventOutcome.HANDLED
     if not event.shown:
@@ -207,19 +208,10 @@ def find_outcome(event: NotificationRow) -> EventOutcome:
     if judged != "due" or event.looked:
         return EventOutcome.CONTEXT
     if event.outcome != "interrupted":
-        return _find_turn_outcome(event, event.outcome, within=event.within)
-    return (
-        _find_turn_outcome(event, event.after, within=event.after_within) if event.after else EventOutcome.INTERRUPTED
-    )
-
-
-def _find_turn_outcome(event: NotificationRow, outcome: str, *, within: bool) -> EventOutcome:
-    ended = _TURN_OUTCOMES[outcome]
-    if ended is not EventOutcome.ANSWERED:
-        return ended
-    if event.place is not None and is_inner(event.place):
-        return EventOutcome.TAKEN_UP
-    return EventOutcome.ANSWERED_ELSEWHERE if within else ended
+        return _find_turn_outcome(event.place, event.outcome, within=event.within)
+    if not event.after:
+        return EventOutcome.INTERRUPTED
+    return _find_turn_outcome(event.place, event.after, within=event.after_within)
 
 
 _MAX_LISTED: Final = 20
@@ -279,9 +271,8 @@ async def explain_event(reader: StoreReader, seq: int) -> list[str] | None:
     else:
         judged = found.judgement.fact
         article = "an" if judged.role[:1] in "aeiou" else "a"
-        noticed = f"noticed as {judged.type}, urgency {judged.urgency}, from {article} {judged.role}"
         story = [
-            noticed,
+            f"noticed as {judged.type}, urgency {judged.urgency}, from {article} {judged.role}",
             *await _explain_alarm(reader, entry),
             *await _explain_judged(reader, found, judged),
             f"fate: {found.outcome}",
@@ -306,10 +297,7 @@ async def _explain_judged(reader: StoreReader, found: EventTrail, judged: Judgem
         return [*lines, "context for the next turn there" if found.looked_at else "no turn has ended there since"]
     if isinstance(handler.fact, UnreadDismissed):
         where = await _find_turn_label(reader, handler.fact.turn)
-        return [
-            *lines,
-            f"in {where} the agent decided that nothing is to be done about it (entry {handler.seq})",
-        ]
+        return [*lines, f"in {where} the agent decided that nothing is to be done about it (entry {handler.seq})"]
     assert isinstance(handler.fact, TurnRecord)
     lines.append(await _explain_turn(reader, found, handler, handler.fact))
     return [
@@ -337,19 +325,13 @@ def _explain_look(found: EventTrail) -> list[str]:
     look, handler = found.looked_at, found.dealt_with
     if look is None or not isinstance(look.fact, TurnRecord) or (handler is not None and handler.seq <= look.seq):
         return []
-    look_text = f"looked at in {_format_turn(look)}"
-    why = f": {look.fact.reason}" if look.fact.reason else ""
-    return [
-        look_text
-        if look.fact.outcome == "replied"
-        else f"{look_text}, which {TURN_OUTCOME_TEXTS[look.fact.outcome]}{why}"
-    ]
+    ended = "" if look.fact.outcome == "replied" else f", which {_format_turn_end(look.fact)}"
+    return [f"looked at in {_format_turn(look)}{ended}"]
 
 
 async def _explain_turn(reader: StoreReader, found: EventTrail, handler: LogEntry, turn: TurnRecord) -> str:
     inside = handler.conversation is not None and is_inner(handler.conversation)
-    ended = "ended" if inside and turn.outcome == "replied" else TURN_OUTCOME_TEXTS[turn.outcome]
-    ended += f": {turn.reason}" if turn.reason else ""
+    ended = _format_turn_end(turn, inside=inside)
     if found.event.seq not in turn.covers:
         return f"only counted, for newer lines filled the prompt, in {_format_turn(handler)}, which {ended}"
     if turn.within is not None:
@@ -362,8 +344,13 @@ async def _explain_turn(reader: StoreReader, found: EventTrail, handler: LogEntr
     later = found.next_turn
     if later is None or not isinstance(later.fact, TurnRecord):
         return f"heard in {_format_turn(handler)}, which {ended}; no turn has ended there since"
-    then = TURN_OUTCOME_TEXTS[later.fact.outcome] + (f": {later.fact.reason}" if later.fact.reason else "")
+    then = _format_turn_end(later.fact)
     return f"heard in {_format_turn(handler)}, which {ended}; the next turn there, {_format_turn(later)}, {then}"
+
+
+def _format_turn_end(turn: TurnRecord, *, inside: bool = False) -> str:
+    ended = "ended" if inside and turn.outcome == "replied" else TURN_OUTCOME_TEXTS[turn.outcome]
+    return f"{ended}: {turn.reason}" if turn.reason else ended
 
 
 def _format_turn(entry: LogEntry) -> str:
@@ -415,14 +402,10 @@ async def _explain_reply(reader: StoreReader, cause: LogEntry, word: str = "repl
 
 async def _explain_delivery(reader: StoreReader, queued: LogEntry, fact: PostQueued, word: str) -> list[str]:
     ended = await reader.entry_by_key(f"delivery:{fact.post.to.conversation}:{fact.post.key}")
-    if ended is None or not isinstance(ended.fact, DeliveryReport):
-        return [f"the {word} (entry {queued.seq}) is still to be delivered{await _explain_wait(reader, queued, fact)}"]
-    reason = f": {ended.fact.reason}" if ended.fact.reason else ""
-    return [f"the {word} (entry {queued.seq}) is {ended.fact.state} (entry {ended.seq}){reason}"]
-
-
-async def _explain_wait(reader: StoreReader, queued: LogEntry, fact: PostQueued) -> str:
-    """Return the reason why a post waits, from its newest attempt."""
+    if ended is not None and isinstance(ended.fact, DeliveryReport):
+        reason = f": {ended.fact.reason}" if ended.fact.reason else ""
+        return [f"the {word} (entry {queued.seq}) is {ended.fact.state} (entry {ended.seq}){reason}"]
     parts = await reader.newest_entries(_MAX_LISTED, after=queued.seq, kinds=["part"], conversation=queued.conversation)
-    ended = [one.fact for one in parts if isinstance(one.fact, PartSendEnded) and one.fact.post == fact.post.key]
-    return f": {ended[-1].reason}" if ended and ended[-1].state == "waiting" else ""
+    attempts = [one.fact for one in parts if isinstance(one.fact, PartSendEnded) and one.fact.post == fact.post.key]
+    reason = f": {attempts[-1].reason}" if attempts and attempts[-1].state == "waiting" else ""
+    return [f"the {word} (entry {queued.seq}) is still to be delivered{reason}"]
