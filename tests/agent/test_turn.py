@@ -59,9 +59,7 @@ from tests.kits.models import KEY, against
 from tests.kits.scripted_turn import NOTHING, Drawer, Host, Played, Say, brief, kept
 from tests.servers.llama_api import LlamaApi
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
-from tests.servers.model_api_seen import Seen
+from tests.servers.model_api import Answer, ModelApi, Seen
 
 SILENT, YIELD = ("s", "stay_silent"), ("y", "yield_to_user")
 LOOK, JOT, UNKNOWN = ("l", "look_up"), ("j", "jot"), ("u", "fly")

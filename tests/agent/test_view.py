@@ -40,7 +40,7 @@ from agent.view import (
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
 from gateway.core.tool_spec import ToolCall
 from tests.agent.compaction_kit import View
-from tests.servers.messages_rules import check
+from tests.servers.model_api_rules import check
 
 sizes = st.lists(st.integers(1, 500), max_size=60)
 

@@ -31,8 +31,7 @@ from tests.bench.layouts import other_layouts, planned, sent
 from tests.kits.console_platforms import PLATFORMS, Running
 from tests.kits.gateway import UNHURRIED
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
 
 MODEL = "claude-sonnet-5-5"
 STEP_S = 20.0

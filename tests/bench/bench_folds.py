@@ -27,7 +27,7 @@ from tests.bench.bench_cache_plan import Times, random_times, steady_times
 from tests.gateway.system.long_run.conversation_script import Mix, Script, content, said
 from tests.kits.model_gateway import BEGIN, CHANNEL, Home, Provider, at_home, settings
 from tests.servers.messages_cache import Ticket
-from tests.servers.model_api_events import Json
+from tests.servers.model_api import Json
 
 PRICES = PriceTable.parse(Path("config/prices.yaml").read_text(encoding="utf-8"))
 MODELS = ("claude-sonnet-5-5", "claude-sonnet-5")

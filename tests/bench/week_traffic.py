@@ -27,7 +27,7 @@ from gateway.core.events import (
 )
 from tests.kits.console_platforms import PLATFORMS
 from tests.kits.simulated_gateway import ROOMS, TELEGRAM
-from tests.servers.model_api_events import Answer, Json, failure
+from tests.servers.model_api import Answer, Json, failure
 
 DAY_S = 86_400.0
 PEOPLE = tuple(f"p{number}" for number in range(8))

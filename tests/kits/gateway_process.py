@@ -24,8 +24,7 @@ from gateway.core.facts import NORMAL, Fact
 from gateway.store import LogEntry, Store, StoreMissing
 from tests.kits.delivery_judge import DOUBT, TOKEN, Asked
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.model_api import Json, ModelApi
 
 MAIN = "import sys; from gateway.cli.main import main; sys.exit(main())"
 OURS = re.compile(r'\(your message \\?"[^"]*"')

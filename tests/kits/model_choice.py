@@ -25,8 +25,7 @@ from gateway.runtime.models import ModelServices, open_model_services
 from gateway.store import LogEntry, NewEntry, Store
 from tests.kits.commands import answer_of
 from tests.kits.gateway import CONSOLE, Screen, settings
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.model_api import Json, ModelApi
 
 P = ParamSpec("P")
 ANN = Address(channel=CONSOLE, room=RoomId("ann"))

@@ -33,8 +33,7 @@ from tests.kits.console_platforms import Town
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.kits.tasks import ListedTasks
 from tests.servers.messages_cache import MessagesCache, Ticket
-from tests.servers.messages_side import MessagesSide
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json, MessagesSide
 
 BEGIN = datetime(2026, 3, 2, 6, 30, tzinfo=UTC)
 CHANNEL = ChannelName("irc.libera")

@@ -20,7 +20,7 @@ from tests.servers.bot_api_world import Chat, Person
 from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_rest import LOADING
 from tests.servers.discord_api_world import EPHEMERAL
-from tests.servers.model_api_events import Json
+from tests.servers.model_api import Json
 
 TELEGRAM, DISCORD, IRC = "telegram.main", "discord.main", "irc.main"
 PLATFORMS: Final = (TELEGRAM, DISCORD, IRC)

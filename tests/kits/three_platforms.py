@@ -36,8 +36,7 @@ from tests.servers.bot_api_world import Chat, Person
 from tests.servers.discord_api import DiscordApi
 from tests.servers.ircd import CAPS, Ircd
 from tests.servers.ircd import Options as IrcOptions
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json, ModelApi
 
 ROOM, DEN = "#room", "#den"
 """On IRC. The first is open on each platform, the other is not yet."""

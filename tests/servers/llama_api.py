@@ -13,10 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tests.servers.messages_side import Reply
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, completions
-from tests.servers.model_api_seen import Seen
+from tests.servers.model_api import Answer, ModelApi, Reply, Seen, completions
 
 Json = dict[str, Any]
 _JSON = {"content-type": "application/json"}

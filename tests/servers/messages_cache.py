@@ -26,8 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from tests.servers.messages_models import profile, undated
-from tests.servers.messages_prompt import THINKING, Json, canonical, pictures, positions
+from tests.servers.messages_prompt import THINKING, Json, canonical, pictures, positions, profile, undated
 
 Tokens = Callable[[str], int]
 """How many tokens a text has. Pure; asked once for each distinct block behind the same prefix."""
@@ -125,7 +124,7 @@ def missed(before: Ticket, now: Ticket) -> tuple[str, int] | None:
 
 
 class MessagesCache:
-    """See the top of the file. Never refuses: a body that the API would not accept is for `messages_rules` to find."""
+    """See the top of the file. Never refuses: a body that the API would not accept is for `model_api_rules` to find."""
 
     def __init__(self, tokens: Tokens, *, minimum: int | None = None) -> None:
         """`minimum`: in place of each model's own."""

@@ -10,7 +10,7 @@
   left `default(body)` makes one: it echoes the newest user message, `You said: ...`.
 - `seen[i].at_s` is `time.monotonic()` when the request's last byte was read: comparable across processes on
   one Linux machine. `seen[i].hung_up` turns true if the client closed before the answer was complete.
-- STRICT: what the real APIs refuse is refused (`messages_rules`, `model_api_rules`), kept in `violations`, and not
+- STRICT: what the real APIs refuse is refused (`model_api_rules`), kept in `violations`, and not
   counted against the script. `strict=False` turns that off.
 - `cache=MessagesCache(tokens)` makes the usage of `/v1/messages` what that cache says at the time of `clock`; the
   API key is the workspace. Without `stream` the message comes whole. `max_tokens: 0` is answered without the script.
@@ -19,6 +19,9 @@
 - `models`: what `/v1/models` lists, and all there is (None: everything is, and there is no list); `key`: the only one
   that is let in (None: any). Both may be set at any time.
 - `python -m tests.servers.model_api [PORT]` serves echoes for ever and says its URL on the first line.
+
+Sources of the answers: platform.claude.com/docs/en, api/messages and build-with-claude/streaming. Every stream holds a
+ping and an event that nobody knows, because real ones may.
 """
 
 import asyncio
@@ -27,16 +30,318 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-from tests.servers import model_api_rules
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.messages_rules import Complaint
-from tests.servers.messages_side import COUNT, MessagesSide, Reply
-from tests.servers.model_api_events import Answer, Json, completions, failure
-from tests.servers.model_api_seen import Seen, Violation
+from tests.servers.messages_cache import MessagesCache, Ticket, missed
+from tests.servers.messages_prompt import known, profile, sign, verify
+from tests.servers.model_api_rules import MAX_BYTES, Complaint, betas_of, check, edited, openai
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One scripted answer, or one fault."""
+
+    text: str = ""
+    calls: tuple[tuple[str, str, str], ...] = ()
+    """(id, name, JSON arguments)."""
+    stop: str | None = None
+    """In the API's own words; None: as the content suggests."""
+    usage: Json | None = None
+    """In the API's own words; None: counted. OpenAI: {} sends none."""
+    thinking: str | None = None
+    content: tuple[Json, ...] = ()
+    """Messages: blocks in front of the rest. `thinking` and `redacted_thinking` are signed by the server."""
+    stop_details: Json | None = None
+    """Messages: with the stop reason `refusal`, `{"type": "refusal", "category": "cyber", "explanation": None}`."""
+    dropped: tuple[Json, ...] = ()
+    """Messages: told in `input_transformations`, as if the server had dropped so much of the request."""
+    diagnostics: Json | None = None
+    """Messages: told in place of what the cache would say, if the request asks for any."""
+    done: bool = True
+    """OpenAI: ends with [DONE]."""
+    status: int = 200
+    """Anything else: `body` and `headers` are the answer."""
+    headers: Json = field(default_factory=dict)
+    body: bytes = b'{"error": {"type": "api_error", "message": "scripted"}}'
+    delay_s: float = 0.0
+    """Before the first byte."""
+    cut_after: int | None = None
+    """Close the connection after so many events."""
+    silent_after: int | None = None
+    """Say nothing more after so many events, until the client hangs up."""
+    error_after: tuple[int, str] | None = None
+    """After so many events an error event of this type, then the end."""
+    error_says: str = ""
+    """Its message; empty: that it is scripted."""
+    garbled_after: int | None = None
+    """After so many events one that is no JSON."""
+    split_bytes: int | None = None
+    """Send in pieces of so many bytes, each its own write."""
+
+
+def failure(status: int, kind: str, *, code: str = "", retry_after_s: float | None = None) -> Answer:
+    """An error as the Messages API writes it (platform.claude.com/docs/en/api/errors)."""
+    error: Json = {"type": kind, "message": f"scripted {kind}"} | ({"details": {"error_code": code}} if code else {})
+    body = json.dumps({"type": "error", "error": error, "request_id": "req_scripted"}).encode()
+    return Answer(
+        status=status, body=body, headers={} if retry_after_s is None else {"retry-after": f"{retry_after_s:g}"}
+    )
+
+
+def spend_limit() -> Answer:
+    """The month's budget is used up: a 429 that waiting does not help (docs/en/api/rate-limits)."""
+    return failure(429, "rate_limit_error", code="enforced_spend_limit_reached")
+
+
+def pieces(text: str) -> list[str]:
+    return [text[i : i + 12] for i in range(0, len(text), 12)]
+
+
+def faulty(answer: Answer, events: list[bytes]) -> list[bytes]:
+    if answer.error_after is not None:
+        place, kind = answer.error_after
+        error = {"type": "error", "error": {"type": kind, "message": answer.error_says or f"scripted {kind}"}}
+        return [*events[:place], f"event: error\ndata: {json.dumps(error)}\n\n".encode()]
+    if answer.garbled_after is not None:
+        return [*events[: answer.garbled_after], b"event: message_delta\ndata: {not json\n\n"]
+    return events
+
+
+def completions(answer: Answer, body: Json) -> list[bytes]:
+    """As chat completion chunks."""
+    deltas: list[Json] = [{"role": "assistant", "content": ""}]
+    deltas += [{"reasoning_content": answer.thinking}] if answer.thinking else []
+    deltas += [{"content": piece} for piece in pieces(answer.text)]
+    for index, (ident, name, arguments) in enumerate(answer.calls):
+        function = {"name": name, "arguments": ""}
+        deltas.append({"tool_calls": [{"index": index, "id": ident, "type": "function", "function": function}]})
+        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": p}}]} for p in pieces(arguments)]
+    base: Json = {"id": "c-1", "object": "chat.completion.chunk", "model": body.get("model"), "usage": None}
+    chunks = [base | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    stop = answer.stop or ("tool_calls" if answer.calls else "stop")
+    chunks.append(base | {"choices": [{"index": 0, "delta": {}, "finish_reason": stop}]})
+    usage = {"prompt_tokens": len(json.dumps(body)) // 4, "completion_tokens": len(answer.text) // 4 + 1}
+    if answer.usage != {}:
+        chunks.append(base | {"choices": [], "usage": answer.usage or usage})
+    events = [b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n" for chunk in chunks]
+    return faulty(answer, [b": a comment\n\n", *events, *([b"data: [DONE]\n\n"] if answer.done else [])])
+
+
+def message(answer: Answer, body: Json, usage: Json, ident: str) -> Json:
+    """Return the whole message, as it is without `stream`."""
+    content = _content(answer, body)
+    stop = answer.stop or ("tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn")
+    whole: Json = {
+        "id": ident,
+        "type": "message",
+        "role": "assistant",
+        "model": body.get("model"),
+        "content": content,
+        "stop_reason": stop,
+        "stop_sequence": None,
+        "stop_details": answer.stop_details,
+        "usage": usage,
+    }
+    return whole
+
+
+def events(answer: Answer, whole: Json) -> list[bytes]:
+    """Return the message as it is streamed, with the answer's faults."""
+    late = {"stop_reason", "stop_sequence", "stop_details"}
+    told = {key: whole[key] for key in ("context_management",) if key in whole}
+    start = {key: None if key in late | told.keys() else value for key, value in whole.items()}
+    start |= {"content": [], "usage": whole["usage"] | {"output_tokens": 1}}
+    out: list[Json] = [
+        {"type": "message_start", "message": start},
+        {"type": "ping"},
+        {"type": "invented_later", "delta": "of another shape"},
+    ]
+    written = dict(enumerate(arguments for *_, arguments in answer.calls))
+    for index, block in enumerate(whole["content"]):
+        first = len(whole["content"]) - len(answer.calls)
+        bare, deltas = _streamed(block, written.get(index - first))
+        out.append({"type": "content_block_start", "index": index, "content_block": bare})
+        out += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        out.append({"type": "content_block_stop", "index": index})
+    end = {key: whole[key] for key in sorted(late)}
+    out += [{"type": "message_delta", "delta": end, "usage": whole["usage"], **told}, {"type": "message_stop"}]
+    return faulty(answer, [f"event: {e['type']}\ndata: {json.dumps(e, ensure_ascii=False)}\n\n".encode() for e in out])
+
+
+def _content(answer: Answer, body: Json) -> list[Json]:
+    """Return the blocks, thinking signed and shown as the request wants it."""
+    scripted: list[Json] = list(answer.content)
+    scripted += [{"type": "thinking", "thinking": answer.thinking}] if answer.thinking else []
+    scripted += [{"type": "text", "text": answer.text}] if answer.text else []
+    scripted += [{"type": "tool_use", "id": i, "name": n, "input": _input(a)} for i, n, a in answer.calls]
+    quiet = known(body["model"]) and not profile(body["model"]).sampling
+    shown = (body.get("thinking") or {}).get("display") or ("omitted" if quiet else "summarized")
+    said: list[Json] = []
+    for block in scripted:
+        if block["type"] == "thinking":
+            thought = "" if shown == "omitted" else block["thinking"]
+            said.append({"type": "thinking", "thinking": thought, "signature": sign(body, said, thought)})
+        elif block["type"] == "redacted_thinking":
+            said.append({"type": "redacted_thinking", "data": sign(body, said, "")})
+        else:
+            said.append(block)
+    return said
+
+
+def _streamed(block: Json, arguments: str | None) -> tuple[Json, list[Json]]:
+    """Return a block as it starts, and its deltas. `arguments`: as the model wrote them, perhaps no JSON."""
+    if block["type"] == "text":
+        return {**block, "text": ""}, [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
+    if block["type"] == "thinking":
+        thoughts = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
+        signature = {"type": "signature_delta", "signature": block["signature"]}
+        return {**block, "thinking": "", "signature": ""}, [*thoughts, signature]
+    if block["type"] == "tool_use":
+        text = json.dumps(block["input"]) if arguments is None else arguments
+        return {**block, "input": {}}, [
+            {"type": "input_json_delta", "partial_json": piece} for piece in ["", *pieces(text)]
+        ]
+    return block, []
+
+
+def _input(arguments: str) -> object:
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return {}
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """One request."""
+
+    at_s: float
+    path: str
+    headers: dict[str, str]
+    body: Json
+    hung_up: bool = False
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the answer is out or the client is gone."""
+    message: Json | None = None
+    """The whole message that was answered, before faults. Messages API only."""
+    ticket: Ticket | None = None
+    """What the cache made of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """A request that was refused because it broke the API's rules."""
+
+    status: int
+    complaint: str
+    path: str
+    body: Json
+
+
+COUNT = "/messages/count_tokens"
+_JSON = {"content-type": "application/json"}
+
+
+@dataclass(kw_only=True)
+class Reply:
+    """What is sent for one request."""
+
+    answer: Answer
+    events: list[bytes]
+    began: Callable[[], None] = lambda: None
+    """To be called when the first byte goes out."""
+    message: Json | None = None
+    ticket: Ticket | None = None
+
+
+class MessagesSide:
+    """State: the cache, and the messages that `diagnostics` may name."""
+
+    def __init__(self, *, cache: MessagesCache | None, clock: Callable[[], float], window: int | None) -> None:
+        self.cache = cache
+        self._counter = cache or MessagesCache(lambda text: len(text) // 4 + 1)
+        self._clock = clock
+        self._window = window
+        self._told: dict[str, Ticket] = {}
+        self._last = 0
+
+    def refuse(self, path: str, headers: Mapping[str, str], body: Json, size: int) -> Complaint | None:
+        """Return why the request is refused. `size`: of the body, in bytes."""
+        if size > MAX_BYTES:
+            return Complaint("Request exceeds the maximum size", 413, "request_too_large")
+        wrong = check(body, headers, counting=path.endswith(COUNT))
+        if wrong is None and (bound := verify(body, betas_of(headers)).wrong):
+            wrong = Complaint(bound)
+        if wrong is None and self._window and (tokens := self._counter.count(body)) > self._window:
+            wrong = Complaint(f"prompt is too long: {tokens} tokens > {self._window} maximum")
+        return wrong
+
+    def refusal(self, wrong: Complaint) -> Reply:
+        ident = self._ident("req")
+        told = json.dumps(wrong.wire(ident)).encode()
+        return Reply(answer=Answer(status=wrong.status, headers={"request-id": ident}, body=told), events=[])
+
+    def count(self, body: Json) -> Reply:
+        told = json.dumps({"input_tokens": self._counter.count(body)}).encode()
+        return Reply(answer=Answer(headers=_JSON), events=[told])
+
+    def reply(self, answer: Answer, headers: Mapping[str, str], body: Json) -> Reply:
+        """Word the answer. The cache sees the request now, and the answer's beginning when `began` is called."""
+        if answer.status != 200:
+            return Reply(answer=answer, events=[])
+        verdict = verify(body, betas_of(headers))
+        read, applied = edited(verdict.body, self._counter.count)
+        ticket = None
+        if self.cache is not None:
+            workspace = headers.get("x-api-key") or headers.get("authorization", "")
+            ticket = self.cache.begin(read, at_s=self._clock(), workspace=workspace)
+        if body.get("max_tokens") == 0:
+            answer = replace(answer, text="", calls=(), thinking=None, content=(), stop="max_tokens")
+        usage = answer.usage or self._usage(answer, read, ticket)
+        whole = message(answer, verdict.body, usage, self._ident("msg"))
+        if dropped := [*verdict.dropped, *answer.dropped]:
+            whole["input_transformations"] = dropped
+        if "context_management" in body:
+            whole["context_management"] = {"applied_edits": applied}
+        if "diagnostics" in body:
+            whole["diagnostics"] = answer.diagnostics or self._diagnose(body["diagnostics"], ticket)
+        if ticket is not None:
+            self._told[whole["id"]] = ticket
+        out = events(answer, whole)
+        if not body.get("stream"):
+            answer, out = replace(answer, headers=_JSON | answer.headers), [json.dumps(whole).encode()]
+        return Reply(answer=answer, events=out, began=lambda: self._began(ticket), message=whole, ticket=ticket)
+
+    def _began(self, ticket: Ticket | None) -> None:
+        if self.cache is not None and ticket is not None:
+            self.cache.began(ticket)
+
+    def _usage(self, answer: Answer, body: Json, ticket: Ticket | None) -> Json:
+        said = answer.text + "".join(arguments for *_, arguments in answer.calls)
+        output = 0 if body.get("max_tokens") == 0 else len(said) // 4 + 1
+        thought = len(answer.thinking or "") // 4
+        if ticket is None:
+            return {"input_tokens": len(json.dumps(body)) // 4, "output_tokens": output}
+        return ticket.usage.wire(output + thought) | {"output_tokens_details": {"thinking_tokens": thought}}
+
+    def _diagnose(self, asked: Json | None, ticket: Ticket | None) -> Json | None:
+        """Return why the cache was missed. None: it was not, or nobody asked."""
+        before = (asked or {}).get("previous_message_id")
+        if before is None or ticket is None:
+            return None
+        if before not in self._told:
+            return {"cache_miss_reason": {"type": "previous_message_not_found"}}
+        why = missed(self._told[before], ticket)
+        return {"cache_miss_reason": {"type": why[0], "cache_missed_input_tokens": why[1]}} if why else None
+
+    def _ident(self, kind: str) -> str:
+        self._last += 1
+        return f"{kind}_{self._last}"
 
 
 class ModelApi:
@@ -194,7 +499,7 @@ class ModelApi:
     def _refused(self, native: bool, seen: Seen, size: int) -> Complaint | None:
         if native:
             return self._messages.refuse(seen.path, seen.headers, seen.body, size)
-        complaint = model_api_rules.openai(seen.body)
+        complaint = openai(seen.body)
         return Complaint(complaint) if complaint else None
 
 

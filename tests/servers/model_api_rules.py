@@ -1,16 +1,25 @@
-"""What real chat completion APIs refuse with 400, and pictures that either API does. Pure: a body in, a complaint out.
+"""What the model APIs refuse, and what context editing makes of a request. Pure: a request in, a complaint or None out.
 
-Sources: platform.claude.com/docs/en/build-with-claude/vision; platform.openai.com/docs/api-reference/chat and
-guides/images-vision; llama.cpp#13516 and vllm#13978 (content, tool_calls).
+Sources of the Messages API, below platform.claude.com/docs/en: api/messages, api/errors, build-with-claude/vision,
+prompt-caching, context-editing, thinking, thinking-troubleshooting, mid-conversation-system-messages,
+handle-tool-calls and models/fable-5-1/whats-new-fable-5-1. Where the page quotes the refusal this says it in the same
+words; complaints name the place as the API does, `messages.1.content.0`. Server tools, files and most betas are not
+played. Of chat completions: platform.openai.com/docs/api-reference/chat and guides/images-vision; llama.cpp#13516 and
+vllm#13978 (content, tool_calls).
+
+Of context editing only clearing is played, of tool results and of thinking. The client's request stays whole, so each
+request is edited anew, and whatever thinking is bound to is what was sent. Where the documentation is silent this errs
+to the caller's disadvantage: nothing is remembered of what was cleared before, results that the model has not read yet
+are cleared like all others, and cleared bytes are other bytes.
 """
 
 import base64
 import binascii
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-Json = dict[str, Any]
+from tests.servers.messages_prompt import CONTROLS, THINKING, Json, Profile, blocks, profile
 
 _IMAGE_TYPES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
 _IMAGE_BYTES = 5 * 1024 * 1024
@@ -113,3 +122,575 @@ def _openai(body: Json) -> Iterator[str]:
         before = role
     if asked:
         yield "An assistant message with 'tool_calls' must be followed by tool messages for each 'tool_call_id'"
+
+
+_NO_DOCUMENTS_FROM = "2026-10-21"
+"""The version since which assistant messages hold no document (docs/en/api/migration-2026-10-21)."""
+_CLEAR_AT = "mid-conversation-system-clear-at-2026-08-21"
+_MAX_IMAGES = 100
+_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_BLOCK_KEYS = {
+    "text": {"text", "citations", "cache_control"},
+    "image": {"source", "cache_control"},
+    "document": {"source", "title", "context", "citations", "cache_control"},
+    "tool_use": {"id", "name", "input", "cache_control"},
+    "tool_result": {"tool_use_id", "content", "is_error", "cache_control"},
+    "thinking": {"thinking", "signature"},
+    "redacted_thinking": {"data"},
+}
+_NEEDED = {
+    "text": ("text",),
+    "tool_use": ("id", "name", "input"),
+    "tool_result": ("tool_use_id",),
+    "thinking": ("thinking", "signature"),
+    "redacted_thinking": ("data",),
+}
+_MAY_SAY = {
+    "user": {"text", "image", "document", "tool_result"},
+    "assistant": {"text", "document", "tool_use", *THINKING},
+    "system": {"text"},
+}
+
+
+def conversation(messages: list[Json], model: Profile, version: str, betas: list[str]) -> Iterator[str]:
+    """Check `messages`."""
+    if not messages:
+        yield "messages: at least one message is required"
+        return
+    for place, message in enumerate(messages):
+        yield from _message(f"messages.{place}", message, version, betas)
+    if messages[0]["role"] == "system":
+        yield "messages.0: use the top-level 'system' parameter for the initial system prompt"
+    if messages[0]["role"] != "user":
+        yield 'messages: first message must use the "user" role'
+    if messages[-1]["role"] == "assistant":
+        if not model.prefill:
+            yield (
+                "This model does not support assistant message prefill. The conversation must end with a user message."
+            )
+        last = blocks(messages[-1]["content"])
+        if last and last[-1]["type"] == "text" and last[-1]["text"] != last[-1]["text"].rstrip():
+            yield "messages: final assistant content cannot end with trailing whitespace"
+    yield from _systems(messages, model)
+    yield from _pairs(messages)
+    shown = sum(block["type"] == "image" for message in messages for block in blocks(message["content"]))
+    if shown > _MAX_IMAGES:
+        yield f"Too many images: {shown} > {_MAX_IMAGES}"
+
+
+def _message(where: str, message: Json, version: str, betas: list[str]) -> Iterator[str]:
+    role = message.get("role")
+    if role not in _MAY_SAY:
+        yield f"{where}.role: Input should be 'user', 'assistant' or 'system'"
+        return
+    for key in message.keys() - {"role", "content"}:
+        if not (role == "system" and key == "clear_at" and _CLEAR_AT in betas):
+            yield f"{where}.{key}: Extra inputs are not permitted"
+    if message.get("clear_at", "next_user_message") != "next_user_message":
+        yield f"{where}.clear_at: Input should be 'next_user_message'"
+    content = message.get("content")
+    if not isinstance(content, list | str):
+        yield f"{where}.content: Input should be a valid list"
+        return
+    if not content:
+        yield f"{where}: all messages must have non-empty content except for the optional final assistant message"
+    for index, block in enumerate(blocks(content)):
+        if block.get("type") == "text" and len(block) == 2 and block["text"].strip():
+            continue  # nearly all of them
+        place = f"{where}.content.{index}"
+        yield from _block(place, block)
+        if block["type"] not in _MAY_SAY[role]:
+            yield f"{place}: {block['type']} blocks are only permitted in {_owner(block['type'])} messages"
+        if block["type"] == "document" and role == "assistant" and version >= _NO_DOCUMENTS_FROM:
+            yield f"{place}: document blocks are only permitted in user messages"
+    if role == "assistant" and content and blocks(content)[-1]["type"] in THINKING:
+        yield f"{where}: The final block in an assistant message cannot be `{blocks(content)[-1]['type']}`."
+
+
+def _owner(kind: str) -> str:
+    return "user" if kind in _MAY_SAY["user"] else "assistant"
+
+
+def _block(place: str, block: Json) -> Iterator[str]:
+    kind = block.get("type")
+    if kind not in _BLOCK_KEYS:
+        yield f"{place}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
+        return
+    for key in block.keys() - _BLOCK_KEYS[kind] - {"type"}:
+        yield f"{place}.{kind}.{key}: Extra inputs are not permitted"
+    for key in _NEEDED.get(kind, ()):
+        if key not in block:
+            yield f"{place}.{kind}.{key}: Field required"
+    if kind == "text":
+        if not block["text"] and "cache_control" in block:
+            yield f"{place}.text: cache_control cannot be set for empty text blocks"
+        if not block["text"]:
+            yield "messages: text content blocks must be non-empty"
+        if not block["text"].strip():
+            yield "messages: text content blocks must contain non-whitespace text"
+    elif kind == "image":
+        yield from _image(place, block.get("source") or {})
+    elif kind == "tool_use":
+        if not isinstance(block["input"], dict):
+            yield f"{place}.tool_use.input: Input should be a valid dictionary"
+        if not _ID.fullmatch(block["id"]):
+            yield f"{place}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
+    elif kind == "tool_result" and not isinstance(block.get("content", ""), str):
+        for index, inner in enumerate(block["content"]):
+            within = f"{place}.tool_result.content.{index}"
+            if inner.get("type") not in {"text", "image", "document"}:
+                yield f"{within}: Input tag '{inner.get('type')}' does not match any of the expected tags"
+            if "cache_control" in inner:
+                yield f"{within}.{inner['type']}.cache_control: Extra inputs are not permitted"
+            yield from _block(within, inner)
+
+
+def _image(place: str, source: Json) -> Iterator[str]:
+    if source.keys() != {"type", "media_type", "data"}:
+        yield f"{place}.image.source: Extra inputs are not permitted"
+    elif source["type"] != "base64":  # URLs are taken there; this fake fetches nothing
+        yield f"{place}.image.source.type: Input should be 'base64'"
+    else:
+        for wrong in picture(source["media_type"], source["data"]):
+            yield f"{place}.image.source.base64: {wrong}"
+
+
+def _systems(messages: list[Json], model: Profile) -> Iterator[str]:
+    for place, message in enumerate(messages):
+        if message["role"] != "system":
+            continue
+        if not model.system_messages:
+            yield "role 'system' is not supported on this model"
+        before = messages[place - 1]["role"] if place else ""
+        after = messages[place + 1]["role"] if place + 1 < len(messages) else "assistant"
+        if before != "user" or after != "assistant":
+            yield (
+                f"messages.{place}: role 'system' must directly follow a user message, "
+                "and be the last message or be followed by an assistant message"
+            )
+
+
+def merged(messages: list[Json]) -> list[tuple[str, list[Json]]]:
+    """Return role and content; neighbours of the same role are one message to the API, system messages none."""
+    out: list[tuple[str, list[Json]]] = []
+    for message in messages:
+        content = blocks(message["content"])
+        if message["role"] == "system":
+            continue
+        if out and out[-1][0] == message["role"]:
+            out[-1] = (message["role"], out[-1][1] + content)
+        else:
+            out.append((message["role"], content))
+    return out
+
+
+def _pairs(messages: list[Json]) -> Iterator[str]:
+    asked: list[str] = []
+    ever: set[str] = set()
+    for place, (_, content) in enumerate(merged(messages)):
+        answers = [block["tool_use_id"] for block in content if block["type"] == "tool_result"]
+        if missing := [ident for ident in asked if ident not in answers]:
+            yield (
+                f"messages.{place - 1}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+                f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in the "
+                "next message."
+            )
+        for ident in answers:
+            if ident not in asked:
+                yield (
+                    f"messages.{place}: unexpected `tool_use_id` found in `tool_result` blocks: {ident}. Each "
+                    "`tool_result` block must have a corresponding `tool_use` block in the previous message."
+                )
+        if len(set(answers)) < len(answers):
+            yield f"messages.{place}: each tool_use must have a single result."
+        if any(block["type"] == "tool_result" for block in content[len(answers) :]):
+            yield f"messages.{place}: tool_result blocks must come first in content"
+        asked = [block["id"] for block in content if block["type"] == "tool_use"]
+        if ever & set(asked) or len(set(asked)) < len(asked):
+            yield f"messages.{place}: `tool_use` ids must be unique"
+        ever |= set(asked)
+    if asked:
+        yield f"`tool_use` ids were found without `tool_result` blocks immediately after: {', '.join(asked)}."
+
+
+_MAX_MARKS = 4
+
+
+def marks(body: Json) -> Iterator[str]:
+    """Check every `cache_control`, in the order in which the API reads them."""
+    marked = list(_marked(body))
+    automatic = body.get("cache_control")
+    for where, mark in [*marked, *([("", automatic)] if automatic is not None else [])]:
+        yield from _mark(f"{where}.cache_control".lstrip("."), mark)
+    if automatic is not None:
+        last = next((block for block in _backwards(body) if block.get("type") not in THINKING), {})
+        own = last.get("cache_control")
+        if own is None:
+            marked.append(("", automatic))
+        elif own.get("ttl", "5m") != automatic.get("ttl", "5m"):
+            yield "cache_control: the last cacheable block already has a cache_control with a different ttl"
+    if len(marked) > _MAX_MARKS:
+        yield f"A maximum of {_MAX_MARKS} blocks with cache_control may be provided. Found {len(marked)}."
+    short = False
+    for where, mark in marked:
+        ttl = mark.get("ttl", "5m")
+        if short and ttl == "1h":
+            yield (
+                f"{f'{where}.cache_control.ttl'.lstrip('.')}: a ttl='1h' cache_control block must not come after a "
+                "ttl='5m' cache_control block. Note that blocks are processed in the following order: `tools`, "
+                "`system`, `messages`."
+            )
+        short = short or ttl == "5m"
+
+
+def _mark(where: str, mark: Json) -> Iterator[str]:
+    if mark.get("type") != "ephemeral":
+        yield f"{where}: Input tag '{mark.get('type')}' found using 'type' does not match any of the expected tags"
+    for key in mark.keys() - {"type", "ttl"}:
+        yield f"{where}.ephemeral.{key}: Extra inputs are not permitted"
+    if mark.get("ttl", "5m") not in {"5m", "1h"}:
+        yield f"{where}.ephemeral.ttl: Input should be '5m' or '1h'"
+
+
+def _marked(body: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the place and the mark of every marked block, in the API's order."""
+    for place, tool in enumerate(body.get("tools") or []):
+        if "cache_control" in tool:
+            yield f"tools.{place}", tool["cache_control"]
+    for place, block in enumerate(blocks(body.get("system") or [])):
+        if "cache_control" in block:
+            yield f"system.{place}", block["cache_control"]
+    for place, message in enumerate(body["messages"]):
+        for index, block in enumerate(blocks(message["content"])):
+            if "cache_control" in block:
+                yield f"messages.{place}.content.{index}", block["cache_control"]
+
+
+def _backwards(body: Json) -> Iterator[Json]:
+    for message in reversed(body["messages"]):
+        yield from reversed(blocks(message["content"]))
+    yield from reversed(blocks(body.get("system") or []))
+    yield from reversed(body.get("tools") or [])
+
+
+BETA = "context-management-2025-06-27"
+PLACEHOLDER = "[cleared]"
+_CLEAR_TOOLS, _CLEAR_THOUGHTS = "clear_tool_uses_20250919", "clear_thinking_20251015"
+_EDIT_KEYS = {
+    _CLEAR_TOOLS: {"type", "trigger", "keep", "clear_at_least", "exclude_tools", "clear_tool_inputs"},
+    _CLEAR_THOUGHTS: {"type", "keep"},
+}
+_TRIGGER_TOKENS = 100_000
+_KEEP = 3
+
+
+def management(body: Json, model: Profile) -> Iterator[str]:
+    """Check `context_management`."""
+    wanted = body.get("context_management")
+    if wanted is None:
+        return
+    if not model.clears:
+        yield "context_management: this model does not support context management"
+    for key in wanted.keys() - {"edits"}:
+        yield f"context_management.{key}: Extra inputs are not permitted"
+    kinds = [edit.get("type") for edit in wanted.get("edits") or []]
+    for place, edit in enumerate(wanted.get("edits") or []):
+        where = f"context_management.edits.{place}"
+        kind = edit.get("type")
+        if kind not in _EDIT_KEYS:
+            yield f"{where}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
+            return
+        for key in edit.keys() - _EDIT_KEYS[kind]:
+            yield f"{where}.{kind}.{key}: Extra inputs are not permitted"
+        if kinds.count(kind) > 1:
+            yield f"{where}: duplicate edit {kind}"
+        if kind == _CLEAR_THOUGHTS:
+            yield from _clearing_thoughts(where, edit, place, body)
+        else:
+            yield from _clearing_tools(where, edit)
+
+
+def _clearing_thoughts(where: str, edit: Json, place: int, body: Json) -> Iterator[str]:
+    if place:
+        yield f"{where}: {_CLEAR_THOUGHTS} must be first in `edits`"
+    if (body.get("thinking") or {}).get("type") not in {"enabled", "adaptive"}:
+        yield f"{where}: {_CLEAR_THOUGHTS} requires `thinking` to be enabled or adaptive"
+    keep = edit.get("keep", "all")
+    if keep != "all":
+        yield from _amount(f"{where}.keep", keep, {"thinking_turns"}, 1)
+
+
+def _clearing_tools(where: str, edit: Json) -> Iterator[str]:
+    yield from _amount(f"{where}.trigger", edit.get("trigger"), {"input_tokens", "tool_uses"}, 1)
+    yield from _amount(f"{where}.keep", edit.get("keep"), {"tool_uses"}, 1)
+    yield from _amount(f"{where}.clear_at_least", edit.get("clear_at_least"), {"input_tokens"}, 0)
+    excluded = edit.get("exclude_tools") or []
+    if not isinstance(excluded, list) or not all(isinstance(name, str) for name in excluded):
+        yield f"{where}.exclude_tools: Input should be a valid list of strings"
+    if not isinstance(edit.get("clear_tool_inputs", False), bool):
+        yield f"{where}.clear_tool_inputs: Input should be a valid boolean"
+
+
+def _amount(where: str, told: Json | None, kinds: set[str], least: int) -> Iterator[str]:
+    if told is None:
+        return
+    if told.keys() != {"type", "value"} or told["type"] not in kinds:
+        yield f"{where}.type: Input should be {' or '.join(repr(kind) for kind in sorted(kinds))}"
+    elif not isinstance(told["value"], int) or isinstance(told["value"], bool) or told["value"] < least:
+        yield f"{where}.value: Input should be an integer greater than or equal to {least}"
+
+
+def edited(body: Json, count: Callable[[Json], int]) -> tuple[Json, list[Json]]:
+    """Return the request as the model reads it, and `applied_edits`. `count`: tokens of a request's prompt."""
+    applied: list[Json] = []
+    for edit in (body.get("context_management") or {}).get("edits") or []:
+        after, what = _forgotten(body, edit) if edit["type"] == _CLEAR_THOUGHTS else _cleared(body, edit, count(body))
+        saved = count(body) - count(after)
+        if sum(what.values()) and saved >= (edit.get("clear_at_least") or {"value": 0})["value"]:
+            body = after
+            applied.append({"type": edit["type"], **what, "cleared_input_tokens": saved})
+    return body, applied
+
+
+def _cleared(body: Json, edit: Json, tokens: int) -> tuple[Json, Json]:
+    """Return it without the results of old tool uses, if it is past the trigger."""
+    used = {
+        block["id"]: block["name"]
+        for message in body["messages"]
+        for block in blocks(message["content"])
+        if block["type"] == "tool_use" and block["name"] not in (edit.get("exclude_tools") or [])
+    }
+    trigger = edit.get("trigger") or {"type": "input_tokens", "value": _TRIGGER_TOKENS}
+    if (tokens if trigger["type"] == "input_tokens" else len(used)) <= trigger["value"]:
+        return body, {"cleared_tool_uses": 0}
+    keep = (edit.get("keep") or {"value": _KEEP})["value"]
+    gone = set(list(used)[: max(0, len(used) - keep)])
+
+    def bare(block: Json) -> Json:
+        if block["type"] == "tool_result" and block["tool_use_id"] in gone:
+            return {**block, "content": PLACEHOLDER}
+        if block["type"] == "tool_use" and block["id"] in gone and edit.get("clear_tool_inputs"):
+            return {**block, "input": {}}
+        return block
+
+    messages = [{**one, "content": [bare(block) for block in blocks(one["content"])]} for one in body["messages"]]
+    return {**body, "messages": messages}, {"cleared_tool_uses": len(gone)}
+
+
+def _forgotten(body: Json, edit: Json) -> tuple[Json, Json]:
+    """Return it without the thinking of old turns."""
+    keep = edit.get("keep", "all")
+    places = [
+        place
+        for place, message in enumerate(body["messages"])
+        if any(block["type"] in THINKING for block in blocks(message["content"]))
+    ]
+    old = [] if keep == "all" else places[: max(0, len(places) - keep["value"])]
+    messages = [
+        {**one, "content": [b for b in blocks(one["content"]) if place not in old or b["type"] not in THINKING]}
+        for place, one in enumerate(body["messages"])
+    ]
+    return {**body, "messages": messages} if old else body, {"cleared_thinking_turns": len(old)}
+
+
+MAX_BYTES = 32 * 1024 * 1024
+MAX_MESSAGES = 100_000
+_MAX_OUTPUT = 128_000
+_VERSIONS = {"2023-01-01", "2023-06-01", "2026-10-21"}
+_COUNTED = {"model", "messages", "system", "tools", "tool_choice", "thinking", "output_config", "cache_control"}
+_SAMPLING = {"temperature": 1, "top_p": 1, "top_k": None}
+"""What is sent without harm: the defaults. `top_k` has none."""
+_KEYS = _COUNTED | {*_SAMPLING, "max_tokens", "stream", "metadata", "stop_sequences", "service_tier", "diagnostics"}
+_BETA_KEYS = {"speed": "fast-mode-", "context_management": BETA}
+"""Known only to who sends a beta header that begins so."""
+_THINKING_KEYS = {"adaptive": {"display"}, "between_tools": {"display"}, "enabled": {"display", "budget_tokens"}}
+_TOOL_KEYS = {"type", "name", "description", "input_schema", "cache_control", "strict", "input_examples"}
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Why a request is refused."""
+
+    message: str
+    status: int = 400
+    kind: str = "invalid_request_error"
+
+    def wire(self, request_id: str) -> Json:
+        return {"type": "error", "error": {"type": self.kind, "message": self.message}, "request_id": request_id}
+
+
+def check(body: Json, headers: Mapping[str, str] | None = None, *, counting: bool = False) -> Complaint | None:
+    """Return the first thing that is wrong. `headers`: lower case names; None: those are not looked at.
+
+    `counting`: as /v1/messages/count_tokens takes it.
+    """
+    if headers is not None and not (headers.get("x-api-key") or headers.get("authorization")):
+        return Complaint("x-api-key header is required", 401, "authentication_error")
+    version = "2023-06-01" if headers is None else headers.get("anthropic-version", "")
+    if version not in _VERSIONS:
+        said = f'"{version}" is not a valid version' if version else "header is required"
+        return Complaint(f"anthropic-version: {said}")
+    betas = betas_of(headers or {})
+    try:
+        wrong = next(_wrong(body, version, betas, counting), None)
+    except (KeyError, TypeError, AttributeError) as error:
+        wrong = f"messages: Input should be of the documented form ({type(error).__name__}: {error})"
+    return Complaint(wrong) if wrong else None
+
+
+def betas_of(headers: Mapping[str, str]) -> list[str]:
+    """Return what `anthropic-beta` names."""
+    return [beta.strip() for beta in headers.get("anthropic-beta", "").split(",") if beta.strip()]
+
+
+def _wrong(body: Json, version: str, betas: list[str], counting: bool) -> Iterator[str]:
+    known = {key for key, beta in _BETA_KEYS.items() if any(name.startswith(beta) for name in betas)}
+    for key in body.keys() - known - (_COUNTED if counting else _KEYS):
+        yield f"{key}: Extra inputs are not permitted"
+    if not isinstance(body.get("model"), str) or not body["model"]:
+        yield "model: Field required"
+    if not isinstance(body.get("messages"), list):
+        yield "messages: Field required"
+    model = profile(body["model"])
+    if not counting:
+        yield from _output(body)
+        yield from _sampling(body, model)
+    yield from _effort(body, model)
+    yield from _thinking(body, model, betas)
+    yield from _tools(body.get("tools") or [])
+    yield from _choice(body, model)
+    for place, block in enumerate(blocks(body.get("system") or [])):
+        if block.get("type") != "text":
+            yield f"system.{place}.type: Input should be 'text'"
+        if not block["text"].strip():
+            yield "system: text content blocks must contain non-whitespace text"
+    if len(body["messages"]) > MAX_MESSAGES:
+        yield f"messages: at most {MAX_MESSAGES} messages are permitted"
+    yield from conversation(body["messages"], model, version, betas)
+    yield from management(body, model)
+    yield from marks(body)
+
+
+def _output(body: Json) -> Iterator[str]:
+    limit = body.get("max_tokens")
+    if limit is None:
+        yield "max_tokens: Field required"
+    elif not isinstance(limit, int) or isinstance(limit, bool):
+        yield "max_tokens: Input should be a valid integer"
+    elif limit < 0:
+        yield "max_tokens: Input should be greater than or equal to 0"
+    elif limit > _MAX_OUTPUT:
+        yield (
+            f"max_tokens: {limit} > {_MAX_OUTPUT}, which is the maximum allowed number of output tokens "
+            f"for {body['model']}"
+        )
+    elif limit == 0:
+        if body.get("stream"):
+            yield "max_tokens: 0 is not supported when `stream` is true"
+        if (body.get("thinking") or {}).get("type") == "enabled":
+            yield 'max_tokens: 0 is not supported with "thinking.type.enabled"'
+        if (body.get("output_config") or {}).get("format"):
+            yield "max_tokens: 0 is not supported with `output_config.format`"
+        if (body.get("tool_choice") or {}).get("type") in {"any", "tool"}:
+            yield "max_tokens: 0 is not supported when `tool_choice` forces tool use"
+
+
+def _sampling(body: Json, model: Profile) -> Iterator[str]:
+    for key, default in _SAMPLING.items():
+        if body.get(key) in {None, default}:
+            continue
+        if not model.sampling:
+            yield f"`{key}` is deprecated for this model."
+        if (body.get("thinking") or {}).get("type") in {"enabled", "adaptive"} and key != "top_p":
+            yield f"`{key}` may only be set to {default or 'its default'} when thinking is enabled."
+    if body.get("temperature") is not None and not 0 <= body["temperature"] <= 1:
+        yield "temperature: range: 0..1"
+
+
+def _effort(body: Json, model: Profile) -> Iterator[str]:
+    config = body.get("output_config") or {}
+    for key in config.keys() - {"effort", "format"}:
+        yield f"output_config.{key}: Extra inputs are not permitted"
+    effort = config.get("effort")
+    if effort is None:
+        return
+    if effort not in {"low", "medium", "high", "xhigh", "max"}:
+        yield "output_config.effort: Input should be 'low', 'medium', 'high', 'xhigh' or 'max'"
+    elif not model.efforts:
+        yield "This model does not support the effort parameter."
+    elif effort not in model.efforts:
+        levels = ", ".join(sorted(model.efforts))
+        yield f"This model does not support effort level '{effort}'. Supported levels: {levels}."
+
+
+def _thinking(body: Json, model: Profile, betas: list[str]) -> Iterator[str]:
+    thinking = body.get("thinking")
+    if thinking is None:
+        return
+    kind = thinking.get("type")
+    if kind not in {"adaptive", "between_tools", "enabled", "disabled"}:
+        yield "thinking: Input tag found using 'type' does not match any of the expected tags"
+    allowed = {"type"} | _THINKING_KEYS.get(kind, set()) | ({"block_binding"} if CONTROLS in betas else set())
+    for key in thinking.keys() - allowed:
+        yield f"thinking.{kind}.{key}: Extra inputs are not permitted"
+    if (thinking.get("block_binding") or {}).get("prefix_mismatch_behavior", "error") not in {"error", "drop_block"}:
+        yield "thinking.block_binding.prefix_mismatch_behavior: Input should be 'error' or 'drop_block'"
+    if thinking.get("display", "omitted") not in {"summarized", "omitted"}:
+        yield f"thinking.{kind}.display: Input should be 'summarized' or 'omitted'"
+    effort = (body.get("output_config") or {}).get("effort") or model.effort
+    if kind not in model.thinking:
+        if kind == "adaptive":
+            yield "adaptive thinking is not supported on this model"
+        lowest = '"thinking.type.between_tools" for the lowest thinking setting, or ' * (
+            kind == "disabled" and "between_tools" in model.thinking
+        )
+        yield (
+            f'"thinking.type.{kind}" is not supported for this model. Use {lowest}"thinking.type.adaptive" and '
+            '"output_config.effort" to control thinking behavior.'
+        )
+    if kind in model.mild_only and effort in {"xhigh", "max"}:
+        yield f'"thinking.type.{kind}" is not supported at effort "{effort}" for this model.'
+    if kind == "enabled":
+        yield from _budget(body, thinking.get("budget_tokens"))
+
+
+def _budget(body: Json, budget: object) -> Iterator[str]:
+    if not isinstance(budget, int):
+        yield "thinking.enabled.budget_tokens: Field required"
+    elif budget < 1024:
+        yield "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024"
+    elif "max_tokens" in body and budget >= body["max_tokens"]:
+        yield "`max_tokens` must be greater than `thinking.budget_tokens`"
+
+
+def _tools(tools: list[Json]) -> Iterator[str]:
+    for place, tool in enumerate(tools):
+        if tool.get("type", "custom") != "custom":
+            yield f"tools.{place}: Input tag '{tool['type']}' is not one that is played here"
+        for key in tool.keys() - _TOOL_KEYS:
+            yield f"tools.{place}.custom.{key}: Extra inputs are not permitted"
+        if not tool.get("name"):
+            yield f"tools.{place}.custom.name: Field required"
+        if not isinstance(tool.get("input_schema"), dict):
+            yield f"tools.{place}.custom.input_schema: Field required"
+        if tool["input_schema"].get("type") != "object":
+            yield f"tools.{place}.custom.input_schema.type: Input should be 'object'"
+    if len({tool["name"] for tool in tools}) < len(tools):
+        yield "tools: Tool names must be unique."
+
+
+def _choice(body: Json, model: Profile) -> Iterator[str]:
+    choice = body.get("tool_choice")
+    if choice is None:
+        return
+    kind = choice.get("type")
+    if kind not in {"auto", "any", "tool", "none"}:
+        yield "tool_choice: Input tag found using 'type' does not match any of the expected tags"
+    if not body.get("tools"):
+        yield "tool_choice: may only be specified while providing tools"
+    if kind in {"any", "tool"} and not model.forced_tools:
+        yield 'tool_choice: type "tool" and "any" are not supported for this model.'
+    if kind in {"any", "tool"} and (body.get("thinking") or {}).get("type") == "enabled":
+        yield "Thinking may not be enabled when tool_choice forces tool use."
+    if kind == "tool" and choice.get("name") not in {tool["name"] for tool in body.get("tools") or []}:
+        yield f"Tool '{choice.get('name')}' not found in provided tools"

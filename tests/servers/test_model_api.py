@@ -9,12 +9,10 @@ import httpx
 import pytest
 
 from gateway.core.clock import ManualClock
-from tests.servers.messages_binding import CONTROLS
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.messages_prompt import Json
-from tests.servers.messages_rules import MAX_BYTES
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, failure, spend_limit
+from tests.servers.messages_prompt import CONTROLS, Json
+from tests.servers.model_api import Answer, ModelApi, failure, spend_limit
+from tests.servers.model_api_rules import MAX_BYTES
 
 HEADERS = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
 SHORT = {"type": "ephemeral"}

@@ -4,10 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.servers.messages_answer import message
-from tests.servers.messages_binding import CONTROLS, UNCHECKED, Verdict, verify
-from tests.servers.messages_prompt import Json, blocks
-from tests.servers.model_api_events import Answer
+from tests.servers.messages_prompt import CONTROLS, UNCHECKED, Json, Verdict, blocks, verify
+from tests.servers.model_api import Answer, message
 
 TOOL = {"name": "look_up", "input_schema": {"type": "object"}}
 CALL = {"type": "tool_use", "name": "look_up", "input": {}}

@@ -19,8 +19,7 @@ from agent.tools import ENDING_TOOLS
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
 
 MODEL = "claude-sonnet-5-5"
 PRICES = PriceTable.parse((Path(__file__).parents[3] / "config" / "prices.yaml").read_text(encoding="utf-8"))

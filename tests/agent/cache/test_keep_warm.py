@@ -19,8 +19,7 @@ from gateway.core.events import CacheTtl, RequestUsage
 from gateway.core.tool_spec import ToolCall
 from tests.agent.cache.test_client import ANSWER, MODEL, PRICES, Bytes, request
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import failure
+from tests.servers.model_api import ModelApi, failure
 
 ROOM = "irc/#a"
 VARIED = (420.0, 900.0, 1_800.0, 3_000.0)

@@ -12,7 +12,7 @@ from agent.tokens.counter import TokenMeter
 from gateway.core.clock import ManualClock
 from gateway.core.tool_spec import Image
 from tests.agent.cache.test_client import ANSWER, Bench, request, story
-from tests.servers.model_api_events import Answer, failure
+from tests.servers.model_api import Answer, failure
 
 PREFIX = b"prefix"
 

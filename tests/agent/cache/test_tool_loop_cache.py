@@ -14,7 +14,7 @@ from tests.agent.cache.test_client import Bench, story
 from tests.agent.models.test_anthropic import LOOP, after
 from tests.agent.test_turn import turn
 from tests.kits.models import TOOL, assistant, request, user
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer
 
 HEARD = "[x] ann (guest): " + "and so on " * 200
 

@@ -55,11 +55,9 @@ from gateway.core.events import CacheTtl, RequestUsage, Usage
 from gateway.core.tool_spec import Image, ToolCall
 from tests.agent.cache.test_client import IDENTITY, MODEL, PRICES, Bench, Bytes
 from tests.kits.models import KEY, TOOL, against, ask, assistant, end, request, text, user
-from tests.servers import messages_models, messages_rules
+from tests.servers import messages_prompt, model_api_rules
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, failure, spend_limit
-from tests.servers.model_api_seen import Seen
+from tests.servers.model_api import Answer, ModelApi, Seen, failure, spend_limit
 
 OPUS = "claude-opus-5-5"
 """Takes system messages; thinks always, and is bound to what was in front of it."""
@@ -918,12 +916,12 @@ THINKING: tuple[ThinkingMode, ...] = get_args(ThinkingMode)
 
 def refused(model: str, told: dict[str, Any]) -> bool:
     body = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
-    return messages_rules.check(body | told) is not None
+    return model_api_rules.check(body | told) is not None
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_what_the_table_lets_through_is_taken_and_what_it_refuses_is_refused(model: str) -> None:
-    assert messages_models.known(model)
+    assert messages_prompt.known(model)
     for effort, thinking in product(EFFORTS, THINKING):
         if found := find_unsupported_setting(model, effort, thinking):
             literal = {} if thinking == "default" else {"thinking": {"type": thinking.replace("off", "disabled")}}

@@ -39,8 +39,7 @@ from tests.agent.cache.test_client import ANSWER, IDENTITY, Bench, story
 from tests.agent.cache.test_client import request as cached_request
 from tests.kits.models import TOOL, ask, end, request, text, user
 from tests.kits.scripted_turn import Host, NoTools
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, failure
+from tests.servers.model_api import Answer, ModelApi, failure
 
 
 def scripted(clock: ManualClock, *errors: ModelError, name: str = "main") -> ScriptedModel:

@@ -48,8 +48,7 @@ from tests.agent.cache.test_client import request as kept
 from tests.agent.models.test_anthropic import other
 from tests.agent.models.test_failover import BROKEN, Patient
 from tests.kits.models import KEY, against, ask, end, make, request, text
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
 
 KINDS = pytest.mark.parametrize("kind", ["openai", "anthropic"])
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -14,7 +14,7 @@ from agent.models.llamacpp import LlamaCppModel, LlamaCppSlots, prompt_prefix
 from gateway.core.events import Usage
 from tests.kits.models import TOOL, ask, assistant, end, request, text, user
 from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer
 
 SHARED = SystemBlock(name="identity", text="You are Reverie . " * 40, ttl="long")
 

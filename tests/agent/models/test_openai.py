@@ -32,8 +32,7 @@ from agent.models.openai import (
 from gateway.core.events import Usage
 from gateway.core.tool_spec import ToolCall
 from tests.kits.models import BLOCKS, TOOL, against, ask, assistant, end, make, request, text, user
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
 
 RESULT = ToolResult(id="c", text="found")
 

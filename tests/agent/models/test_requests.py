@@ -45,9 +45,8 @@ from tests.agent.tokens.test_offline_counter import Bytes
 from tests.kits.models import TOOL, against, ask, assistant, end, make, request, text, user
 from tests.kits.scripted_turn import Host, NoTools
 from tests.servers.messages_prompt import blocks
-from tests.servers.messages_rules import check
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api_rules import check
 from tests.servers.model_api_rules import openai as refused_by_openai
 
 PNG = b"\x89PNG\r\n\x1a\n rest"

@@ -9,8 +9,7 @@ from agent.prompt import NOTHING_NEW
 from gateway.runtime.agents import ALREADY_STOPPING, LEFT_UNANSWERED, NOTHING_RUNNING, STOPPING
 from gateway.stream.trace import EventOutcome, compute_outcomes, explain_event
 from tests.kits.model_choice import ANN, Gate, configured, serving, story
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
 
 BASH = {"bash": {"sandbox": "off"}}
 

@@ -41,7 +41,7 @@ from tests.kits.gateway import settings
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Played, Say
 from tests.kits.store import place
 from tests.kits.turns import Outcomes
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer
 
 AT = place("#a")
 TEXT = "Ada wants the report in /srv/a.txt. Bob promised it for Monday."

@@ -14,8 +14,7 @@ from agent.models.scripted import Script, ScriptRule
 from gateway.core.api_models import EVENT_MODELS
 from gateway.ops.api import EVENTS_PATH, ROUTES, SPEC_PATH
 from tests.kits.ops import TOKEN, Operated, operated
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
 
 GETS = [row.path for row in ROUTES if row.method == "GET"]
 POSTS = [row.path for row in ROUTES if row.method == "POST"]

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from channels.base import Part, Uncertain
 from tests.kits.dashboard import DISCORD, IRC, TOKEN, House, chromium, house, tab
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer
 
 HOSTILE = "<img src=x onerror='window.owned = 1'><script>window.owned = 1</script> {{7*7}} &lt;b&gt;"
 TURNED = "\u202egnp.exe\u202c \u2066left\u2069 \u200b\u200b\u200b\u200b \u0007bell \U000e0041\U000e0042"

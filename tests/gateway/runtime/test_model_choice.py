@@ -13,8 +13,7 @@ from gateway.core.facts import ModelSelected, ViewFolded
 from gateway.runtime.agents import Agent
 from gateway.runtime.model_choice import GATEWAY_NAME
 from tests.kits.model_choice import Gate, configured, serving, story
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json, ModelApi
 
 
 async def chosen(gate: Gate, name: str, mind: Agent | None = None) -> None:

@@ -73,8 +73,7 @@ from tests.kits.journal import sight_of
 from tests.kits.places import privacy
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Drawer, Played, Say
 from tests.kits.turns import ANYWHERE, INNER, ROOM, WHEN, Desk, at_desk
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, failure
+from tests.servers.model_api import Answer, ModelApi, failure
 
 LOOK = Say(text="Let me see.", calls=(("c", "look_up"),))
 

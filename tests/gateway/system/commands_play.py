@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from tests.kits.platform_users import IRC, PLATFORMS, WAIT_S, Seat
 from tests.kits.three_platforms import Town, Where
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer
 
 Stage = Where | Literal["elsewhere"]
 """`elsewhere`: alone with the bot on the next platform."""

@@ -17,7 +17,7 @@ from tests.kits.channels import story
 from tests.kits.irc_network import network, registered
 from tests.kits.platform_users import DISCORD, IRC, PLATFORMS, TELEGRAM, OnIrc, Seat
 from tests.kits.three_platforms import DEN, Town, plain, town
-from tests.servers.model_api_events import Json
+from tests.servers.model_api import Json
 
 TOOLS = {"rules": [{"tool": "who", "approval": "always"}]}
 GUEST: Role = "guest"

@@ -13,8 +13,7 @@ from gateway.core.clock import ManualClock
 from tests.kits.console_platforms import Running, running
 from tests.kits.gateway import UNHURRIED
 from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json, ModelApi
 
 IRC = "irc.libera"
 GIVEN = {"path": "planted.txt", "text": "it was carried out"}

@@ -31,7 +31,7 @@ from tests.kits.platform_users import DISCORD, IRC, TELEGRAM
 from tests.kits.store import NOW
 from tests.kits.three_platforms import Town, town
 from tests.servers.discord_api_world import FORUM
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json
 from tests.servers.ports import free_port
 
 NUMBER = re.compile(r"\d{5,}")

@@ -25,8 +25,7 @@ from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_world import Person
 from tests.servers.discord_api import DiscordApi
 from tests.servers.ircd import Ircd
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json, ModelApi
 from tests.servers.ports import free_port
 from tests.servers.web_server import Page, WebServer
 

@@ -15,7 +15,7 @@ import httpx
 from tests.gateway.cli.doctor.doctor_kit import World
 from tests.gateway.cli.doctor.machine_faults import Table, listening
 from tests.servers.ircd import LOCALHOST, WRONG, Ircd, Options, server_context
-from tests.servers.model_api_events import Answer, failure
+from tests.servers.model_api import Answer, failure
 from tests.servers.ports import free_port
 
 fault = SERVERS = Table()

@@ -14,8 +14,7 @@ from gateway.config.secrets import load_price_table
 from tests.gateway.cli.probes.test_platforms import fixes, levels, sound
 from tests.kits.channels import story
 from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, failure, spend_limit
+from tests.servers.model_api import Answer, ModelApi, failure, spend_limit
 from tests.servers.ports import free_port
 
 KEY = "sk-ant-test-only-0123456789abcdef"

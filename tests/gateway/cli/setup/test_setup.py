@@ -14,8 +14,7 @@ from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_rest import Options
 from tests.servers.ircd import CAPS, Ircd
 from tests.servers.ircd import Options as IrcOptions
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
 
 KEY = "sk-ant-test-only-0123456789abcdef"
 ANSWER = "Hello to you."

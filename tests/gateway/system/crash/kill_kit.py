@@ -13,8 +13,7 @@ from pathlib import Path
 from tests.kits.delivery_judge import Evidence, Shown
 from tests.kits.gateway_process import Program, so
 from tests.servers.ircd import Client, Ircd, read_tags
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json, ModelApi
 
 ROOMS = ("#one", "#two")
 PEOPLE = {"ann": "#one", "ben": "#one", "cat": "#two", "dan": "reverie", "eve": "reverie", "fay": "reverie"}

@@ -24,7 +24,7 @@ from gateway.store import AppendResult, NewEntry, Store, rebuild
 from tests.gateway.system.crash.cut_kit import Steps, cutting
 from tests.gateway.system.long_run.conversation_script import Mix, Script, content, said
 from tests.kits.model_gateway import BEGIN, ROOM, Home, Provider, at_home, settings
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json
 
 PLACE: Final = ROOM.conversation
 MIX: Final = Mix(name="cuts", tools=0.6, chars=(500, 9_000), rounds=2, looks=0.0, notes=0.1)

@@ -14,7 +14,7 @@ import pytest
 from gateway.core.facts import ApprovalEnded, ApprovalRequested, TurnRecord
 from tests.gateway.system.platforms.telegram_kit import Town, town
 from tests.servers.bot_api_world import Person
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json
 from tests.servers.web_server import Page, WebServer
 
 pytestmark = pytest.mark.boxed

@@ -17,7 +17,7 @@ from gateway.core.tool_spec import ToolCall
 from tests.gateway.system.long_run.conversation_script import WORDS
 from tests.kits.model_gateway import BEGIN, ROOM, Home, Provider, at_home, settings
 from tests.servers.messages_prompt import blocks
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json
 
 ASK: Final = "will leave your view"
 """In what asks for a summary."""

@@ -22,8 +22,7 @@ from tests.gateway.system.prompt_cache.test_prompt_bytes import bare
 from tests.kits.console_platforms import PLATFORMS, Running, running
 from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.model_api import Json, ModelApi
 from tests.servers.web_server import Page, WebServer
 
 BEGIN = datetime(2026, 3, 2, 6, 30, tzinfo=UTC)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agent.turn_context import MAX_SAME_CALLS
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json
 
 ASK = re.compile(r"ask-(\d+)-")
 HANDLE = re.compile(r"handle ([et]\d+(?:\.\d+)?)")

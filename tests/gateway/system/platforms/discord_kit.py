@@ -15,8 +15,7 @@ from tests.kits.delivery_judge import TOKEN, Evidence, Shown, Verdict, fair, jud
 from tests.kits.gateway_process import Program
 from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_rest import Options
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json, ModelApi
 
 NAME = "discord.test"
 HURRIED = 20

@@ -16,8 +16,7 @@ from tests.kits.delivery_judge import TOKEN, Evidence, Shown, Verdict, judge
 from tests.kits.gateway_process import Program
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_world import Chat, Person
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json, ModelApi
 
 NAME = ChannelName("telegram.test")
 LONG_CHARS = 3000

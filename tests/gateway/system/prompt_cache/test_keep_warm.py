@@ -17,8 +17,7 @@ from gateway.core.clock import ManualClock
 from tests.gateway.system.prompt_cache.test_prompt_bytes import grows
 from tests.kits.console_platforms import Running, running
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import failure
+from tests.servers.model_api import ModelApi, failure
 
 MORNING = datetime(2026, 3, 1, 6, 0, tzinfo=UTC)
 CONFIG = """\

@@ -22,8 +22,7 @@ from tests.gateway.system.prompt_cache.test_prompt_bytes import pieces
 from tests.kits.console_platforms import PLATFORMS, Running, running
 from tests.kits.examples import examples
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, failure
+from tests.servers.model_api import Answer, ModelApi, failure
 
 EVENING = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 CONFIG = """\

@@ -15,8 +15,7 @@ from tests.kits.model_gateway import BEGIN, Home, at_home, settings, tokens
 from tests.kits.models import ask
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.messages_prompt import blocks
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
 
 CONFIG = """\
 channels: {}

@@ -18,8 +18,7 @@ from tests.gateway.system.prompt_cache.test_prompt_bytes import bare
 from tests.kits.console_platforms import Running, running
 from tests.kits.mcp import OWN
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json, ModelApi
 
 SKILL = "---\nname: brew-tea\ndescription: Make tea. Use it when somebody is thirsty.\n---\nBoil water.\n"
 

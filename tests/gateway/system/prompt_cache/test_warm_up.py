@@ -14,8 +14,7 @@ from gateway.core.clock import ManualClock
 from tests.kits.console_platforms import Running, running
 from tests.kits.mcp import OWN
 from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
 
 CONFIG = """\
 channels: {irc.libera: {platform: console, rooms: ["#garden"]}}

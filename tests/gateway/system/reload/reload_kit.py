@@ -25,8 +25,7 @@ from tests.kits.platform_users import ACCOUNTS, NICK, IrcClient, so
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
 from tests.servers.ircd import MODERN, Ircd, Options
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer, Json
+from tests.servers.model_api import Answer, Json, ModelApi
 
 ROOT = Path(__file__).parents[4]
 TELEGRAM, DISCORD, IRC, EXTRA = "telegram.main", "discord.main", "irc.main", "irc.extra"

@@ -12,8 +12,7 @@ from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from tests.kits.gateway import UNHURRIED
 from tests.kits.model_choice import Gate, serving, story
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
 
 Json = dict[str, Any]
 

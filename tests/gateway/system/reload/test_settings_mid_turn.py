@@ -13,8 +13,7 @@ from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import ManualClock
 from tests.kits.console_platforms import Running, running
-from tests.servers.model_api import ModelApi
-from tests.servers.model_api_events import Answer
+from tests.servers.model_api import Answer, ModelApi
 
 Json = dict[str, Any]
 OWNER = "irc.libera:ann"
