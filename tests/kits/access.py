@@ -1,12 +1,10 @@
 """Who may do what, on a real store: events come in as intake takes them, commands as the desk has them answered."""
 
-import asyncio
 import contextlib
 import itertools
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -55,20 +53,6 @@ POLICY = PlayedPolicy(
     open_rooms={IRC: frozenset({LOBBY.room})},
     room_policy="approval",
 )
-
-
-def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test that is a coroutine, within a minute."""
-
-    @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run
 
 
 def somebody(sender_id: str, name: str = "", *, verified: bool = True, **more: Any) -> Sender:

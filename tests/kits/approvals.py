@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, Self
 
@@ -44,20 +43,6 @@ OFFICE = Address(channel=THERE, room=RoomId("office"))
 ROLES = {"owner": ["here:olga"], "admin": ["here:root", "there:root", "here:rick"], "member": ["here:mia"]}
 TIMEOUT_S = 120.0
 DONE = "it ran"
-
-
-def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test that is a coroutine, within a minute."""
-
-    @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run
 
 
 def asker(name: str, role: str) -> Requester:

@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, Protocol
 
@@ -30,18 +29,6 @@ from tests.servers.model_api import Json, ModelApi
 P = ParamSpec("P")
 ANN = Address(channel=CONSOLE, room=RoomId("ann"))
 """Where ann, an owner, is alone with the agent."""
-
-
-def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run
 
 
 def configured(

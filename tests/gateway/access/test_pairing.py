@@ -55,9 +55,9 @@ from tests.kits.access import (
     alone,
     code,
     somebody,
-    story,
     town,
 )
+from tests.kits.channels import story
 
 # Pairing: strangers are shown a code, and an admin approves it
 

@@ -19,23 +19,8 @@ from gateway.core.events import Address, Sender
 from gateway.core.facts import CodeEnded, CodeIssued, Fact, IdentityLinked, RoleAssigned, RoomAccessChanged
 from gateway.core.identity import ROLE_ORDER
 from gateway.store import LogEntry, NewEntry, Store
-from tests.kits.access import (
-    ADMIN,
-    DC,
-    EVE,
-    IRC,
-    LOBBY,
-    MASK,
-    MEMBER,
-    OWNER,
-    POLICY,
-    TG,
-    alone,
-    code,
-    somebody,
-    story,
-    town,
-)
+from tests.kits.access import ADMIN, DC, EVE, IRC, LOBBY, MASK, MEMBER, OWNER, POLICY, TG, alone, code, somebody, town
+from tests.kits.channels import story
 from tests.kits.examples import examples
 
 # The roster is the same from the log and from appended entries; pairing from the command line

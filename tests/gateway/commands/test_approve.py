@@ -12,7 +12,8 @@ from gateway.core.facts import Judgement
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, ToolPermit, ToolRule
 from gateway.core.tool_spec import ToolSpec
 from gateway.tools.dispatch import render_tool_list
-from tests.kits.approvals import DONE, GUS, HERE, LOBBY, OFFICE, ROOT, THERE, House, house, story
+from tests.kits.approvals import DONE, GUS, HERE, LOBBY, OFFICE, ROOT, THERE, House, house
+from tests.kits.channels import story
 
 OLGA = Address(channel=HERE, room=RoomId("olga"))
 

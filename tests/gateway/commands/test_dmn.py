@@ -1,5 +1,7 @@
-"""`dmn` and `pending`, on a real store and real loops."""
+"""`dmn`, `pending`, `stop` and `remind`, on a real store, real loops and running reminders."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -8,24 +10,34 @@ from pathlib import Path
 
 import pytest
 
+from agent.prompt import NOTHING_NEW
 from agent.signals import DmnMode, DmnState, PendingTurn
-from gateway.commands.agent import MAX_CONVERSATIONS
+from gateway.commands.agent import MAX_CONVERSATIONS, MAX_REMINDERS, suggest_reminders
+from gateway.commands.context import CommandContext
+from gateway.commands.suggestions import rank_suggestions
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ConversationId, RoomId
-from gateway.core.facts import DmnDirective, inner_conversation
+from gateway.core.facts import DmnDirective, ReminderEnded, inner_conversation
 from gateway.core.identity import Role
+from gateway.runtime.agents import ALREADY_STOPPING, LEFT_UNANSWERED, NOTHING_RUNNING, STOPPING
 from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.runtime.loop import AgentLoop
 from gateway.store import Store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
-from tests.gateway.commands.handler_kit import Counter
+from gateway.stream.trace import EventOutcome, compute_outcomes, explain_event
+from tests.gateway.commands.handler_kit import Counter, typing
+from tests.gateway.context.test_reminders import Town, town
 from tests.gateway.runtime.test_loop import Ending
 from tests.kits.channels import story
 from tests.kits.commands import agents_of, command_context, parts_of
 from tests.kits.loop import DrivenLoop
+from tests.kits.model_choice import ANN, Gate, configured, serving
 from tests.kits.places import privacy
 from tests.kits.store import NOW, heard, place
 from tests.kits.tasks import ListedTasks
+from tests.servers.model_api import Answer, ModelApi
+
+# `dmn` and `pending`, on a real store and real loops
 
 HERE, OTHER = place("#a"), place("#b")
 ALONE, STRANGER = place("root"), place("stranger")
@@ -273,3 +285,394 @@ def test_an_order_takes_names_of_any_length(tmp_path: Path) -> None:
             )
 
     told()
+
+
+# `/stop`: the running turn ends, nothing more of it is posted, and it is not resumed by itself
+
+BASH = {"bash": {"sandbox": "off"}}
+
+
+async def nothing_more(gate: Gate, api: ModelApi, *, asked: int, posts: int = 0) -> None:
+    """No more than these was posted, and no request was made again, also not by the next tick."""
+    await gate.calm()
+    gate.gateway.agents.agents[0].tick()
+    await gate.calm()
+    assert len(api.seen) == asked
+    assert len(await gate.facts("post")) == posts
+    assert not api.violations
+
+
+@story
+async def test_what_streams_ends_and_is_not_answered_again(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        api.then(Answer(text="a very long story indeed, which goes on", silent_after=3))
+        async with serving(configured(tmp_path, api)) as gate:
+            await gate.console.receive_message("tell me a story", sender="ann")
+            await gate.until(lambda: bool(api.seen))
+            assert (await gate.command("stop")).text == STOPPING
+            await gate.until(lambda: api.seen[0].hung_up)
+            await nothing_more(gate, api, asked=1)
+            first, *rest = await gate.turns()
+            assert (first.outcome, first.reason) == ("yielded", "console:ann had it left off")
+            assert "tell me a story" in first.heard
+            assert not rest or (rest[0].outcome, rest[0].heard, rest[0].covers) == ("yielded", "", ())
+            await gate.console.receive_message("something else", sender="ann")
+            await gate.screen.until(1)
+            told = json.dumps(api.seen[1].body["messages"])
+            assert told.index("tell me a story") < told.index("something else")
+
+
+def written(folder: Path) -> list[Path]:
+    """Return the agent's file `pid`."""
+    return [*folder.rglob("files/pid")]
+
+
+@story
+async def test_a_tool_is_killed_and_what_it_did_until_then_is_known(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        command = "echo $$ > pid; sleep 1000"
+        api.then(Answer(text="Let me see.", calls=(("c1", "bash", json.dumps({"command": command})),)))
+        async with serving(configured(tmp_path, api, tools=BASH)) as gate:
+            await gate.console.receive_message("work", sender="ann")
+            await gate.until(lambda: any(one.read_text().endswith("\n") for one in written(tmp_path)))
+            (pid,) = written(tmp_path)
+            running = Path("/proc") / pid.read_text().strip()
+            assert running.exists()
+            assert (await gate.command("stop")).text == STOPPING
+            await gate.until(lambda: not running.exists())
+            await nothing_more(gate, api, asked=1)
+            word, turn = await gate.turns()
+            assert (len(word.covers), word.requests, turn.requests) == (1, 0, 1)
+            assert (turn.outcome, turn.covers, len(turn.steps)) == ("yielded", (), 1)
+            assert turn.senders == word.senders == ("ann",)  # who asked for it bears what it cost
+            assert "Interrupted" in turn.steps[0].calls[0].result
+            await gate.console.receive_message("what did you do?", sender="ann")
+            await gate.screen.until(1)
+            assert "sleep 1000" in json.dumps(api.seen[1].body["messages"])
+            assert NOTHING_NEW in json.dumps(api.seen[1].body["messages"])
+
+
+@story
+async def test_between_two_tries_it_asks_no_more(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        api.default = lambda _: Answer(status=429, headers={"retry-after": "30"})
+        async with serving(configured(tmp_path, api)) as gate:
+            await gate.console.receive_message("hello", sender="ann")
+            await gate.until(lambda: bool(api.seen))
+            assert (await gate.command("stop")).text == STOPPING
+            await nothing_more(gate, api, asked=1)
+
+
+@story
+async def test_what_waits_for_an_approval_is_dropped(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        arguments = json.dumps({"command": f"touch {tmp_path}/done"})
+        api.then(Answer(calls=(("c1", "bash", arguments),)))
+        made = configured(tmp_path, api, tools={**BASH, "rules": [{"tool": "bash", "approval": "always"}]})
+        async with serving(made) as gate:
+            await gate.console.receive_message("work", sender="ann")
+            await gate.screen.until(1)  # it asks for leave
+            assert (await gate.command("stop")).text == STOPPING
+            await gate.calm()
+            await gate.until(lambda: not gate.gateway.approvals.pending)
+            await nothing_more(gate, api, asked=1, posts=len(gate.screen.parts))
+            assert not (tmp_path / "done").exists()
+
+
+@story
+async def test_where_nothing_runs_it_says_so_and_writes_nothing(tmp_path: Path) -> None:
+    async with ModelApi() as api, serving(configured(tmp_path, api)) as gate:
+        await gate.console.receive_message("hello", sender="ann")
+        await gate.screen.until(1)
+        await gate.calm()
+        for _ in range(2):
+            answer = await gate.command("stop")
+            assert (answer.text, answer.ok) == (NOTHING_RUNNING, False)
+        assert len(await gate.turns()) == 1
+        await gate.console.receive_message("and now?", sender="ann")  # its door is open
+        await gate.screen.until(2)
+
+
+@story
+async def test_twice_is_once(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        api.then(Answer(text="x" * 100, silent_after=3))
+        async with serving(configured(tmp_path, api)) as gate:
+            await gate.console.receive_message("hello", sender="ann")
+            await gate.until(lambda: bool(api.seen))
+            first, second = await gate.command("stop"), await gate.command("stop")
+            assert (first.text, second.text) in ((STOPPING, ALREADY_STOPPING), (STOPPING, NOTHING_RUNNING))
+            await nothing_more(gate, api, asked=1)
+            assert sum(bool(turn.covers) for turn in await gate.turns()) == 1
+
+
+@story
+async def test_what_was_said_meanwhile_is_heard_and_not_answered(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        api.then(Answer(text="x" * 100, silent_after=3))
+        async with serving(configured(tmp_path, api)) as gate:
+            await gate.console.receive_message("one", sender="ann")
+            await gate.until(lambda: bool(api.seen))
+            await gate.console.receive_message("two", sender="ann")
+            assert (await gate.command("stop")).text == STOPPING
+            await nothing_more(gate, api, asked=1)
+            await gate.console.receive_message("three", sender="ann")
+            await gate.screen.until(1)
+            told = json.dumps(api.seen[1].body["messages"])
+            assert [told.count(f"(owner): {word}") for word in ("one", "two", "three")] == [1, 1, 1]
+
+
+@story
+async def test_what_was_said_behind_the_word_is_answered(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        api.then(Answer(text="x" * 100, silent_after=3))
+        async with serving(configured(tmp_path, api)) as gate:
+            await gate.console.receive_message("one", sender="ann")
+            await gate.until(lambda: bool(api.seen))
+            _, go_on = await gate.begin("stop")
+            await gate.console.receive_message("two", sender="ann")  # behind the word, and before it is durable
+            await go_on(durable=True)
+            await gate.screen.until(1)
+            told = json.dumps(api.seen[1].body["messages"])
+            assert [told.count(f"(owner): {word}") for word in ("one", "two")] == [1, 1]
+            assert len(gate.screen.parts) == 1
+
+
+@story
+async def test_what_is_not_begun_yet_is_not_begun(tmp_path: Path) -> None:
+    async with ModelApi() as api, serving(configured(tmp_path, api, attention={"coalesce": "300ms"})) as gate:
+        await gate.console.receive_message("hello", sender="ann")
+        assert (await gate.command("stop")).text == LEFT_UNANSWERED
+        await gate.until(lambda: not gate.gateway.inbox.is_waiting(ANN.conversation))
+        await nothing_more(gate, api, asked=0)
+        (turn,) = await gate.turns()
+        assert (turn.outcome, turn.requests, len(turn.covers)) == ("yielded", 0, 1)
+
+
+@story
+async def test_a_word_that_is_not_durable_stops_nothing(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        api.then(Answer(text="an answer", delay_s=0.3))
+        async with serving(configured(tmp_path, api)) as gate:
+            await gate.console.receive_message("hello", sender="ann")
+            await gate.until(lambda: bool(api.seen))
+            await gate.command("stop", cut="before")
+            await gate.screen.until(1)
+            assert gate.screen.parts[0].body == "an answer"
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@story
+async def test_an_answer_that_comes_while_it_is_decided_waits_for_that(tmp_path: Path, durable: bool) -> None:
+    async with ModelApi() as api:
+        api.then(Answer(text="an answer", delay_s=0.1))
+        async with serving(configured(tmp_path, api)) as gate:
+            loop = gate.gateway.agents.agents[0]
+            await gate.console.receive_message("hello", sender="ann")
+            await gate.until(lambda: bool(api.seen))
+            answer, go_on = await gate.begin("stop")
+            await api.seen[0].finished.wait()
+            lane = loop.turn_handle(ANN.conversation)
+            assert lane is not None
+            await gate.until(lambda: lane._task is None)  # the model has answered
+            assert await gate.turns() == []
+            await go_on(durable)
+            if durable:
+                assert answer.text == STOPPING
+                await nothing_more(gate, api, asked=1)
+            else:
+                await gate.screen.until(1)
+                assert [one.outcome for one in await gate.turns()] == ["replied"]
+
+
+@story
+async def test_a_crash_behind_the_word_leaves_nothing_to_answer(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        api.then(Answer(text="x" * 100, silent_after=3))
+        made = configured(tmp_path, api)
+        async with serving(made) as gate:
+            await gate.console.receive_message("hello", sender="ann")
+            await gate.until(lambda: bool(api.seen))
+            await gate.command("stop", cut="behind")
+            # All that the dead process would still have written is the end of its turn: a stop that parks writes none.
+        async with serving(made) as gate:
+            await nothing_more(gate, api, asked=1)
+            log = await gate.log()
+            heard = next(one for one in log if one.fact.kind == "direct")
+            assert compute_outcomes(log)[heard.seq] is EventOutcome.YIELDED
+            story_ = await explain_event(gate.store, heard.seq)
+            assert story_ is not None
+            assert "had it left off" in "\n".join(story_)
+
+
+@story
+async def test_what_goes_on_by_itself_is_left_off(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        api.then(Answer(calls=(("c1", "bash", json.dumps({"command": "true"})),)), Answer(text="half of it"))
+        async with serving(configured(tmp_path, api, tools=BASH)) as gate:
+            await gate.console.receive_message("work", sender="ann")
+            await gate.screen.until(1)
+            loop = gate.gateway.agents.agents[0]
+            await gate.until(lambda: not loop.state.running)
+            assert loop.state.continuing == (ANN.conversation,)
+            assert (await gate.command("stop")).text == LEFT_UNANSWERED
+            await nothing_more(gate, api, asked=2, posts=1)
+
+
+# `remind`, on a real store with running reminders
+
+
+def context_of(it: Town) -> CommandContext:
+    bound = ConversationBinding(listen="all", agent="reverie", private=False)
+    places = privacy(it.store, Bindings([BindingPattern(channel="*", room="*", thread=None, binding=bound)]))
+    for one in (ALONE, STRANGER, HERE, OTHER):
+        places.record_direct(one.conversation, direct=one in (ALONE, STRANGER))
+    return command_context(it.store, it.clock, reminders=it.reminders, places=places)
+
+
+def at(it: Town, where: Address = HERE, role: Role = "admin", *, everywhere: Role | None = None) -> Counter:
+    """Return the counter of a person there."""
+    return Counter(it.store, it.clock, context_of(it), where, role, everywhere, direct=where in (ALONE, STRANGER))
+
+
+async def ended(it: Town) -> list[ReminderEnded]:
+    return [one.fact for one in await it.store.entries(kinds=["reminder_ended"]) if isinstance(one.fact, ReminderEnded)]
+
+
+@story
+async def test_those_of_the_conversation_are_listed_and_one_is_called_off(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        tea = await it.remind("tea `@everyone`", at="18:30")
+        cake = await it.remind("cake", every="2h")
+        await it.remind("secret", "#b", at="18:30")
+        assert (await at(it).says("remind list")).splitlines() == [
+            f"- `{cake.id}`: Sat 2026-11-21 11:00 (Europe/Zurich), every 2h, asked for by `Ann`: `cake`",
+            (
+                f"- `{tea.id}`: Sat 2026-11-21 18:30 (Europe/Zurich), once, asked for by `Ann`: "
+                "`tea \\u0060@everyone\\u0060`"
+            ),
+        ]
+        answer = await at(it)("remind cancel", id=f" `{tea.id.lower()}`")
+        assert (answer.ok, answer.text) == (True, f"Reminder `{tea.id}` is cancelled.")
+        (fact,) = await ended(it)
+        assert (fact.reminder, fact.reason) == (tea.id, "cancelled by irc.test:root")
+        assert tea.id not in await at(it).says("remind list")
+        again = await at(it)("remind cancel", id=tea.id)
+        assert (again.ok, again.text) == (False, f"There is no reminder `{tea.id}` here.")
+    async with town(tmp_path) as it:
+        assert [one.text for one in await it.store.pending_reminders()] == ["cake", "secret"]
+
+
+@story
+async def test_one_that_is_called_off_is_not_told(tmp_path: Path) -> None:
+    """Though it was the next one, and was waited for."""
+    async with town(tmp_path) as it:
+        tea = await it.remind("tea", at="in 10m")
+        await it.remind("cake", at="in 20m")
+        await it.clock.asleep()
+        await at(it)("remind cancel", id=tea.id)
+        await asyncio.sleep(0)
+        for _ in range(20):
+            await it.clock.passes(minutes=1)
+        assert await it.until(1) == ["cake"]
+
+
+@story
+async def test_nobody_waits_for_one_that_is_called_off(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        tea = await it.remind("tea", at="in 10m")
+        await it.clock.asleep()
+        await at(it)("remind cancel", id=tea.id)
+        await it.clock.passes(minutes=1)
+        for _ in range(50):  # turns of the event loop, in which it would begin to wait again
+            await asyncio.sleep(0)
+        assert len(it.clock.sleeps) == 1
+
+
+@story
+async def test_a_reminder_is_called_off_once(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        tea = await it.remind("tea", at="18:30")
+        await at(it).give("remind cancel", {"id": tea.id}, id="n1")
+        await at(it).give("remind cancel", {"id": tea.id}, id="n1")
+        assert len(await ended(it)) == 1
+
+
+@story
+async def test_what_cannot_be_written_goes_on(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        tea = await it.remind("tea", at="18:30")
+        await at(it).give("remind cancel", {"id": tea.id}, kept=False)
+        assert tea.id in await at(it).says("remind list")
+
+
+@story
+async def test_nothing_is_there(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        assert await at(it).says("remind list") == "There are no reminders here."
+        answer = await at(it)("remind cancel", id="`<@everyone>\n# x")
+        assert (answer.ok, answer.text) == (False, "There is no reminder `\\u0060<@everyone>\\n# x` here.")
+
+
+@story
+async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_to_an_owner(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        mine = await it.remind("mine", "root", at="18:30")
+        room = await it.remind("room", "#b", at="18:31")
+        theirs = await it.remind("theirs", "stranger", at="18:32")
+        own = await it.own("own", at="18:33")
+        public = {mine.id, room.id, own.id}
+
+        async def seen(counter: Counter) -> set[str]:
+            told = await counter.says("remind list")
+            return {one.id for one in (mine, room, theirs, own) if one.id in told}
+
+        assert await seen(at(it, HERE, "owner")) == set()
+        assert await seen(at(it, OTHER)) == {room.id}
+        assert await seen(at(it, ALONE, "guest")) == {mine.id}
+        assert await seen(at(it, ALONE, "admin", everywhere="member")) == {mine.id}
+        assert await seen(at(it, ALONE, "admin")) == public
+        assert await seen(at(it, ALONE, "owner")) == {*public, theirs.id}
+        told = (await at(it, ALONE, "admin").says("remind list")).splitlines()
+        assert told[1:3] == ["", "Elsewhere:"]
+        assert told[3].endswith("`room`, in `irc.test/#b`")
+        assert told[4].endswith("`own`, in `reverie` by itself")
+        assert told[5:] == ["- 1 in private conversations"]
+        for counter, one in (
+            (at(it, HERE, "owner"), room),
+            (at(it, ALONE, "guest"), room),
+            (at(it, ALONE, "admin"), theirs),
+        ):
+            assert not (await counter("remind cancel", id=one.id)).ok
+        assert await ended(it) == []
+        assert (await at(it, ALONE, "guest")("remind cancel", id=mine.id)).ok
+        assert (await at(it, ALONE, "admin")("remind cancel", id=own.id)).ok
+        assert (await at(it, ALONE, "owner")("remind cancel", id=theirs.id)).ok
+        entries = await it.store.entries(kinds=["reminder_ended"])
+        assert [one.conversation for one in entries] == [
+            ALONE.conversation,
+            inner_conversation("reverie"),
+            STRANGER.conversation,
+        ]
+        assert [one.id for one in await it.store.pending_reminders()] == [room.id]
+
+
+@story
+async def test_of_many_the_later_ones_are_counted(tmp_path: Path) -> None:
+    async with town(tmp_path, most=100) as it:
+        for number in range(MAX_REMINDERS + 3):
+            await it.remind(f"tea {number}", at=f"2026-11-22T{number:02}:00")
+        lines = (await at(it).says("remind list")).splitlines()
+        assert len(lines) == MAX_REMINDERS + 1
+        assert lines[-1] == "(and 3 later ones)"
+
+
+@story
+async def test_those_of_that_place_are_suggested(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        later = await it.remind("tea", at="18:30")
+        sooner = await it.remind("tea", at="17:30")
+        await it.remind("tea", "#b", at="18:30")
+        found = await suggest_reminders(typing(HERE, "remind", "cancel", "id"), context_of(it))
+        assert found == [sooner.id, later.id]
+        assert rank_suggestions(found, later.id[:4].lower()) == [later.id]

@@ -1,7 +1,7 @@
-"""`log tail` in a channel: without secrets, and without other people's private conversations."""
+"""`log tail`, `why` and `usage` show no secrets, and no more of other places than the sender may see."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -15,7 +15,9 @@ from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from tests.gateway.commands.handler_kit import Counter
 from tests.kits.commands import command_context
 from tests.kits.places import privacy
-from tests.kits.store import NOW, opened, place, run, said
+from tests.kits.store import NOW, account, opened, place, run, said, spent
+
+# `log tail` in a channel: without secrets, and without other people's private conversations
 
 OPEN = Bindings(
     [BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False))]
@@ -106,3 +108,68 @@ def test_a_number_is_asked_for(tmp_path: Path, wrong: str) -> None:
 def test_every_kind_is_told_but_what_is_only_saved() -> None:
     tags = {tag for fact in get_args(Fact) for tag in get_args(fact.__annotations__["kind"])}
     assert tags - set(_LISTED_KINDS) == {"dmn", "cursor"}
+
+
+# `why` and `usage` about other places show no more than the sender may see
+
+UNSEEN = "is of a conversation that you may not see."
+
+
+def asking(store: Store, at: Address = ALONE, **more: Any) -> Counter:
+    clock = ManualClock(NOW)
+    context = command_context(store, clock, places=privacy(store, OPEN))
+    asked: dict[str, Any] = {"role": "admin", "direct": True} | more
+    return Counter(store=store, clock=clock, context=context, at=at, **asked)
+
+
+def test_an_entry_is_told_to_who_may_see_where_it_is(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            noted = NoteWritten(agent="a", scope=OTHER.conversation, title="of bob", text="bob's", lasting=True)
+            saved = DmnStateSaved(state=f'{{"pending": {{"{OTHER.conversation}": 1}}}}', agent="a")
+            room, own, bobs, note, state = await store.append(
+                [
+                    said(1, "for all"),
+                    said(2, "mine alone", "ann", "direct"),
+                    said(3, "bob's own words", "bob", "direct"),
+                    NewEntry(fact=noted, at=NOW, conversation=inner_conversation("a")),
+                    NewEntry(fact=saved, at=NOW, conversation=inner_conversation("a")),
+                ]
+            )
+
+            async def told(one: int, **more: Any) -> str:
+                return await asking(store, **more).says("why", entry=str(one))
+
+            assert "for all" in await told(room.seq)
+            assert "mine alone" in await told(own.seq)
+            for one in (bobs, note):
+                assert await told(one.seq) == f"Entry {one.seq} {UNSEEN}"
+                assert "bob's" in await told(one.seq, role="owner")
+                assert await told(one.seq, at=ROOM, role="owner", direct=False) == (
+                    f"Entry {one.seq} is not of this conversation: ask me in a direct chat."
+                )
+            assert "for all" in await told(room.seq, at=ROOM, direct=False, everywhere="guest")
+            # Who is an admin of this chat alone, or of one agent, is none of the room.
+            assert await told(room.seq, everywhere="guest") == f"Entry {room.seq} {UNSEEN}"
+            assert "mine alone" in await told(own.seq, everywhere="guest")
+            assert await told(state.seq) == f"Entry {state.seq} {UNSEEN}", "it names every place"
+            assert OTHER.conversation in await told(state.seq, role="owner")
+            assert await told(999) == "There is no entry 999."
+
+    run(story())
+
+
+def test_where_money_went_is_told_to_who_administers_everywhere_without_private_names(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await store.append([said(1, "for all"), said(2, "alone", "bob", "direct")])
+            await store.append([spent(at.conversation, account(plain=100, cost=2.0), at=NOW) for at in (ROOM, OTHER)])
+            admin = await asking(store).says("usage")
+            assert ROOM.conversation in admin
+            assert OTHER.conversation not in admin
+            assert "$4.00" in admin
+            assert OTHER.conversation in await asking(store, role="owner").says("usage")
+            scoped = await asking(store, everywhere="guest").says("usage")
+            assert scoped == "- Here today: no request to a model."
+
+    run(story())

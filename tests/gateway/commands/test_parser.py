@@ -1,15 +1,34 @@
-"""Messages that are commands, and messages that are not."""
+"""Commands by their text: which messages are one, and their arguments."""
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.commands.parser import asks_for_disclosure, find_nearest, parse_command
+from channels.base import CommandArg
+from gateway.commands.definition import COMMAND_GROUPS, SubcommandDefinition
+from gateway.commands.parser import (
+    MAX_QUOTED_CHARS,
+    InvalidArguments,
+    ParsedArguments,
+    asks_for_disclosure,
+    find_nearest,
+    mask_secrets,
+    parse_arguments,
+    parse_command,
+    quote_code,
+)
 from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME
-from gateway.core.events import Address, Attachment, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.events import Address, Attachment, ChannelName, EventId, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.identity import Role
+from tests.gateway.commands.dispatcher_kit import ECHO, counter, said, somebody
+
+# Messages that are commands, and messages that are not
 
 Kind = Literal["direct", "mention", "reply", "room"]
 
@@ -216,3 +235,436 @@ ADMIN = {row.name for row in COMMANDS} - GUEST - MEMBER - OWN
 def test_who_may_use_what_and_where(role: Role, direct: bool, closed: set[str]) -> None:
     assert {row.name for row in COMMANDS if not row.is_allowed_for(role, direct=direct)} == closed
     assert {row.name for row in COMMANDS if row.allowed_in_own_chat} == OWN
+
+
+# Arguments of commands by the table, and errors in them
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sub", "args"),
+    [
+        ("status", "", "", {}),
+        ("why", "12", "", {"entry": "12"}),
+        ("why", "`12`", "", {"entry": "12"}),
+        ("approve", "", "", {}),
+        ("approve", "k7qd", "", {"id": "k7qd"}),
+        ("approve", "k7qd ALWAYS", "", {"id": "k7qd", "lasting": "always"}),
+        ("approve", '"" always', "", {"lasting": "always"}),
+        ("link", "", "start", {}),
+        ("link", "start", "start", {}),
+        ("link", "LIST", "list", {}),
+        ("link", "ABCD-EFGH", "code", {"code": "ABCD-EFGH"}),
+        ("link", "abcd efgh", "code", {"code": "abcd efgh"}),
+        ("link", "code abcd efgh", "code", {"code": "abcd efgh"}),
+        ("log", "", "tail", {}),
+        ("log", "20", "tail", {"n": "20"}),
+        ("dmn", "", "status", {}),
+        ("dmn", "sleep", "sleep", {}),
+        ("dmn", "sleep  1h 30m ", "sleep", {"until": "1h 30m"}),
+        ("notify", "", "types", {}),
+        ("notify", "threshold irc.join", "threshold", {"type": "irc.join"}),
+        ("notify", "threshold irc.join LOW", "threshold", {"type": "irc.join", "urgency": "low"}),
+        (
+            "notify",
+            "rule urgent direct on  fire",
+            "rule",
+            {"urgency": "urgent", "type": "direct", "keyword": "on  fire"},
+        ),
+        ("role", 'set "Ann Lee" member', "set", {"who": "Ann Lee", "role": "member"}),
+        ("role", "set “Ann Lee” member here", "set", {"who": "Ann Lee", "role": "member", "where": "here"}),
+        ("role", 'set "a \\"b\\\\" owner', "set", {"who": 'a "b\\', "role": "owner"}),
+        ("role", "set irc.x:account:ann admin", "set", {"who": "irc.x:account:ann", "role": "admin"}),
+        ("role", 'set a"b owner', "set", {"who": 'a"b', "role": "owner"}),
+        ("say", '#a "hello" he said', "", {"room": "#a", "text": '"hello" he said'}),
+        ("say", "#a first line\nsecond line", "", {"room": "#a", "text": "first line\nsecond line"}),
+        ("rewind", "\n3\n", "", {"n": "3"}),
+        ("room", "approve", "approve", {}),
+    ],
+)
+def test_arguments_are_known_by_name(name: str, text: str, sub: str, args: dict[str, str]) -> None:
+    use = parse_arguments(COMMANDS_BY_NAME[name], text)
+    assert isinstance(use, ParsedArguments)
+    assert (use.sub.name if use.sub else "", use.arguments) == (sub, args)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("status", "now", "`now` is more than it takes."),
+        ("why", "", "`entry` is missing."),
+        ("why", "twelve", "`entry` is a number, and `twelve` is none."),
+        ("why", "-1", "`entry` is a number, and `-1` is none."),
+        ("why", "١٢", "`entry` is a number, and `١٢` is none."),
+        ("why", "1" * 19, f"`entry` is a number, and `{'1' * 19}` is none."),
+        ("approve", "k7qd forever", "`forever` is not `session` or `always`."),
+        ("role", "set ann", "`role` is missing."),
+        ("role", "set ann king", "`king` is not `owner`, `admin` or `member`."),
+        ("role", "set Ann Lee member", "`Lee` is not `owner`, `admin` or `member`."),
+        ("role", "clear ann there", "`there` is not `here` or `everywhere`."),
+        ("say", "#a", "`text` is missing."),
+        ("pair", "approve", "`code` is missing."),
+        ("pair", "aprove X", "There is no `pair aprove`."),
+        ("dmn", "wakeup", "There is no `dmn wakeup`."),
+        ("block", '"unclosed quote', "`quote` is not `here` or `everywhere`."),
+        ("status", "`*_~|@everyone" + "x" * 100, f"`'*_~|@everyone{'x' * 25}…` is more than it takes."),
+    ],
+)
+def test_what_does_not_fit_is_said_in_a_sentence(name: str, text: str, reason: str) -> None:
+    use = parse_arguments(COMMANDS_BY_NAME[name], text)
+    assert isinstance(use, InvalidArguments)
+    assert use.reason == reason
+
+
+def test_the_nearest_subs_are_known() -> None:
+    use = parse_arguments(COMMANDS_BY_NAME["pair"], "aprove X")
+    assert isinstance(use, InvalidArguments)
+    assert use.suggestions == ("approve",)
+    assert use.sub is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("pair", "approve ABCDEFGH", "approve ***"),
+        ("pair", "aprove ABCDEFGH", "***"),
+        ("pair", "ABCDEFGH", "***"),
+        ("pair", "revoke irc.x:account:ann", "revoke irc.x:account:ann"),
+        ("pair", "revoke", "revoke ***"),
+        ("pair", "", "list"),
+        ("room", "approve ABCD EFGH", "approve ***"),
+        ("room", "approve", "approve"),
+        ("link", "abcdefgh", "code ***"),
+        ("link", "code", "code ***"),
+        ("role", 'set "Ann  Lee" member', "set Ann Lee member"),
+        ("role", "set x  king", "set x king"),
+        ("say", "#a hello", "#a hello"),
+        ("dmn", "off", "off"),
+    ],
+)
+def test_secrets_stand_in_no_record(name: str, text: str, shown: str) -> None:
+    assert mask_secrets(COMMANDS_BY_NAME[name], text) == shown
+
+
+@given(st.sampled_from(sorted(COMMANDS_BY_NAME)), st.text())
+def test_any_text_is_understood_or_not(name: str, text: str) -> None:
+    row = COMMANDS_BY_NAME[name]
+    use = parse_arguments(row, text)
+    if isinstance(use, ParsedArguments):
+        args = {arg.name: arg for arg in (use.sub.args if use.sub else row.args)}
+        assert set(use.arguments) <= set(args)
+        assert all(use.arguments.values())
+        assert all(
+            use.arguments[arg.name] in arg.choices for arg in args.values() if arg.choices and arg.name in use.arguments
+        )
+        assert {arg.name for arg in args.values() if arg.required} <= set(use.arguments)
+    else:
+        assert "\n" not in use.reason
+        assert use.reason.count("`") % 2 == 0
+
+
+@given(st.text())
+def test_words_of_others_cannot_leave_their_code(text: str) -> None:
+    shown = quote_code(text)
+    assert "`" not in shown
+    assert len(shown.splitlines()) <= 1
+    assert len(shown) <= MAX_QUOTED_CHARS
+
+
+CODES = st.text("ABCDEFGHJKMNPQRTUVWXY34679", min_size=8, max_size=8)
+
+
+@given(st.sampled_from(["pair", "room", "link"]), st.text("ab \"'`", max_size=6), CODES, st.text("ab \"'`", max_size=6))
+def test_no_way_of_writing_a_code_gets_it_into_a_record(name: str, before: str, secret: str, after: str) -> None:
+    for text in (f"approve {before}{secret}{after}", f"code {before}{secret}", f"{before} {secret} {after}"):
+        shown = mask_secrets(COMMANDS_BY_NAME[name], text)
+        use = parse_arguments(COMMANDS_BY_NAME[name], text)
+        known = isinstance(use, ParsedArguments) and secret in use.arguments.values()
+        assert secret not in shown or (known and "***" not in shown and not _secret(use))
+
+
+def _secret(use: ParsedArguments | InvalidArguments) -> bool:
+    return isinstance(use, ParsedArguments) and use.sub is not None and any(arg.secret for arg in use.sub.args)
+
+
+def _args(of: SubcommandDefinition) -> tuple[CommandArg, ...]:
+    return of.args
+
+
+def test_the_table_can_be_read_without_doubt() -> None:
+    """Assumptions of the parser."""
+    for row in COMMANDS:
+        assert not (row.args and row.subs)
+        assert row.group in COMMAND_GROUPS
+        assert all(name not in {sub.name for sub in row.subs} for name in ("", row.name))
+        assert not row.default_sub or row.find_sub(row.default_sub)
+        assert not row.subs or not any(arg.required for arg in row.subs[0].args)
+        for args in [row.args, *map(_args, row.subs)]:
+            needed = [arg.required for arg in args]
+            assert needed == sorted(needed, reverse=True)
+            assert not any(arg.rest for arg in args[:-1])
+            assert len({arg.name for arg in args}) == len(args)
+            assert all(arg.form or arg.choices or arg.rest for arg in args)
+            assert all(choice == choice.lower() and choice.isascii() for arg in args for choice in arg.choices)
+    secrets = {(row.name, sub.name, arg.name) for row in COMMANDS for sub in row.subs for arg in sub.args if arg.secret}
+    assert secrets == {("pair", "approve", "code"), ("room", "approve", "code"), ("link", "code", "code")}
+
+
+# `reverie: status` is a command, `reverie: status of the build?` is talk
+
+OURS = frozenset({"reverie"})
+
+
+def found(message: Message) -> tuple[str, str] | None:
+    one = parse_command(message, "!", COMMANDS_BY_NAME, OURS)
+    assert one is None or one.only_if_allowed or one.only_if_more or one.command.name == "about"
+    return (one.command.name, one.command.args) if one is not None and one.only_if_allowed else None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "args"),
+    [
+        ("status", "status", ""),
+        ("STATUS", "status", ""),
+        ("stop", "stop", ""),
+        ("new", "new", ""),
+        ("help", "help", ""),
+        ("help role", "help", "role"),
+        ("help role set", "help", "role set"),
+        ("why 123", "why", "123"),
+        ("rewind 2", "rewind", "2"),
+        ("journal 5", "journal", "5"),
+        ("link list", "link", "list"),
+        ("memory", "memory", ""),
+        ("memory show", "memory", "show"),
+        ("memory forget n12", "memory", "forget n12"),
+        ("remind cancel q7x2ab", "remind", "cancel q7x2ab"),
+        ("approve", "approve", ""),
+        ("approve k7qd", "approve", "k7qd"),
+        ("approve k7qd always", "approve", "k7qd always"),
+        ("deny k7qd", "deny", "k7qd"),
+        ("block irc.x:account:mal", "block", "irc.x:account:mal"),
+        ("role set irc.x:account:ann member here", "role", "set irc.x:account:ann member here"),
+        ("room approve K7QD34MN", "room", "approve K7QD34MN"),
+        ("join #test", "join", "#test"),
+        ("join irc.libera/#test", "join", "irc.libera/#test"),
+        ("part #test", "part", "#test"),
+        ("say #test hello there", "say", "#test hello there"),
+        ("dmn pause", "dmn", "pause"),
+        ("dmn sleep 8h", "dmn", "sleep 8h"),
+        ("dmn quiet 07:30", "dmn", "quiet 07:30"),
+        ("dmn off", "dmn", "off"),
+        ("notify threshold irc.join low", "notify", "threshold irc.join low"),
+        ("notify rules", "notify", "rules"),
+        ("model list", "model", "list"),
+        ("model switch gpt-5", "model", "switch gpt-5"),
+        ("log tail 20", "log", "tail 20"),
+        ("restart irc.libera", "restart", "irc.libera"),
+    ],
+)
+def test_what_is_word_for_word_a_command_is_one(text: str, name: str, args: str) -> None:
+    for called in ("reverie: ", "Reverie, ", "@reverie ", "@reverie: "):
+        assert found(said(called + text)) == (name, args)
+    assert found(said(text, "direct")) == (name, args)
+    assert found(said(f"reverie: {text}", "direct")) == (name, args)
+    assert found(said(text, "room")) is None
+    assert found(said(text, "mention")) is None
+    assert found(said(text, "reply")) is None
+
+
+TALK = """
+help me with this
+help!
+help us please
+can you help
+status?
+status of the build please
+what is the status
+stop it
+stop talking about that
+please stop
+don't stop
+stop.
+new ideas are welcome
+new here, what is this channel about?
+a new one
+about time
+about that thing you said
+tell me about yourself
+version 2 is out
+more coffee
+usage of the word whom
+tools are for people who build things
+cache me outside
+why not
+why is the sky blue?
+why 42 is the answer
+why
+retry that with less sugar
+rewind time
+rewind to where we talked about cats
+compact discs are back
+journal entries please
+journal of applied physics
+memory is a strange thing
+memory forget me not
+memory show me
+memory forget everything
+remind me to buy milk
+remind me at 8
+remind cancel everything
+approve it
+approve this message
+approve please
+approve of that
+deny everything
+deny it
+revoke access
+revoke his license
+block him
+block bob
+block that guy
+unblock bob please
+role play with me
+role of women in the middle ages
+role set in stone
+pair programming
+pair revoke bob
+pair approve somebody
+room for improvement
+room approve whatever
+rooms are full
+join us
+join us tonight
+join the party
+part ways
+part of me agrees
+say something nice
+say cheese
+say hello to bob
+say hi
+channels of communication
+pending further review
+notify me when it rains
+notify everybody
+notify rule breakers
+dmn what is that
+dmn sleep well
+dmn quiet please
+model behaviour
+model switch hitters
+model train sets are fun
+log out
+log tail wagging
+log 10 of 1000 is 3
+link me the docs
+link whatever
+link k7qd34mn
+log 20
+link to the past
+link code review
+link remove everything
+reload the page
+restart the router
+restart it
+commands
+start
+start over
+hello
+thanks
+thank you, that was helpful
+""".strip().splitlines()
+
+
+def test_there_are_enough_sentences() -> None:
+    assert len(TALK) == len(set(TALK)) >= 60
+
+
+@pytest.mark.parametrize("text", TALK)
+def test_what_people_say_in_passing_stays_talk(text: str) -> None:
+    for kind, called in (("mention", "reverie: "), ("direct", ""), ("direct", "reverie: ")):
+        assert found(said(called + text, kind)) is None  # type: ignore[arg-type] # kinds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bob: join #reverie",
+        "bob: say #reverie hello",
+        "bob: block x:reverie",
+        "#reverie: join #test",
+        "reverie status",
+        "status, reverie",
+        "bob: reverie: status",
+        "reverie: bob: status",
+        "reverie: status\nand then tell me more",
+        "> reverie: status",
+        "<root> reverie: stop",
+        '"reverie: stop"',
+        "/me reverie: stop",
+        "reverie:stop",
+    ],
+)
+def test_nothing_else_is_meant_by_a_name_in_passing(text: str) -> None:
+    assert found(said(text)) is None
+
+
+def test_where_we_go_by_another_name_only_the_name_of_a_command_is_one() -> None:
+    """The nick was taken, so the bot is `reverie_`."""
+    assert found(said("reverie_: stop")) == ("stop", "")
+    assert found(said("reverie_: join #test")) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        replace(said("reverie: stop"), attachments=(Attachment(id="1", form="image"),)),
+        replace(said("reverie: stop"), sender=somebody("root", is_bot=True)),
+    ],
+)
+def test_what_comes_with_a_picture_or_of_a_bot_is_none(message: Message) -> None:
+    assert found(message) is None
+
+
+def test_where_commands_are_native_nothing_is_one_without_its_prefix() -> None:
+    assert parse_command(said("reverie: stop"), "!", COMMANDS_BY_NAME, None) is None
+    assert parse_command(said("reverie: stop"), "", COMMANDS_BY_NAME, OURS) is None
+    assert parse_command(said("stop", "direct"), "!", COMMANDS_BY_NAME) is None
+
+
+@pytest.mark.parametrize(
+    ("who", "text", "kind", "is_one"),
+    [
+        ("root", "reverie: stop", "mention", True),
+        ("root", "reverie: dmn pause", "mention", True),
+        ("rick", "reverie: stop", "mention", True),
+        ("rick", "reverie: dmn pause", "mention", False),  # an admin of this room alone
+        ("mia", "reverie: stop", "mention", False),
+        ("mia", "stop", "direct", True),  # her own chat
+        ("mia", "dmn pause", "direct", False),
+        ("ann", "reverie: status", "mention", True),
+        ("ann", "reverie: usage", "mention", False),
+        ("ann", "reverie: link", "mention", False),  # for direct chats
+        ("ann", "link", "direct", True),
+        ("mal", "reverie: status", "mention", False),
+    ],
+)
+def test_for_who_may_not_use_it_it_is_talk(who: str, text: str, kind: Any, is_one: bool, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with counter(tmp_path, answers=ECHO) as it:
+            message = said(text, kind, who)
+            assert (await it.desk.parse(message, "all") is not None) is is_one
+            assert await it.desk.parse(message, "off") is None
+
+    asyncio.run(story())
+
+
+def test_another_nick_is_not_answered_more_often(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with counter(tmp_path, per_minute=2) as it:
+            answered = [
+                await it.ask("help", id=EventId(nick), sender=Sender(id=SenderId(f"mask:{nick}!u@h"), name=nick))
+                for nick in ("ann", "bob", "cid")
+            ]
+            assert [bool(text) for text in answered] == [True, True, False]
+
+    asyncio.run(story())

@@ -12,7 +12,8 @@ from gateway.access.roster import explain_role_refusal
 from gateway.core.events import Address, RoomId, ThreadId
 from gateway.core.facts import RoleAssigned
 from gateway.core.identity import ROLE_ORDER, PlatformRoleRule, Role, RoleGrant, RosterState
-from tests.kits.access import ADMIN, DC, EVE, IRC, LOBBY, MASK, MEMBER, OWNER, POLICY, TG, somebody, story, town
+from tests.kits.access import ADMIN, DC, EVE, IRC, LOBBY, MASK, MEMBER, OWNER, POLICY, TG, somebody, town
+from tests.kits.channels import story
 from tests.kits.policies import PlayedPolicy
 
 GROUP = Address(channel=TG, room=RoomId("-100"))

@@ -1,23 +1,30 @@
-"""Every row of the table has an answer in the wired gateway, and every handler has its row."""
+"""The table of commands: each row is answered, listed by the help, and suggested."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from agent.models.scripted import Script
 from channels.base import CommandArg, CommandCompletion
+from channels.irc.config import IrcConfig
 from gateway import app
+from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandContext
-from gateway.commands.definition import CommandDefinition, SubcommandDefinition
+from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition, SubcommandDefinition
 from gateway.commands.dispatcher import CommandDispatcher
-from gateway.commands.suggestions import SOURCES
+from gateway.commands.suggestions import MAX_CHOICES, SOURCES, SuggestionSource, rank_suggestions, suggest_values
 from gateway.commands.table import COMMANDS, COMMANDS_BY_NAME, OPERATOR_COMMANDS
-from gateway.core.events import Address, RoomId, Sender, SenderId
+from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement
+from gateway.core.identity import AccessPolicy, RoleGrant
 from gateway.store import Store
+from tests.gateway.commands.dispatcher_kit import Counter, command, counter, echo
+from tests.kits.commands import parts_of
 from tests.kits.gateway import CONSOLE, running
+
+# Every row of the table has an answer in the wired gateway, and every handler has its row
 
 ACCESS = {"dm": "open", "roles": {"owner": ["console:olga"]}, "rates": {"sender": {"per_minute": 6000, "burst": 1000}}}
 ARGS = {
@@ -136,3 +143,221 @@ def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhere(
             assert await suggested("root") == []
 
     asyncio.run(story())
+
+
+# Help is built from the table: it lists what somebody may use, and explains each subcommand
+
+
+def ask(folder: Path, *asked: tuple[str, str, str], direct: bool = False) -> list[str]:
+    async def story() -> list[str]:
+        async with counter(folder) as it:
+            return [await it.ask(name, args, who, direct=direct) for name, args, who in asked]
+
+    return asyncio.run(story())
+
+
+def test_the_list_has_what_this_person_may_use_here(tmp_path: Path) -> None:
+    roles = {"ann": "guest", "mia": "member", "root": "admin", "olga": "owner"}
+    for direct in (False, True):
+        lists = ask(tmp_path / str(direct), *(("help", "", who) for who in roles), direct=direct)
+        for role, listed in zip(roles.values(), lists, strict=True):
+            for row in COMMANDS:
+                may = row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)  # type: ignore[arg-type] # roles
+                assert (f"`!{row.name}`" in listed) is may, (role, row.name)
+    (room_admin,) = ask(tmp_path / "rick", ("help", "", "rick"))
+    assert "`!block`" in room_admin
+    assert "`!dmn`" not in room_admin
+
+
+def test_the_list_is_a_line_for_each_group(tmp_path: Path) -> None:
+    (listed,) = ask(tmp_path, ("help", "", "olga"))
+    lines = listed.splitlines()
+    assert len(lines) == len(COMMAND_GROUPS) + 1
+    assert max(map(len, lines)) < 400  # a line of IRC
+
+
+def test_a_command_is_told_with_all_that_it_can_do(tmp_path: Path) -> None:
+    role, sub, mine, no_sub, none = ask(
+        tmp_path,
+        ("help", "role", "olga"),
+        ("help", "role set", "olga"),
+        ("help", "!new", "olga"),
+        ("help", "role sett", "olga"),
+        ("help", "role", "ann"),
+    )
+    assert role.splitlines() == [
+        "`!role`: Who may do what. For admin and above in all places.",
+        "- `!role list`: Everybody who has a role, and why.",
+        "- `!role set <who> <owner | admin | member> [here | everywhere]`: Give somebody a role.",
+        "- `!role clear <who> [here | everywhere]`: Take back what was given here.",
+    ]
+    assert sub.splitlines()[0] == (
+        "`!role set <who> <owner | admin | member> [here | everywhere]`: Give somebody a role. "
+        "For admin and above in all places."
+    )
+    assert sub.splitlines()[1].startswith("- `who`: A person: channel:id")
+    assert mine.endswith("For admin and above, and for anybody in their own direct chat.")
+    assert no_sub == "There is no `role sett`. Write `!role` and one of `list`, `set`, `clear`."
+    assert none.startswith("I do not know that command.")
+
+
+def test_every_command_can_be_looked_up(tmp_path: Path) -> None:
+    asked = [
+        ("help", " ".join((row.name, *sub)), "olga") for row in COMMANDS for sub in ((), *((s.name,) for s in row.subs))
+    ]
+    for (_, args, _), told in zip(asked, ask(tmp_path, *asked, direct=True), strict=True):
+        row = next(row for row in COMMANDS if row.name == args.split()[0])
+        assert told.startswith(f"`!{args}"), args
+        assert row.summary in told or " " in args
+        assert len(told) < 2000
+        for each in row.subs if " " not in args else ():
+            assert help.format_usage(row, "!", each) in told
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "told"),
+    [
+        (
+            "notify",
+            "threshold",
+            "`type` is missing. Write `!notify threshold <type> [ambient | low | normal | urgent | reset]`: ",
+        ),
+        ("dmn", "paus", "There is no `dmn paus`. Did you mean `!dmn pause`"),
+        ("dmn", "zzz", "There is no `dmn zzz`. Write `!dmn` and one of `status`, `pause`, "),
+        ("status", "now", "`now` is more than it takes. Write `!status`: Where I am connected"),
+        ("link", "list", "`!link` is for direct chats: write it to me alone."),
+    ],
+)
+def test_a_wrong_use_is_told_with_the_right_one(name: str, args: str, told: str, tmp_path: Path) -> None:
+    (answer,) = ask(tmp_path, (name, args, "olga"))
+    assert answer.startswith(told)
+
+
+def test_an_answer_knows_sub_and_arguments(tmp_path: Path) -> None:
+    assert ask(tmp_path, ("dmn", "", "root"), ("pair", "revoke a:1", "root"), ("approve", '"" always', "rick")) == [
+        "dmn/status: \nmore of it",
+        "pair/revoke: who=a:1\nmore of it",
+        "approve/: lasting=always\nmore of it",
+    ]
+
+
+def test_a_sub_may_have_a_handler_of_its_own(tmp_path: Path) -> None:
+    async def other(_ask: object, _world: object) -> str:
+        return "other"
+
+    async def story(it: Counter) -> None:
+        assert (await it.ask("dmn", "pause"), await it.ask("dmn", "wake")) == ("other", "dmn/wake: \nmore of it")
+
+    async def run() -> None:
+        async with counter(tmp_path, answers={"dmn": echo, "dmn pause": other}) as it:
+            await story(it)
+            assert (await it.ask("status")).startswith("That did not work (reference ")  # nothing answers it
+            handled = await it.desk.handle(command("status"))
+            assert handled.judgement.fate == "noted"
+
+    asyncio.run(run())
+
+
+def test_help_is_two_pages_of_irc_at_most(tmp_path: Path) -> None:
+    (listed,) = ask(tmp_path, ("help", "", "olga"))
+    assert len(listed.splitlines()) <= 2 * IrcConfig.model_fields["page_lines"].default
+
+
+# Suggestions to people while they type a command
+
+D = ChannelName("discord.x")
+POLICY = AccessPolicy(
+    dm_policy="pairing",
+    roles={"discord.x:1": "admin", "discord.x:2": "member", "discord.x:9": "blocked"},
+    open_rooms={D: frozenset({RoomId("7")})},
+    grants={"discord.x:3": [RoleGrant("admin", "discord.x/7", "granted")]},
+)
+
+
+def typed(
+    name: str, arg: str, who: str, *, sub: str = "", begun: str = "", room: str = "7", bot: bool = False
+) -> CommandCompletion:
+    return CommandCompletion(
+        at=Address(channel=D, room=RoomId(room)),
+        sender=Sender(id=SenderId(who), name="x", verified=True, is_bot=bot),
+        direct=room == "alone",
+        name=name,
+        sub=sub,
+        arg=arg,
+        prefix=begun,
+    )
+
+
+async def _named(one: CommandCompletion, _: CommandContext) -> Sequence[str]:
+    return [f"{one.name}.{one.sub}.{one.arg}"]
+
+
+async def _ids(_: CommandCompletion, __: CommandContext) -> Sequence[str]:
+    return ["id"]
+
+
+async def _rules(_: CommandCompletion, __: CommandContext) -> Sequence[str]:
+    return ["r1", "r2", "x-r1"]
+
+
+CHOICES: dict[str, SuggestionSource] = {"who": _named, "id": _ids, "notify unrule id": _rules, "tool": _named}
+CONTEXT: CommandContext = parts_of(access_policy=POLICY)
+
+
+def completed(one: CommandCompletion) -> list[str]:
+    return list(asyncio.run(suggest_values(CONTEXT, one, CHOICES)))
+
+
+@pytest.mark.parametrize(
+    ("one", "told"),
+    [
+        (typed("role", "who", "1", sub="set"), ["role.set.who"]),
+        (typed("role", "role", "1", sub="set", begun="me"), ["member"]),
+        (typed("approve", "id", "1"), ["id"]),
+        (typed("notify", "id", "1", sub="unrule"), ["r1", "r2", "x-r1"]),
+        (typed("notify", "id", "1", sub="unrule", begun="R1"), ["r1", "x-r1"]),
+        (typed("block", "who", "3"), ["block..who"]),
+        (typed("block", "who", "1", room="8"), ["block..who"]),  # admins may give commands anywhere
+        (typed("link", "account", "1", sub="remove", room="7"), []),  # for direct chats
+        (typed("role", "who", "3", sub="set"), []),  # an admin of that room alone
+        (typed("block", "who", "2"), []),
+        (typed("block", "who", "4"), []),
+        (typed("block", "who", "9"), []),
+        (typed("block", "who", "1", bot=True), []),
+        (typed("help", "command", "4"), []),  # a guest
+        (typed("help", "command", "2", room="8"), []),  # where a member is not heard
+        (typed("join", "room", "1"), []),  # nothing is known of it
+        (typed("role", "nonsense", "1", sub="set"), []),
+        (typed("nonsense", "who", "1"), []),
+        (typed("pair", "code", "1", sub="approve"), []),
+    ],
+)
+def test_who_may_use_a_command_is_shown_what_fits(one: CommandCompletion, told: list[str]) -> None:
+    assert completed(one) == told
+
+
+@pytest.mark.parametrize(("who", "room"), [("1", "7"), ("2", "7"), ("3", "7"), ("1", "alone"), ("2", "alone")])
+def test_help_is_for_what_somebody_may_use(who: str, room: str) -> None:
+    role = {"1": "admin", "2": "member", "3": "admin"}[who]
+    everywhere = "guest" if who == "3" else role
+    able = [
+        row.name
+        for row in COMMANDS
+        if row.is_allowed_for(role, direct=room == "alone", everywhere=everywhere)  # type: ignore[arg-type] # roles
+        and (room == "alone" or not row.direct_only)
+    ]
+    assert completed(typed("help", "command", who, room=room)) == able[:MAX_CHOICES]
+    assert completed(typed("help", "command", who, room=room, begun="stat")) == ["status"]
+
+
+def test_a_source_that_breaks_is_the_channels_business() -> None:
+    async def broken(_: CommandCompletion, __: CommandContext) -> Sequence[str]:
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        asyncio.run(suggest_values(CONTEXT, typed("block", "who", "1"), {"who": broken}))
+
+
+def test_what_fits_is_short_printable_and_not_much() -> None:
+    assert rank_suggestions(["b", "a", "ba", "a", "", "x" * 101, "a\nb", "a\u202eb"], "A ") == ["a", "ba"]
+    assert len(rank_suggestions(map(str, range(100)), "")) == MAX_CHOICES

@@ -25,6 +25,7 @@ from tests.gateway.runtime.test_loop import INNER, Ending
 from tests.gateway.stream.test_inbox import listened
 from tests.gateway.stream.test_presence_tracking import Levels
 from tests.kits import approvals
+from tests.kits.channels import story
 from tests.kits.loop import DrivenLoop
 from tests.kits.settings import live_settings, reload
 from tests.kits.tools import set_tools
@@ -148,7 +149,7 @@ def test_presence_goes_by_other_habits_at_once_and_says_so(tmp_path: Path) -> No
     asyncio.run(story())
 
 
-@approvals.story
+@story
 async def test_an_approval_waits_as_long_as_was_said_when_it_was_asked(tmp_path: Path) -> None:
     async with approvals.house(tmp_path) as it:
         calling = it.call(approvals.ROOT, approvals.GUS)

@@ -12,7 +12,8 @@ from agent.models.base import ModelUnusable
 from gateway.core.facts import ModelSelected, ViewFolded
 from gateway.runtime.agents import Agent
 from gateway.runtime.model_choice import GATEWAY_NAME
-from tests.kits.model_choice import Gate, configured, serving, story
+from tests.kits.channels import story
+from tests.kits.model_choice import Gate, configured, serving
 from tests.servers.model_api import Answer, Json, ModelApi
 
 

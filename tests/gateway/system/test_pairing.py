@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 from agent.models.scripted import Script
-from tests.kits.access import CODE, SAID, story
+from tests.kits.access import CODE, SAID
+from tests.kits.channels import story
 from tests.kits.gateway import Running, running
 
 ACCESS = {"dm": "pairing", "roles": {"owner": ["console:olga"], "admin": ["console:root"]}}

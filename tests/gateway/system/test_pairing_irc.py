@@ -9,7 +9,7 @@ from agent.models.scripted import Script, ScriptedModel
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.core.clock import SystemClock
-from tests.kits.access import story
+from tests.kits.channels import story
 from tests.servers.ircd import Ircd
 
 NOTICE = r"(?:@\S+ )?NOTICE %s :(.*)"

@@ -18,7 +18,8 @@ from gateway.core.permissions import ALLOW_ADMINS, ToolPermit
 from gateway.store import NewEntry, Store, rebuild
 from gateway.tools.approvals import MAX_PENDING, MAX_PENDING_PER_CONVERSATION
 from tests.gateway.system.crash.cut_kit import Steps, cutting
-from tests.kits.approvals import DONE, GUS, HERE, INNER, LOBBY, MIA, OFFICE, ROOT, TIMEOUT_S, House, asker, house, story
+from tests.kits.approvals import DONE, GUS, HERE, INNER, LOBBY, MIA, OFFICE, ROOT, TIMEOUT_S, House, asker, house
+from tests.kits.channels import story
 
 
 @story

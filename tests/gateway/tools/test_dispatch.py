@@ -34,7 +34,8 @@ from gateway.tools.dispatch import (
 from gateway.tools.files import FileTools
 from gateway.tools.registry import built_in_specs
 from tests.gateway.tools.files_kit import agent_files
-from tests.kits.approvals import GUS, HERE, LOBBY, MIA, ROOT, story
+from tests.kits.approvals import GUS, HERE, LOBBY, MIA, ROOT
+from tests.kits.channels import story
 from tests.kits.model_gateway import BEGIN, Home, at_home, settings
 from tests.kits.settings import live_settings
 from tests.kits.store import opened

@@ -10,8 +10,9 @@ from typing import Any
 from agent.cache.client import CachingModel
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
+from tests.kits.channels import story
 from tests.kits.gateway import UNHURRIED
-from tests.kits.model_choice import Gate, serving, story
+from tests.kits.model_choice import Gate, serving
 from tests.servers.model_api import Answer, ModelApi
 
 Json = dict[str, Any]
