@@ -21,6 +21,7 @@ from tests.kits.places import PlayedChannels, titles
 from tests.kits.policies import PlayedPolicy
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of, run
+from tests.kits.waiting import until
 
 ROOT = Address(channel=CHANNEL, room=RoomId("root"))
 HERE = Address(channel=ChannelName("telegram.x"), room=RoomId("-1001"))
@@ -122,8 +123,7 @@ def test_a_limit_that_is_reached_is_told_once_a_day_over_a_restart(tmp_path: Pat
         for _ in range(2):
             await told.store.append([NewEntry(fact=fact, at=told.clock.now(), conversation=HERE.conversation)])
         async with asyncio.timeout(20):
-            while not await told.all_said():
-                await asyncio.sleep(0)
+            await until(told.all_said)
             await told.owners.notify_and_wait("after", "after it")
         assert [text.partition(" has")[0] for _, text in await told.all_said()] == [
             "The room `irc.test:#a`",

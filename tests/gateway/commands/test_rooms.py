@@ -21,6 +21,7 @@ from tests.kits.channels import story
 from tests.kits.commands import answer_of
 from tests.kits.store import NOW
 from tests.kits.supervisor import EmitIntake, ToldOwners
+from tests.kits.waiting import until
 
 # `rooms`, `join`, `part` and `say`: answers, durable facts, and effects
 
@@ -319,8 +320,7 @@ async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(tmp_pa
         assert answer.effect is not None
         await it.written(ask, answer.effect)
         assert not runs, "first the answer goes out"
-        while runner.is_restarting(THERE) or not runs:
-            await asyncio.sleep(0.001)
+        await until(lambda: runs and not runner.is_restarting(THERE))
         await it.written(ask, answer.effect)  # told again
         await asyncio.sleep(0.01)
         assert runs == ["run"]
@@ -353,8 +353,7 @@ async def test_a_channel_that_is_refused_again_is_told_of(tmp_path: Path) -> Non
         answer = await answer_of(ask, world)
         assert answer.effect is not None
         await it.written(ask, answer.effect)
-        while not it.seen(LOBBY):
-            await asyncio.sleep(0.001)
+        await until(lambda: it.seen(LOBBY))
         (told,) = it.seen(LOBBY)
         assert told.startswith("`there` is refused, and stays off: `the token is ")
         assert told.count("`") == 4
@@ -371,8 +370,7 @@ async def test_while_it_is_restarted_it_is_not_restarted_again(tmp_path: Path) -
         answer = await answer_of(first, world)
         assert answer.effect is not None
         await it.written(first, answer.effect)
-        while not runner.is_restarting(HERE):
-            await asyncio.sleep(0.001)
+        await until(lambda: runner.is_restarting(HERE))
         answer = await answer_of(it.ask("restart", channel="here"), world)
         assert (answer.ok, answer.text) == (False, "`here` is being restarted already.")
         await runner.close()

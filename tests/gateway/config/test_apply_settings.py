@@ -23,7 +23,7 @@ from gateway.stream.inbox import ReadyConversation
 from gateway.stream.presence import PresenceTracker
 from tests.gateway.runtime.test_loop import INNER, Ending
 from tests.gateway.stream.test_inbox import listened
-from tests.gateway.stream.test_presence_tracking import Levels
+from tests.gateway.stream.test_presence import Levels
 from tests.kits import approvals
 from tests.kits.channels import story
 from tests.kits.loop import DrivenLoop

@@ -26,6 +26,7 @@ from tests.gateway.ops.test_server import START
 from tests.kits.gateway import settings
 from tests.kits.ops import DEMO, TOKEN, Operated, operated
 from tests.kits.policies import bindings_of, policy_of
+from tests.kits.waiting import until
 
 PLACE = Address(channel=OPERATOR_CHANNEL, room=RoomId("operator"))
 OPEN = {"bash": {"sandbox": "off"}}
@@ -197,9 +198,7 @@ def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: P
         async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:
             await gateway.post("/api/say", {"text": "work"})
             await tool_runs(gateway)
-            async with asyncio.timeout(120):
-                while not alive(tmp_path):
-                    await asyncio.sleep(0.02)
+            await until(lambda: alive(tmp_path))
             (running,) = (await gateway.get("/api/status"))["activity"]
             assert (running["tool"], running["conversation"]) == ("bash", "console/operator")
             began = time.monotonic()

@@ -41,6 +41,7 @@ from gateway.ops.server import OpsServer
 from tests.gateway.test_app import CONFIG, command
 from tests.kits.gateway import CONSOLE, Screen, running
 from tests.kits.ops import rendered_metrics
+from tests.kits.waiting import until
 from tests.servers.ircd import Ircd
 
 IRC, TELEGRAM = ChannelName("irc.x"), ChannelName("telegram.x")
@@ -234,13 +235,11 @@ def test_whoever_says_nothing_is_let_go_and_a_crowd_is_kept_out(monkeypatch: pyt
     async def story() -> None:
         serving = await opened()
         idle = [await asyncio.open_connection("127.0.0.1", serving.port) for _ in range(MAX_CONNECTIONS)]
-        while serving.http is None or serving.http.connection_count < MAX_CONNECTIONS:
-            await asyncio.sleep(0)
+        await until(lambda: serving.http and serving.http.connection_count >= MAX_CONNECTIONS)
         assert await raw(serving.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
         for _, writer in idle:
             writer.close()
-        while serving.http.connection_count:
-            await asyncio.sleep(0)
+        await until(lambda: serving.http and not serving.http.connection_count)
         monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.05)
         assert await raw(serving.port, b"GET /hea") == b""
         await serving.close()
@@ -252,8 +251,7 @@ def test_closing_ends_open_connections() -> None:
     async def story() -> None:
         serving = await opened()
         reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)
-        while serving.http is None or not serving.http.connection_count:
-            await asyncio.sleep(0)
+        await until(lambda: serving.http and serving.http.connection_count)
         await serving.close()
         async with asyncio.timeout(120):
             with contextlib.suppress(ConnectionError):
@@ -287,9 +285,7 @@ def test_a_port_that_cannot_be_had_is_a_warning_that_says_what_to_change(
         async with running(tmp_path, Script(), ops={"host": host, "port": other.port}) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
-            async with asyncio.timeout(120):
-                while "set ops.port to another port" not in caplog.text:
-                    await asyncio.sleep(0.01)
+            await until(lambda: "set ops.port to another port" in caplog.text)
         await other.close()
 
     asyncio.run(story())

@@ -27,8 +27,8 @@ from gateway.core.facts import (
 from gateway.store import BadSearchQuery, LogEntry, NewEntry, OutboxPart, Store, search_terms
 from gateway.store.overview import OverviewReader
 from gateway.stream.trace import EventOutcome, compute_outcomes, find_outcome
-from tests.gateway.stream.test_outcomes import TABLE, logs, wrote
-from tests.gateway.stream.test_outcomes import Step as Happened
+from tests.gateway.stream.test_trace import TABLE, logs, wrote
+from tests.gateway.stream.test_trace import Step as Happened
 from tests.kits.examples import examples
 from tests.kits.store import (
     NOW,

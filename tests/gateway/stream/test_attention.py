@@ -1,5 +1,12 @@
+"""Attention: defaults, thresholds, rules also set at run time, bindings, and salience of room talk."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final, Literal, get_args
 
 import pytest
@@ -7,6 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access.policy import AccessDecision
+from gateway.cli.main import main
+from gateway.config.models import SalienceConfig
+from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
     Alarm,
@@ -27,19 +37,33 @@ from gateway.core.events import (
     TaskFinished,
     ThreadId,
 )
+from gateway.core.facts import AttentionRuleSet, AttentionThresholdSet, Fact
 from gateway.core.fields import GuardedRegex
 from gateway.core.identity import Role
+from gateway.store import NewEntry, Store
+from gateway.store.rebuild import rebuild
 from gateway.stream.attention import (
     INHERIT,
+    MAX_RULES,
+    MAX_SALIENCE_ROOMS,
     AttentionPolicy,
     AttentionRule,
     ListenMode,
+    LiveAttention,
+    SalienceDetector,
     Urgency,
     format_event_type,
+    is_open_question,
     judge,
 )
 from gateway.stream.routing import UNBOUND, BindingPattern, Bindings, ConversationBinding
+from gateway.stream.trace import explain_event
+from tests.kits.channels import story
+from tests.kits.gateway import running
+from tests.kits.policies import attention_of
 from tests.kits.strategies import notifications
+
+# test_attention
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AT = Address(channel=ChannelName("irc.libera"), room=RoomId("#python"))
@@ -319,3 +343,367 @@ def test_what_is_played_back_starts_nothing(kind: Kind, listen: ListenMode) -> N
         judged = judge(policy, replace(said(kind), history=True), YES, listen, lambda _: "a keyword", level="focused")
         assert judged.fate != "due"
         assert (judged.fate == "context") == (listen != "off" and not (kind == "room" and listen == "mention"))
+
+
+# Thresholds and rules set at run time: their effect on attention, also after a restart
+
+CONFIGURED = AttentionPolicy(
+    rules=(AttentionRule(type="irc", urgency=1, keyword="tea"),), thresholds={"irc.libera": 1, "irc.libera.mention": 3}
+)
+
+
+@asynccontextmanager
+async def opened(tmp_path: Path) -> AsyncIterator[tuple[Store, LiveAttention]]:
+    """Load them as a start does."""
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        overrides = attention_of(store)
+        await overrides.load()
+        yield store, overrides
+
+
+async def write(store: Store, *facts: Fact) -> None:
+    await store.append([NewEntry(fact=fact, at=NOW, conversation=AT.conversation) for fact in facts])
+
+
+def rule(name: str, type: str = "irc", *, keyword: str = "", gone: bool = False) -> AttentionRuleSet:  # noqa: A002 - it is what it is
+    return AttentionRuleSet(rule=name, type=type, urgency=3, keyword=keyword, gone=gone, by="irc:ann")
+
+
+def bar(type: str, value: int | None) -> AttentionThresholdSet:  # noqa: A002 - it is what it is
+    return AttentionThresholdSet(type=type, value=value, by="irc:ann")
+
+
+def policy(overrides: LiveAttention) -> AttentionPolicy:
+    return AttentionPolicy(rules=CONFIGURED.rules, thresholds=CONFIGURED.thresholds, overrides=overrides.overrides)
+
+
+@story
+async def test_a_rule_that_is_made_decides_first_from_then_on_until_it_is_taken_back(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, overrides):
+        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
+        await write(store, rule("r1", keyword="TEA"))
+        judged = judge(policy(overrides), said("room", "tea?"), YES, "ambient")
+        assert (judged.rule, judged.urgency, judged.fate) == ("notify rule r1", 3, "due")
+        assert judge(policy(overrides), said("room", "coffee"), YES, "ambient").fate == "noted"
+        await write(store, rule("r2", "irc.libera.room"))
+        assert judge(policy(overrides), said("room", "tea?"), YES, "ambient").rule == "notify rule r2"
+    async with opened(tmp_path) as (store, overrides):
+        assert judge(policy(overrides), said("room", "tea?"), YES, "ambient").rule == "notify rule r2"
+        await write(store, rule("r2", gone=True))
+        assert judge(policy(overrides), said("room", "tea?"), YES, "ambient").rule == "notify rule r1"
+        await write(store, rule("r1", gone=True))
+        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
+        assert overrides.rules == []
+    assert await rebuild(tmp_path / "s.db") == []
+
+
+@story
+async def test_a_threshold_stands_in_place_of_the_configured_one_until_it_is_reset(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, overrides):
+        assert judge(policy(overrides), ALARM, YES, "all").fate == "due"
+        await write(store, bar("agent", 3), bar("irc.libera.mention", 0), bar("irc.libera", 2))
+        judged = judge(policy(overrides), ALARM, YES, "all")
+        assert (judged.fate, judged.rule) == ("noted", "notify threshold agent is 3")
+        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "notify threshold irc.libera is 2"
+        assert judge(policy(overrides), said("mention", "hi"), YES, "all", level="focused").fate == "due"
+        await write(store, bar("irc.libera", None), bar("never", None))
+    async with opened(tmp_path) as (_, overrides):
+        assert judge(policy(overrides), ALARM, YES, "all").rule == "notify threshold agent is 3"
+        assert dict(overrides.overrides.thresholds) == {"agent": 3, "irc.libera.mention": 0}
+        assert judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
+        assert judge(policy(overrides), said("room", "tea?"), YES, "all").fate == "due"
+
+
+@story
+async def test_no_name_of_a_rule_is_given_twice(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, overrides):
+        first, over = overrides.reserve_name()
+        second, _ = overrides.reserve_name()
+        assert (first, second) == ("r1", "r2")
+        over()
+        await write(store, rule("r2"), rule("r3"), rule("by hand"))
+        await write(store, rule("r3", gone=True))
+    async with opened(tmp_path) as (_, overrides):
+        assert [one.rule for one in overrides.rules] == ["r2", "by hand"]
+        assert overrides.reserve_name()[0] == "r4"
+
+
+@story
+async def test_names_stay_new_after_as_many_as_may_be_were_taken_back(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, _):
+        names = [f"r{number}" for number in range(1, MAX_RULES + 1)]
+        await write(store, *(rule(name) for name in names))
+        await write(store, *(rule(name, gone=True) for name in names))
+    async with opened(tmp_path) as (_, overrides):
+        assert overrides.reserve_name()[0] == f"r{MAX_RULES + 1}"
+
+
+@story
+async def test_it_is_full_with_those_that_are_about_to_be_written(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, overrides):
+        await write(store, *(rule(f"r{number}") for number in range(1, MAX_RULES)))
+        full = [overrides.is_full]
+        _, over = overrides.reserve_name()
+        full.append(overrides.is_full)
+        over()
+        full.append(overrides.is_full)
+        name, over = overrides.reserve_name()
+        await write(store, rule(name))
+        over()
+        full.append(overrides.is_full)
+        assert full == [False, True, False, True]
+
+
+@story
+async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, _):
+        await write(store, bar("irc", 3), bar("x", 1), rule("r1"), rule("r2"))
+        for steps in range(40):
+            overrides = attention_of(store)
+            reading = asyncio.create_task(overrides.load())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await write(store, bar("irc", steps % 4), bar("x", None), rule("r1", gone=True), rule(f"r{steps + 3}"))
+            await reading
+            assert dict(overrides.overrides.thresholds) == {"irc": steps % 4}
+            assert [one.rule for one in overrides.rules][-1] == f"r{steps + 3}"
+            assert len(overrides.rules) == steps + 2
+            await write(store, bar("x", 1), rule("r1"))
+            await write(store, rule("r1", gone=True), rule("r1"))
+
+
+@story
+async def test_what_was_in_the_log_already_changes_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, overrides):
+        entry = NewEntry(fact=bar("irc", 2), at=NOW, conversation=AT.conversation, key="once")
+        await store.append([entry])
+        await write(store, bar("irc", 0))
+        await store.append([entry])
+        assert dict(overrides.overrides.thresholds) == {"irc": 0}
+
+
+def test_the_command_line_tells_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {
+        "channels": {"c": {"platform": "console"}},
+        "agents": [{"id": "a"}],
+        "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+        "store": {"path": str(tmp_path / "s.db")},
+        "attention": {"thresholds": {"irc": "low"}, "rules": [{"type": "irc", "urgency": "low"}]},
+    }
+    (tmp_path / "reverie.yaml").write_text(json.dumps(config))
+
+    @story
+    async def written(*facts: Fact) -> None:
+        async with opened(tmp_path) as (store, _):
+            await write(store, *facts)
+
+    def printed(*words: str) -> list[str]:
+        assert main(["notifications", *words, "--config", str(tmp_path)]) == 0
+        return capsys.readouterr().out.splitlines()[:-1]  # the last says that no gateway is running
+
+    written()
+    assert printed("threshold", "irc.a") == ["`irc.a` passes from low on (`attention.thresholds.irc`)."]
+    assert printed("threshold", "x") == ["`x` passes whatever it is."]
+    written(bar("irc", 3), rule("r7", "irc.b", keyword="fire"))
+    assert printed("threshold", "irc.a") == ["`irc.a` passes from urgent on (`notify threshold irc`)."]
+    assert printed("rules")[:2] == [
+        "- `notify rule r7`: `irc.b, with 'fire': urgent`; 0 decided by it",
+        "- `attention.rules[0]`: `irc: low`; 0 decided by it",
+    ]
+
+
+# Salience of room talk: by text, by sender, and by rate
+
+CLOSED = AccessDecision(allowed=False, role="guest", rule="closed")
+
+
+class Salient:
+    """A detector with these settings."""
+
+    def __init__(self, policy: SalienceConfig) -> None:
+        self._policy, self._detector = policy, SalienceDetector()
+
+    def find_reason(self, message: Message, at: datetime) -> str | None:
+        return self._detector.find_reason(self._policy, message, at)
+
+
+def spoken(text: str = "hi", room: str = "#python") -> Message:
+    at = Address(channel=ChannelName("irc.x"), room=RoomId(room))
+    return Message(id=MessageId("1"), at=at, sender=ANN, text=text, sent=NOW, kind="room")
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("does anybody know how to quit vim?", True),
+        ("¿sabe alguien?  ", True),
+        ("知道吗？", True),
+        ("**really?**", True),
+        ("(anybody here?)", True),
+        ("what?!", True),
+        ("ann: do you know?", False),
+        ("ann, do you know?", False),
+        ("do you know, @ann?", False),
+        ("write to a@b.example, or?", True),
+        ("http://x.example/?", False),
+        ("I asked? Then I slept.", False),
+        ("", False),
+    ],
+)
+def test_questions_to_nobody(text: str, asked: bool) -> None:
+    assert is_open_question(spoken(text)) == asked
+
+
+def test_an_answer_to_somebody_is_no_question_to_nobody() -> None:
+    assert not is_open_question(replace(spoken("why?"), reply_to=MessageId("0")))
+
+
+@pytest.mark.parametrize(
+    ("salience", "message", "rule"),
+    [
+        (SalienceConfig(), spoken("anybody? fire!"), None),
+        (SalienceConfig(people=("irc.x:a",)), spoken(), "attention.salience.people"),
+        (SalienceConfig(people=("irc.y:a",)), spoken(), None),
+        (SalienceConfig(keywords=("FIRE", "flood")), spoken("a fire!"), "attention.salience.keywords"),
+        (SalienceConfig(keywords=("fire",)), spoken("tea"), None),
+        (SalienceConfig(questions=True), spoken("tea?"), "attention.salience.questions"),
+        (SalienceConfig(questions=True), replace(spoken("tea?"), sender=replace(ANN, is_bot=True)), None),
+        (SalienceConfig(activity=0.001), spoken(), None),
+    ],
+)
+def test_each_is_named_by_its_key(salience: SalienceConfig, message: Message, rule: str | None) -> None:
+    assert Salient(salience).find_reason(message, NOW) == rule
+
+
+def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
+    salient = Salient(SalienceConfig(questions=True, rest=60))
+    assert salient.find_reason(spoken("a?"), NOW)
+    assert [salient.find_reason(spoken("b?"), after(second)) for second in (0, 1, 59, -500)] == [None] * 4
+    assert salient.find_reason(spoken("b?", "#other"), after(1))
+    assert salient.find_reason(spoken("c"), after(61)) is None
+    assert salient.find_reason(spoken("c?"), after(62))
+
+
+def test_a_raid_is_lifted_once() -> None:
+    salient = Salient(SalienceConfig(questions=True, keywords=("raid",), activity=2))
+    lifted = [salient.find_reason(spoken(f"raid {number}?"), after(number / 100)) for number in range(6_000)]
+    assert len([one for one in lifted if one]) == 1
+
+
+def _talk(salient: Salient, every: float, upto: float, start: float = 0) -> list[str]:
+    found = []
+    at = start
+    while at < upto:
+        found.append(salient.find_reason(spoken(), after(at)))
+        at += every
+    return [one for one in found if one]
+
+
+def test_more_lines_than_usual_are_unusual_once_there_is_a_usual() -> None:
+    salient = Salient(SalienceConfig(activity=5))
+    assert _talk(salient, 1, 600) == [], "nobody knows yet what is usual"
+    salient = Salient(SalienceConfig(activity=5))
+    assert _talk(salient, 60, 7_200) == [], "a line a minute is usual"
+    assert _talk(salient, 5, 7_400, start=7_200) == ["attention.salience.activity"]
+    steady = Salient(SalienceConfig(activity=5))
+    assert _talk(steady, 5, 10_800) == [], "the same pace is usual for this room"
+    assert _talk(steady, 2, 11_400, start=10_800) == [], "and a little more is not five times as many"
+
+
+def test_what_is_usual_is_known_after_an_hour_and_right_from_then_on() -> None:
+    young = Salient(SalienceConfig(activity=5))
+    assert _talk(young, 60, 1_800) == []
+    assert _talk(young, 1, 1_900, start=1_800) == []
+    even = Salient(SalienceConfig(activity=1.3))
+    assert _talk(even, 5, 4_000) == [], "the hour that was watched counts as one, not as a part of many"
+
+
+def test_few_lines_are_never_unusual() -> None:
+    salient = Salient(SalienceConfig(activity=2))
+    assert _talk(salient, 3_000, 20_000) == []
+    assert _talk(salient, 1, 20_009, start=20_000) == []
+
+
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from(["a", "b?"])), max_size=60))
+def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
+    salient = Salient(SalienceConfig(activity=1, questions=True, rest=10))
+    for seconds, text in lines:
+        assert salient.find_reason(spoken(text), after(seconds)) in {
+            None,
+            "attention.salience.questions",
+            "attention.salience.activity",
+        }
+
+
+def test_memory_is_bounded() -> None:
+    salient = Salient(SalienceConfig(questions=True))
+    for number in range(MAX_SALIENCE_ROOMS + 10):
+        salient.find_reason(spoken("?", f"#{number}"), NOW)
+    assert salient.find_reason(spoken("?", f"#{MAX_SALIENCE_ROOMS}"), NOW) is None
+    assert salient.find_reason(spoken("?", "#0"), NOW), "forgotten, so lifted anew"
+
+
+@pytest.mark.parametrize(
+    ("listen", "decision", "fate", "rule", "asked"),
+    [
+        ("ambient", YES, "due", "attention.salience.questions", 1),
+        ("mention", YES, "noted", "listen: mention", 0),
+        ("off", YES, "noted", "listen: off", 0),
+        ("all", YES, "due", "listen: all", 0),
+        ("ambient", CLOSED, "refused", "closed", 0),
+    ],
+)
+def test_only_what_would_be_ambient_is_lifted(
+    listen: ListenMode, decision: AccessDecision, fate: str, rule: str, asked: int
+) -> None:
+    heard: list[Message] = []
+
+    def lift(message: Message) -> str:
+        heard.append(message)
+        return "attention.salience.questions"
+
+    judged = judge(AttentionPolicy(thresholds={}), spoken("?"), decision, listen, lift)
+    assert (judged.fate, judged.rule, len(heard)) == (fate, rule, asked)
+    assert judged.urgency == {"refused": 0, "due": 3 if listen == "all" else 2, "noted": 0}[fate]
+
+
+def test_rules_come_first_and_thresholds_hold() -> None:
+    def lift(_: Message) -> str:
+        return "attention.salience.people"
+
+    ruled = AttentionPolicy(rules=(AttentionRule(type="irc", urgency=0),), thresholds={})
+    assert judge(ruled, spoken(), YES, "ambient", lift).rule == "attention.rules[0]"
+    high = AttentionPolicy(thresholds={"irc": 3})
+    assert judge(high, spoken(), YES, "ambient", lift).rule == "attention.thresholds.irc is 3"
+    normal = AttentionPolicy(thresholds={"irc": 2})
+    assert judge(normal, spoken(), YES, "ambient", lift).fate == "due"
+
+
+def test_a_lifted_line_wakes_the_agent_at_its_next_tick_and_is_told_with_its_rule(tmp_path: Path) -> None:
+    async def story() -> None:
+        attention = {"coalesce": 0, "salience": {"questions": True, "people": ["console:bob"]}}
+        pace = {"engaged": "20ms", "working": "20ms", "foraging": "20ms", "resting": "20ms"}
+        async with running(tmp_path, rooms=("lobby", "cellar"), attention=attention, dmn=pace) as gateway:
+            await gateway.console.receive_message("nice weather", sender="ann", room="lobby")
+            await gateway.console.receive_message("anybody here?", sender="ann", room="lobby")
+            await gateway.took(1)
+            await gateway.console.receive_message("still nobody?", sender="ann", room="lobby")
+            await gateway.console.receive_message("nice weather", sender="bob", room="cellar")
+            await gateway.took(2)
+        lobby, cellar = await gateway.turns()
+        assert (len(lobby.covers), len(cellar.covers)) == (2, 1)
+        assert (lobby.cause, cellar.cause) == ("digest", "digest")
+        async with await Store.open_readonly(gateway.path) as reader:
+            told = [(await explain_event(reader, entry.seq) or [])[2] for entry in await reader.entries(kinds=["room"])]
+        assert told == [
+            "context for the next turn: room talk is ambient",
+            "due for a turn: attention.salience.questions",
+            "context for the next turn: room talk is ambient",
+            "due for a turn: attention.salience.people",
+        ]
+
+    asyncio.run(story())

@@ -46,6 +46,7 @@ from gateway.stream.supervisor import (
 from tests.kits.channels import story
 from tests.kits.supervisor import EmitIntake, PlayedOutbox, ToldOwners
 from tests.kits.tasks import LooseTasks
+from tests.kits.waiting import until
 
 A, B, C = ChannelName("irc.a"), ChannelName("irc.b"), ChannelName("irc.c")
 
@@ -245,8 +246,7 @@ class Harbour:
     async def still(self) -> None:
         """Return once nothing changes any more."""
         async with asyncio.timeout(120):
-            while self.runner._side_tasks:
-                await asyncio.sleep(0.001)
+            await until(lambda: not self.runner._side_tasks)
             await asyncio.sleep(0.01)
 
     def clear(self) -> None:
@@ -411,8 +411,7 @@ async def test_the_gateway_goes_on_while_its_only_channel_is_made_anew(it: Harbo
     assert it.log[-1] == "irc.b is bob, from None" or it.log[-1] == "irc.a went"
     assert not over.done()
     it.take(b=irc("refused"))
-    while it.stats.snapshot().channels[0].state != "refused":
-        await asyncio.sleep(0.001)
+    await until(lambda: it.stats.snapshot().channels[0].state == "refused")
     assert not over.done(), "it was up, so it may come up again"
     over.cancel()
 
@@ -465,8 +464,7 @@ async def test_a_link_that_comes_up_while_its_channel_is_cut_is_down_again_befor
     rising = asyncio.create_task(told([link(A)]))
     await asyncio.sleep(0)
     it.take(a=irc("anna"), b=irc("bob"))
-    while "irc.a pauses" not in it.log:
-        await asyncio.sleep(0)
+    await until(lambda: "irc.a pauses" in it.log)
     it.hold.set()
     await it.still()
     await rising
@@ -550,8 +548,7 @@ async def test_an_adapter_that_talks_in_its_goodbye_holds_up_nobody(monkeypatch:
     )
     runner.start(EmitIntake(lambda _: emit))
     async with asyncio.timeout(120):
-        while len(said) < len(channels):
-            await asyncio.sleep(0)
+        await until(lambda: len(said) >= len(channels))
         await runner.stop_channel(A, REMOVED_TEXT)
         assert said[-1] == REMOVED_TEXT
         await runner.close()

@@ -35,6 +35,7 @@ from gateway.stream.media import MediaStore
 from tests.kits.gateway import Running, running
 from tests.kits.settings import live_settings
 from tests.kits.stopwatch import Stopwatch
+from tests.kits.waiting import until
 from tests.servers.model_api import ModelApi
 
 
@@ -306,8 +307,7 @@ def test_a_command_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
         assert time.monotonic() - begun_s < 30
         task = asyncio.create_task(transcribe(script(tmp_path, body), tmp_path / "a.ogg", timeout_s=60))
         first = marker.read_text()
-        while marker.read_text() in ("", first):
-            await asyncio.sleep(0.01)
+        await until(lambda: marker.read_text() not in ("", first))
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         for pid in (first, marker.read_text()):
@@ -395,8 +395,7 @@ def test_what_is_not_shown_any_more_is_swept_away(tmp_path: Path) -> None:
         for file in (old, foreign):
             os.utime(file, (1, 1))
         async with running(tmp_path):
-            while old.exists():
-                await asyncio.sleep(0.005)
+            await until(lambda: not old.exists())
         assert new.exists()
         assert foreign.exists()
 

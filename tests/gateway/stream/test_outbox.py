@@ -1,7 +1,10 @@
-"""Delivery under faults: a channel that fails in each way of the contract, on a real store."""
+"""The outbox: delivery under faults, files, resending, and channels that go and come back meanwhile."""
 
 import asyncio
-from datetime import UTC, datetime
+import hashlib
+import sqlite3
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from channels.base import (
     BeforeSend,
     Denied,
+    OutgoingFile,
     Part,
     RateLimited,
     RecipientAway,
@@ -19,13 +23,17 @@ from channels.base import (
     no_before_send,
 )
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, Post, PostKey, Receipt, RoomId
-from gateway.core.facts import PartSendEnded, PartSendStarted, PostQueued
-from gateway.store import NewEntry, Store
+from gateway.core.events import Address, ChannelName, Post, PostFile, PostKey, Receipt, RoomId
+from gateway.core.facts import FACT, Fact, PartSendEnded, PartSendStarted, PostQueued
+from gateway.store import NewEntry, OutboxPart, OutboxPost, PartState, Store, rebuild
+from gateway.store.schema import APPLICATION_ID, migrations
 from gateway.stream import outbox
-from gateway.stream.outbox import LOST_IN_CRASH_TEXT
+from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox, OutgoingFiles
 from gateway.stream.trace import explain_event
 from tests.gateway.stream.outbox_kit import NAME, Books, Office, Postman, office, play
+from tests.kits.waiting import until
+
+# Delivery under faults: a channel that fails in each way of the contract, on a real store
 
 
 class Buggy(Postman):
@@ -155,8 +163,7 @@ def test_a_first_try_makes_yesterdays_answer_no_fresher(tmp_path: Path) -> None:
     async def story() -> None:
         async with office(tmp_path, postman) as work:
             await work.post("late\nlater")
-            while not await work.store.entries(kinds=["part"]):
-                await asyncio.sleep(0)
+            await until(lambda: work.store.entries(kinds=["part"]))
             work.outbox.set_link_up(NAME, False)
             work.clock.advance(12 * 3600)
         async with office(tmp_path, postman, later_s=25 * 3600) as work:  # nor does a restart
@@ -174,8 +181,7 @@ def test_a_slow_room_does_not_stall_another(tmp_path: Path) -> None:
         async with office(tmp_path, postman) as work:
             postman.hold = asyncio.Event()
             await work.post("slow")
-            while not postman.attempts:
-                await asyncio.sleep(0)
+            await until(lambda: postman.attempts)
             held, postman.hold = postman.hold, None
             await work.post("fast", room="#b")
             (delivery,) = await work.ended(1)
@@ -242,8 +248,7 @@ def test_a_part_that_waits_for_the_pace_was_surely_not_sent(tmp_path: Path) -> N
     async def story() -> None:
         async with office(tmp_path, first) as work:
             await work.post("1\n2\n3")
-            while len(first.attempts) < 2:
-                await asyncio.sleep(0)
+            await until(lambda: len(first.attempts) >= 2)
             for task in work.tasks.running:
                 task.cancel()  # as a crash would
             await asyncio.gather(*work.tasks.running, return_exceptions=True)
@@ -375,5 +380,525 @@ def test_what_is_posted_before_and_while_the_outbox_takes_over_goes_out_once_and
             await work.outbox.drain(0)
             await work.outbox.close()
         assert postman.sent == ["1", "2", "3", "4", "5"]
+
+    play(story)
+
+
+# Files that go with posts: stored once until they are delivered, whatever happens in between
+
+DATA = b"\x89PNG and so on"
+SHA = hashlib.sha256(DATA).hexdigest()
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+"""Start time, as in the kit."""
+
+
+class Carrier(Postman):
+    """Takes files of a few bytes."""
+
+    def __init__(self, *ends: RateLimited | Uncertain, window: int = 1, file_bytes: int = 100) -> None:
+        super().__init__(*ends, window=window)
+        self.capabilities = replace(self.capabilities, max_file_bytes=file_bytes)
+        self.files: list[tuple[str, OutgoingFile | None]] = []
+
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        receipt = await super().send(part, going)
+        self.files.append((part.body, part.file))
+        return receipt
+
+
+def with_file(text: str, *, room: str = "#a", name: str = "cat.png") -> Post:
+    to = Address(channel=NAME, room=RoomId(room))
+    file = PostFile(name=name, content_type="image/png", sha256=SHA, size_bytes=len(DATA))
+    return Post(key=PostKey(f"{room}:{text}"), to=to, text=text, file=file)
+
+
+async def queue(store: Store, post: Post, now: datetime = BEGIN) -> OutboxPost:
+    """Queue a post with a file as a tool does, in one step."""
+    async with OutgoingFiles(store).store_file(DATA):
+        (at,) = await store.append([NewEntry(fact=PostQueued(post=post), at=now, conversation=post.to.conversation)])
+    return OutboxPost(seq=at.seq, at=now, post=post, parts=())
+
+
+async def put(work: Office, post: Post) -> None:
+    await queue(work.store, post, work.clock.now())
+
+
+def kept(tmp: Path) -> list[str]:
+    folder = tmp / "outfiles"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_the_first_part_has_it_and_then_it_is_gone(tmp_path: Path, window: int) -> None:
+    carrier = Carrier(window=window)
+
+    async def story() -> None:
+        async with office(tmp_path, carrier) as work:
+            await put(work, with_file("1\n2\n3"))
+            assert kept(tmp_path) == [SHA]
+            assert [delivery.state for delivery in await work.ended(1)] == ["sent"]
+        assert carrier.files == [
+            ("1", OutgoingFile(name="cat.png", content_type="image/png", data=DATA)),
+            ("2", None),
+            ("3", None),
+        ]
+        assert kept(tmp_path) == []
+
+    play(story)
+
+
+def test_what_waits_is_tried_again_with_it(tmp_path: Path) -> None:
+    carrier = Carrier(RateLimited("slowly", retry_after_s=3))
+
+    async def story() -> None:
+        async with office(tmp_path, carrier) as work:
+            await put(work, with_file("look"))
+            assert [delivery.state for delivery in await work.ended(1)] == ["sent"]
+        assert [(body, file.data) for body, file in carrier.files if file] == [("look", DATA)]
+
+    play(story)
+
+
+def test_the_next_process_sends_it_once(tmp_path: Path) -> None:
+    carrier = Carrier()
+
+    async def story() -> None:
+        async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
+            await queue(store, with_file("look"))
+        for _ in range(2):
+            async with office(tmp_path, carrier) as work:
+                assert [delivery.state for delivery in await work.ended(1)] == ["sent"]
+        assert [body for body, _ in carrier.files] == ["look"]
+        assert kept(tmp_path) == []
+
+    play(story)
+
+
+def test_what_may_have_been_seen_before_a_crash_is_uncertain_and_not_sent(tmp_path: Path) -> None:
+    carrier = Carrier()
+
+    async def story() -> None:
+        async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
+            post = (await queue(store, with_file("look"))).post
+            sending = PartSendStarted(post=post.key, part=0, bodies=("look",))
+            await store.append([NewEntry(fact=sending, at=BEGIN, conversation=post.to.conversation)])
+        async with office(tmp_path, carrier) as work:
+            assert [delivery.state for delivery in await work.ended(1)] == ["uncertain"]
+        assert carrier.attempts == []
+        assert kept(tmp_path) == []
+
+    play(story)
+
+
+@pytest.mark.parametrize("how", ["gone", "changed", "grown", "a link"])
+def test_a_post_without_its_file_is_not_sent(tmp_path: Path, how: str) -> None:
+    carrier = Carrier(window=2)
+
+    async def story() -> None:
+        async with office(tmp_path, carrier, up=False) as work:
+            await put(work, with_file("look\nhere"))
+            path = tmp_path / "outfiles" / SHA
+            match how:
+                case "changed":
+                    path.write_bytes(DATA[::-1])
+                case "grown":
+                    path.write_bytes(DATA + b"!")
+                case "a link":
+                    path.rename(tmp_path / "elsewhere")
+                    path.symlink_to(tmp_path / "elsewhere")
+                case _:
+                    path.unlink()
+            work.outbox.set_link_up(NAME, up=True)
+            (delivery,) = await work.ended(1)
+            assert (delivery.state, "the file that goes with it is gone" in delivery.reason) == ("failed", True)
+        assert carrier.attempts == []
+        assert kept(tmp_path) == []
+
+    play(story)
+
+
+@pytest.mark.parametrize("most", [0, len(DATA) - 1])
+def test_a_channel_that_cannot_take_it_is_given_nothing(tmp_path: Path, most: int) -> None:
+    carrier = Carrier(file_bytes=most)
+
+    async def story() -> None:
+        async with office(tmp_path, carrier) as work:
+            await put(work, with_file("look"))
+            (delivery,) = await work.ended(1)
+            assert delivery.state == "failed"
+            assert f"no files of more than {most} bytes" in delivery.reason
+        assert carrier.attempts == []
+
+    play(story)
+
+
+def test_the_same_file_in_two_posts_stays_until_both_are_delivered(tmp_path: Path) -> None:
+    carrier = Carrier()
+
+    async def story() -> None:
+        async with office(tmp_path, carrier) as work:
+            work.outbox.set_link_up(NAME, up=False)
+            await put(work, with_file("first"))
+            await put(work, with_file("second"))
+            await put(work, with_file("third", room="#b"))
+            work.outbox.set_link_up(NAME, up=True)
+            assert [delivery.state for delivery in await work.ended(3)] == ["sent"] * 3
+        assert sorted(body for body, file in carrier.files if file and file.data == DATA) == [
+            "first",
+            "second",
+            "third",
+        ]
+        assert kept(tmp_path) == []
+
+    play(story)
+
+
+def test_a_start_removes_what_no_post_needs_and_nothing_else(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
+            await queue(store, with_file("look"))
+        folder, orphan = tmp_path / "outfiles", hashlib.sha256(b"x").hexdigest()
+        (folder / orphan).write_bytes(b"x")
+        (folder / f".{orphan}.new").write_bytes(b"")
+        (folder / "notes.txt").write_text("somebody's")
+        async with office(tmp_path, Carrier(), up=False):
+            assert kept(tmp_path) == sorted([SHA, "notes.txt"])
+        assert (folder / SHA).stat().st_mode & 0o777 == 0o600
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+    play(story)
+
+
+# Resending of parts that may have been seen: only where, and while, the platform drops repeats
+
+KEY = PostKey("p")
+FAILED, UNCERTAIN = (
+    outbox.RetryDecision(state="failed", reason="x"),
+    outbox.RetryDecision(state="uncertain", reason="x"),
+)
+OLD = outbox.RetryDecision(state="uncertain", reason="gave up after 24 h: x")
+
+
+def again(wait_s: float) -> outbox.RetryDecision:
+    return outbox.RetryDecision(state="waiting", reason="x", wait_s=wait_s, maybe_seen=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "since_s", "expected"),
+    [
+        (Uncertain("x"), None, again(1.0)),
+        (Uncertain("x"), 0, again(1.0)),
+        (Uncertain("x"), 98.9, again(1.0)),
+        (Uncertain("x"), 99.0, UNCERTAIN),  # the next attempt would come when the window is over
+        (Uncertain("x"), 500, UNCERTAIN),
+        (Uncertain("x"), -5, UNCERTAIN),  # the clock went back: nobody knows how long ago it was
+        (Uncertain("x"), -0.5, UNCERTAIN),  # also if the wait until the next attempt would make up for it
+        (Unreachable("x"), 10, again(1.0)),
+        (Unreachable("x"), 100, UNCERTAIN),
+        (Unreachable("x"), None, outbox.RetryDecision(state="waiting", reason="x", wait_s=1.0)),
+        (RateLimited("x", retry_after_s=30), 10, again(30.0)),
+        (RateLimited("x", retry_after_s=90), 10, UNCERTAIN),
+        (Rejected("x"), 10, UNCERTAIN),  # surely not by this attempt, but perhaps by the one before
+        (Rejected("x"), None, FAILED),
+        (Denied("x"), 10, UNCERTAIN),
+    ],
+)
+def test_verdicts_within_and_beyond_the_window(
+    error: SendError, since_s: float | None, expected: outbox.RetryDecision
+) -> None:
+    assert outbox.decide_retry(error, attempts=1, age_s=0, since_s=since_s, resend_s=100) == expected
+
+
+def test_an_old_post_that_may_have_been_seen_ends_uncertain_not_failed() -> None:
+    assert outbox.decide_retry(Uncertain("x"), attempts=1, age_s=86_400, resend_s=100) == OLD
+
+
+def part(index: int, state: PartState, first: datetime | None) -> OutboxPart:
+    return OutboxPart(index=index, body="x", state=state, reason="", attempts=1, first_at=first)
+
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+RECENT, LONG_AGO = NOW - timedelta(seconds=10), NOW - timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([part(0, "sending", RECENT)], {0: "waiting"}),
+        ([part(0, "sending", LONG_AGO)], {0: "uncertain"}),
+        ([part(0, "sending", NOW + timedelta(seconds=1))], {0: "uncertain"}),
+        ([part(0, "sending", None)], {0: "uncertain"}),
+        ([part(0, "sent", RECENT), part(1, "sending", RECENT), part(2, "pending", None)], {1: "waiting"}),
+        ([part(0, "sending", RECENT), part(1, "sent", RECENT)], {0: "uncertain"}),  # would come after its successor
+        ([part(0, "sending", RECENT), part(1, "sending", RECENT)], {0: "uncertain", 1: "waiting"}),
+        ([part(0, "sending", RECENT), part(1, "pending", RECENT)], {0: "uncertain"}),
+        ([part(0, "sent", RECENT), part(1, "pending", RECENT)], {}),
+    ],
+)
+def test_what_a_crash_left_behind(parts: list[OutboxPart], expected: dict[int, str]) -> None:
+    assert outbox.recover_parts(parts, now=NOW, resend_s=60) == expected
+    never = outbox.recover_parts(parts, now=NOW, resend_s=0)
+    assert set(never.values()) <= {"uncertain"}
+
+
+def test_parts_that_can_be_sent_again_go_one_by_one() -> None:
+    parts = [part(index, "pending", None) for index in range(3)]
+    assert len(outbox.select_window(parts, 2)) == 2
+    assert [one.index for one in outbox.select_window(parts, 2, resend_s=60)] == [0]
+
+
+def test_an_uncertain_part_is_sent_again_with_its_key_before_the_next(tmp_path: Path) -> None:
+    postman = Postman(None, Uncertain("cut"), Uncertain("cut"), resend_s=9_000, window=3)
+
+    async def story() -> None:
+        async with office(tmp_path, postman) as work:
+            key = await work.post("1\n2\n3")
+            (delivery,) = await work.ended(1)
+            assert (delivery.state, delivery.reason) == ("sent", "")
+            assert postman.attempts == [f"{key}#{index}" for index in (0, 1, 1, 1, 2)]
+            assert postman.sent == ["1", "2", "3"]
+
+    play(story)
+    assert asyncio.run(rebuild(tmp_path / "s.db")) == []
+
+
+def test_it_ends_uncertain_when_the_window_is_over(tmp_path: Path) -> None:
+    postman = Postman(*[Uncertain("cut")] * 99, resend_s=900)
+
+    async def story() -> None:
+        async with office(tmp_path, postman) as work:
+            await work.post("1")
+            (delivery,) = await work.ended(1)
+            assert (delivery.state, delivery.reason) == ("uncertain", "part 1 of 1: cut")
+            handed_over = [entry.at for entry in await work.store.entries(kinds=["sending"])]
+            assert timedelta(0) < handed_over[-1] - handed_over[0] < timedelta(seconds=900)
+
+    play(story)
+
+
+def test_a_link_that_comes_back_after_the_window_sends_nothing_twice(tmp_path: Path) -> None:
+    postman = Postman(Uncertain("cut"), resend_s=60)
+
+    async def story() -> None:
+        async with office(tmp_path, postman) as work:
+            await work.post("1\n2")
+            await until(lambda: postman.attempts)
+            work.outbox.set_link_up(NAME, False)
+            work.clock.advance(3600)
+            work.outbox.set_link_up(NAME, True)
+            (delivery,) = await work.ended(1)
+            assert (delivery.state, delivery.reason) == ("uncertain", "part 1 of 2: cut")
+            assert postman.sent == ["2"]
+            sendings = [entry.fact for entry in await work.store.entries(kinds=["sending"])]
+            assert [fact.part for fact in sendings if isinstance(fact, PartSendStarted)] == [0, 1]
+
+    play(story)
+
+
+@pytest.mark.parametrize(("back_s", "sent"), [(0, True), (50, False), (3600, False)])
+def test_a_clock_that_is_set_back_does_not_lengthen_the_window(tmp_path: Path, back_s: float, sent: bool) -> None:
+    postman = Postman(Uncertain("cut"), resend_s=60)
+
+    async def story() -> None:
+        async with office(tmp_path, postman) as work:
+            await work.post("1")
+            await until(lambda: work.store.entries(kinds=["part"]))
+            work.outbox.set_link_up(NAME, False)
+            for _ in range(65 if back_s else 30):
+                work.clock.advance(1)
+            work.clock.correct(-back_s)
+            work.outbox.set_link_up(NAME, True)
+            (delivery,) = await work.ended(1)
+            assert (delivery.state == "sent", len(postman.sent)) == (sent, int(sent))
+
+    play(story)
+
+
+def test_a_refusal_that_surely_did_not_send_opens_no_window(tmp_path: Path) -> None:
+    """The window counts from the attempt that may have been seen, not from an earlier refused one."""
+    postman = Postman(RateLimited("slow down", retry_after_s=10_000), Uncertain("cut"), resend_s=9_000)
+
+    async def story() -> None:
+        async with office(tmp_path, postman) as work:
+            await work.post("1")
+            (delivery,) = await work.ended(1)
+            assert delivery.state == "sent"
+            assert len(postman.attempts) == 3
+
+    play(story)
+    assert asyncio.run(rebuild(tmp_path / "s.db")) == []
+
+
+async def crashed(tmp: Path, *facts: Fact) -> None:
+    """Make a store in which a process died after these entries."""
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+    to = Address(channel=NAME, room=RoomId("#a"))
+    async with await Store.open(tmp / "s.db", clock) as store:
+        for fact in (PostQueued(post=Post(key=KEY, to=to, text="1\n2")), *facts):
+            await store.append([NewEntry(fact=fact, at=clock.now(), conversation=to.conversation)])
+
+
+HANDED_OVER = PartSendStarted(post=KEY, part=0, bodies=("1", "2"))
+DOUBT = PartSendEnded(post=KEY, part=0, state="waiting", reason="cut", maybe_seen=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "resend_s", "later_s", "shown"),
+    [
+        ((HANDED_OVER,), 9_000, 30, "12 sent"),
+        ((HANDED_OVER,), 9_000, 9_001, "2 uncertain"),
+        ((HANDED_OVER,), 0, 1, "2 uncertain"),
+        ((HANDED_OVER, DOUBT), 9_000, 30, "12 sent"),
+        ((HANDED_OVER, DOUBT), 9_000, 9_001, "2 uncertain"),
+        ((HANDED_OVER, DOUBT, PartSendStarted(post=KEY, part=0, bodies=None)), 9_000, 9_001, "2 uncertain"),
+    ],
+)
+def test_after_a_crash_the_window_still_counts_from_the_first_time(
+    tmp_path: Path, facts: tuple[Fact, ...], resend_s: float, later_s: float, shown: str
+) -> None:
+    postman = Postman(resend_s=resend_s)
+
+    async def story() -> None:
+        await crashed(tmp_path, *facts)
+        async with office(tmp_path, postman, later_s=later_s) as work:
+            (delivery,) = await work.ended(1)
+            assert f"{''.join(postman.sent)} {delivery.state}" == shown
+            assert delivery.reason in ("", f"part 1 of 2: {LOST_IN_CRASH_TEXT}", "part 1 of 2: cut")
+
+    play(story)
+    assert asyncio.run(rebuild(tmp_path / "s.db")) == []
+
+
+def test_a_store_of_the_version_before_agrees_with_its_log(tmp_path: Path) -> None:
+    """The new column is filled from the log when an older store is upgraded."""
+    path = tmp_path / "s.db"
+    to = Address(channel=NAME, room=RoomId("#a"))
+    waiting = PartSendEnded(post=KEY, part=1, state="waiting", reason="slow down")
+    facts: tuple[Fact, ...] = (
+        PostQueued(post=Post(key=KEY, to=to, text="1\n2")),
+        HANDED_OVER,
+        PartSendStarted(post=KEY, part=1, bodies=None),
+        waiting,
+    )
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.executescript(
+        f"{migrations()[0][1]}; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 1;"
+    )
+    for seq, fact in enumerate(facts, 1):
+        row = (seq, f"2026-03-01T12:00:0{seq}.000000+00:00", fact.kind, to.conversation, FACT.dump_json(fact).decode())
+        connection.execute("INSERT INTO log (seq, at, kind, conversation, body) VALUES (?, ?, ?, ?, ?)", row)
+    connection.execute("INSERT INTO outbox VALUES (1, ?)", (KEY,))
+    connection.execute("INSERT INTO outbox_part VALUES (?, 0, '1', 'sending', '', 1)", (KEY,))
+    connection.execute("INSERT INTO outbox_part VALUES (?, 1, '2', 'pending', 'slow down', 1)", (KEY,))
+    connection.close()
+
+    async def parts() -> list[OutboxPart]:
+        async with await Store.open(path, ManualClock()) as store:
+            (item,) = await store.undelivered_posts()
+            return list(item.parts)
+
+    first, second = asyncio.run(parts())
+    assert (first.first_at, second.first_at) == (datetime(2026, 3, 1, 12, 0, 2, tzinfo=UTC), None)
+    assert asyncio.run(rebuild(path)) == []
+
+
+# Posts to channels that are removed, come back, or are replaced meanwhile
+
+
+class Loud(Postman):
+    """Sends everything as one part, in capitals."""
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return (post.text.upper(),)
+
+
+async def _a_while() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def test_what_waits_for_a_channel_that_is_not_there_goes_out_once_it_comes(tmp_path: Path) -> None:
+    async def story() -> None:
+        postman, late = Postman(), ChannelName("late")
+        async with office(tmp_path, postman) as work:
+            await work.post("hello", channel=late)
+            await work.post("meanwhile")
+            await work.ended(1)
+            await _a_while()
+            assert postman.sent == ["meanwhile"]
+            newcomer = Postman()
+            newcomer.name = late
+            work.channels[late] = newcomer
+            await _a_while()
+            assert newcomer.attempts == []  # its link is not up
+            work.outbox.set_link_up(late, up=True)
+            assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
+            assert newcomer.sent == ["hello"]
+
+    play(story)
+
+
+def test_what_has_waited_for_a_day_fails_at_a_start_without_its_channel_and_says_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with office(tmp_path, Postman()) as work:
+            await work.post("hello", channel="gone")
+        async with office(tmp_path, Postman(), later_s=outbox.MAX_AGE_S - 1) as work:
+            await _a_while()
+            assert len(await work.store.undelivered_posts()) == 1
+        async with office(tmp_path, Postman(), later_s=outbox.MAX_AGE_S) as work:
+            (delivery,) = await work.ended(1)
+            assert (delivery.state, delivery.reason) == ("failed", "no channel gone is configured")
+
+    play(story)
+
+
+def test_a_channel_that_goes_keeps_what_it_has_not_said_for_its_return(tmp_path: Path) -> None:
+    async def story() -> None:
+        postman = Postman()
+        postman.hold = asyncio.Event()
+        async with office(tmp_path, postman) as work:
+            await work.post("1\n2")
+            await until(lambda: postman.attempts)
+            pausing = asyncio.create_task(work.outbox.pause(NAME, 0.05))
+            await asyncio.sleep(0.06)
+            del work.channels[NAME]
+            postman.hold.set()
+            await pausing
+            await work.post("3")
+            await _a_while()
+            assert postman.sent == ["1"]
+            again = work.channels[NAME] = Postman()
+            work.outbox.set_link_up(NAME, up=True)
+            assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
+            assert again.sent == ["2", "3"]
+
+    play(story)
+
+
+def test_what_no_part_of_has_gone_is_cut_anew_by_the_channel_that_takes_over(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with office(tmp_path, Postman(Unreachable("cut"), Unreachable("cut"))) as work:
+            stays, changes = work.channels[NAME], Loud()
+            await work.post("a\nb", room="#a")
+            await until(lambda: stays.attempts)  # type: ignore[attr-defined] # a Postman
+            await work.outbox.pause(NAME, 0)
+            work.channels[NAME] = changes
+            await work.post("c\nd", room="#b")
+            work.outbox.set_link_up(NAME, up=True)
+            assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
+            assert sorted(changes.sent) == ["C\nD", "a", "b"]  # what was tried is written down as it was cut
+
+    play(story)
+
+
+def test_whoever_waits_for_a_channel_that_is_not_there_ends_with_the_process(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with office(tmp_path, Postman()) as work:
+            await work.post("hello", channel="gone")
+            await _a_while()
+            assert isinstance(work.outbox, Outbox)
+            await asyncio.wait_for(asyncio.gather(work.outbox.drain(0), *work.tasks.running), 5)
+            await work.post("after", channel="gone")  # nobody takes it any more: the store has it
+            assert len(await work.store.undelivered_posts()) == 2
 
     play(story)

@@ -15,6 +15,7 @@ from gateway.core.events import Address, MessageId
 from gateway.core.facts import PreviewEnded, PreviewShown, TurnRecord
 from gateway.store import Store, rebuild
 from tests.kits.gateway import CONSOLE, Running, running
+from tests.kits.waiting import until
 
 LONG = Script(
     rules=(ScriptRule(match="", reply="one two three four five six seven eight nine ten. " * 4),), pace_s=0.02
@@ -80,12 +81,6 @@ class Showing(ConsoleChannel):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.01)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 def with_console(
@@ -261,9 +256,7 @@ def test_the_next_start_takes_away_what_a_cut_turn_left(tmp_path: Path, monkeypa
     async def cut(gateway: Running) -> None:
         await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.standing))
-        async with asyncio.timeout(120):
-            while not await gateway.log("previewed"):
-                await asyncio.sleep(0.005)
+        await until(lambda: gateway.log("previewed"))
 
     with_console(tmp_path, console, Script(rules=LONG.rules, pace_s=0.5), cut)
     (left,) = console.standing
@@ -342,9 +335,7 @@ def test_a_call_that_hangs_holds_no_answer_up_and_its_message_goes_when_it_is_kn
         await until(lambda: bool(console.of("sent")))
         console.hold.set()
         await until(lambda: bool(console.of("unpreview")))
-        async with asyncio.timeout(120):
-            while not await gateway.log("preview_ended"):
-                await asyncio.sleep(0.005)
+        await until(lambda: gateway.log("preview_ended"))
 
     with_console(tmp_path, console, LONG, story)
     assert [kind for kind, _ in console.seen if kind != "typing"] == ["sent", "preview", "unpreview"]
