@@ -1,8 +1,8 @@
 """Prompt caching: which parts of a prompt to cache, and for how long, decided by price.
 
-Open `client` for the model wrapper that does it (`CachingModel`), `plan` for the decision about one request, `state`
-for what is known of a cache and of the gaps between requests, `prices` for the cost of tokens, and `keep_warm` for the
-service that refreshes caches before they expire. All but `client` and `keep_warm` are pure.
+Open `client` for the model wrapper that does it (`CachingModel`) and the service that refreshes caches before they
+expire (`CacheWarmer`), `plan` for the decision about one request, `state` for what is known of a cache and of the gaps
+between requests, and `prices` for the cost of tokens. All but `client` are pure.
 
 The way of a request: `CachingModel` measures it (`agent.tokens`), and `plan.segment_prompt` divides it into segments
 that end where a breakpoint can stand, each named by a digest of all bytes up to there. `state.CacheState` holds which

@@ -98,7 +98,7 @@ class FoldHost(TurnHost):
         return True
 
     async def build_summary_request(self, history: HistoryView) -> ModelRequest:
-        """Return the turn's request with this view and no new input."""
+        """Return the turn's request with this view and no new input. Only a turn can: here NotImplementedError."""
         raise NotImplementedError
 
 

@@ -1,6 +1,7 @@
 """By which ways facts are found after three compactions: `python -m tests.bench.bench_facts [--local]`.
 
-They are planted early by people, files, the journal and the agent's own answers (`tests/gateway/facts_kit.py`).
+They are planted early by people, files, the journal and the agent itself
+(`tests/gateway/system/long_run/planted_facts.py`).
 The summariser is scripted and keeps every other fact. With `--local` the embedded model summarises a little talk in
 its place, and is asked for each fact with what the gateway would tell it: a demonstration, printed only.
 """

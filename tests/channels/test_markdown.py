@@ -127,7 +127,7 @@ def test_no_letter_is_lost_among_marks(markdown: str) -> None:
     assert re.sub("[^ab]", "", said) == re.sub("[^ab]", "", markdown)
 
 
-# What nobody sees is left out before all else: see `tests/gateway/test_safety_marks.py`.
+# What nobody sees is left out before all else: see `tests/gateway/core/test_text_safety.py`.
 LINE = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=40).map(clean_outgoing)
 UNMARKED = st.text(
     st.characters(exclude_characters=PUNCTUATION, exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=40

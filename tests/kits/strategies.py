@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the whole vocabulary: `gateway/events.py` and `gateway/records.py`.
+"""Hypothesis strategies for the whole vocabulary: `gateway/core/events.py` and `gateway/core/facts.py`.
 
 Fields that are not named here are inferred from their types, so a new field is covered at once.
 """

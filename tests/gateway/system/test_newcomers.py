@@ -1,6 +1,6 @@
 """Somebody who has never seen the bot, on each platform: let in, answered, and let in no more; and a room the same.
 
-`pytest -s tests/gateway/test_newcomers.py` prints what people wrote and saw.
+`pytest -s tests/gateway/system/test_newcomers.py` prints what people wrote and saw.
 """
 
 from pathlib import Path
