@@ -40,6 +40,7 @@ from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
     AudienceReported,
+    CostReserved,
     Judgement,
     LimitReached,
     PostQueued,
@@ -235,7 +236,7 @@ class _Gateway:
             store, clock, access_policy, live=live, tasks=tasks, channels=self.channels, titles=titles
         )
         limits = self.limits = UsageLimiter(live, clock, access_policy)
-        store.subscribe(limits.on_appended, TurnRecord, LimitReached, PostQueued, Message)
+        store.subscribe(limits.on_appended, TurnRecord, LimitReached, PostQueued, Message, CostReserved)
         self.command_menus = CommandMenuPublisher(store, live, access_policy, self.channels)
 
         # What deserves attention, and whose it is.

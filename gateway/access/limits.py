@@ -30,7 +30,7 @@ from prometheus_client import CollectorRegistry, Counter
 from gateway.access.approval_texts import inline_code
 from gateway.config.models import RateConfig
 from gateway.config.reload import LiveSettings
-from gateway.core.clock import Clock
+from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, ConversationId, Message, Post, PostKey, Sender, SenderId
 from gateway.core.facts import (
     AMBIENT,
@@ -194,8 +194,14 @@ class UsageLimiter:
         }
         self._reserved: dict[ConversationId, dict[tuple[LimitScope, str], int]] = {}
         """Billionths of a dollar reserved for the requests of the turn that runs in each conversation."""
-        self._kept: dict[ConversationId, int] = {}
-        """What of these is in the log, for the case that the process ends."""
+        self._kept = LruDict[TurnId, CostReserved]()
+        """What is in the log of the costs of a turn, for the case that the process ends."""
+        self._last_nano = LruDict[ConversationId, int]()
+        """What was reserved for the last request there."""
+        self._ahead = LruDict[ConversationId, CostReserved]()
+        """What is reserved for the next turn there."""
+        self._in_turn = set[ConversationId]()
+        """Where a turn runs."""
         self._budget_freed = asyncio.Event()
         """Set when a reservation ends; then replaced by a new event."""
         self._notices = TokenBuckets(NOTICE_RATE)
@@ -273,6 +279,8 @@ class UsageLimiter:
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
                 self._record_turn_costs(entry, entry.fact, BUDGET_KINDS)
+            elif isinstance(entry.fact, CostReserved):
+                self._kept.put(entry.fact.turn, entry.fact)
             elif isinstance(entry.fact, LimitReached):
                 posted = any(isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries)
                 self._on_limit_reached(entry, entry.fact, with_notice=posted)
@@ -341,19 +349,58 @@ class UsageLimiter:
             for scope, subjects in budgets
         )
 
-    def build_reservation(self, at: Address, agent: str, askers: Sequence[Sender], turn: TurnId) -> NewEntry | None:
-        """Return the entry that keeps the turn's reservation over a crash, to append before its request. None: none."""
-        payers = [one.id for one in askers if role_of(self._policy, at, one) not in ADMIN_ROLES]
+    def build_reservation(
+        self, at: Address, agent: str, askers: Sequence[Sender], turn: TurnId, *, is_written_again: bool = False
+    ) -> NewEntry | None:
+        """Return the entry that keeps the turn's reservation over a crash, to append before its request.
+
+        None: nobody pays, or the log has it already, as written with the message (`reserve_ahead`), and it is not
+        `is_written_again` all the same.
+        """
+        payers = self._find_payer_ids(at, askers)
         nano = max(self._reserved.get(at.conversation, {"": 0}).values())
-        if not payers or nano <= self._kept.get(at.conversation, 0):
+        if not payers or not nano:
             return None
-        self._kept[at.conversation] = nano
-        fact = CostReserved(turn=turn, agent=agent, senders=tuple(dict.fromkeys(payers)), nano_usd=nano)
+        self._last_nano.put(at.conversation, nano)
+        kept = self._kept.get(turn)
+        is_kept = kept is not None and nano <= kept.nano_usd and payers <= {*kept.senders}
+        if is_kept and not is_written_again:
+            return None
+        fact = CostReserved(turn=turn, agent=agent, senders=tuple(sorted(payers)), nano_usd=nano)
         return NewEntry(fact=fact, at=self._clock.now(), conversation=at.conversation)
+
+    def reserve_ahead(self, message: Message, judged: Judgement, agent: str) -> CostReserved | None:
+        """Return the reservation for the next turn there, to append with the message that will start it.
+
+        So the request need not wait for an append of its own. It is what the last request there needed and some more.
+        None: that is not known or not covered, nobody pays, it starts none, or a turn runs there that may take it.
+        """
+        at, place = message.at, message.at.conversation
+        nano = (self._last_nano.get(place) or 0) * 9 // 8
+        budgets = self._find_payers(at, agent, [message.sender])
+        is_covered = not any(
+            self._find_exceeded(scope, subjects, nano + self._reserved_elsewhere(scope, subjects, at))
+            for scope, subjects in budgets
+        )
+        is_start = judged.fate == "due" and judged.urgency >= URGENT and place not in self._in_turn
+        if not nano or not budgets or not is_start or not is_covered:
+            return None
+        before = self._ahead.get(place)
+        turn = before.turn if before is not None else TurnId(new_id(self._clock.now()))
+        senders = tuple(sorted({message.sender.id, *(before.senders if before is not None else ())}))
+        ahead = CostReserved(turn=turn, agent=agent, senders=senders, nano_usd=nano)
+        self._ahead.put(place, ahead)
+        return ahead
+
+    def begin_turn(self, conversation: ConversationId) -> TurnId | None:
+        """Return the id that the turn that begins there has to have: its costs are reserved under it. None: any."""
+        self._in_turn.add(conversation)
+        ahead = self._ahead.pop(conversation, None)
+        return ahead.turn if ahead is not None else None
 
     def release(self, conversation: ConversationId) -> None:
         """End the reservation of the turn there: it has ended, and its cost is counted."""
-        self._kept.pop(conversation, None)
+        self._in_turn.discard(conversation)
         if self._reserved.pop(conversation, None):
             self._notify_freed()
 
@@ -378,8 +425,11 @@ class UsageLimiter:
 
     def _find_payers(self, at: Address, agent: str, askers: Sequence[Sender]) -> list[tuple[LimitScope, Sequence[str]]]:
         """Return the budgets that a turn is paid from. Empty: none."""
-        payers = [one for one in askers if role_of(self._policy, at, one) not in ADMIN_ROLES]
-        return self._budget_subjects(at, agent, payers) if payers else []
+        payers = self._find_payer_ids(at, askers)
+        return self._budget_subjects(at, agent, [one for one in askers if one.id in payers]) if payers else []
+
+    def _find_payer_ids(self, at: Address, askers: Sequence[Sender]) -> set[SenderId]:
+        return {one.id for one in askers if role_of(self._policy, at, one) not in ADMIN_ROLES}
 
     def build_unpaid_entries(self, at: Address, message: Message | None, hit: LimitHit) -> list[NewEntry]:
         """Return the entries for a turn that no budget covers: once a day with a notice for the last sender."""

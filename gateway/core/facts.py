@@ -802,6 +802,7 @@ class LimitReached:
 class CostReserved:
     """Highest cost of a turn's requests so far, written before a request that people without an admin's role pay for.
 
+    For the first request it is mostly written with the message that starts the turn, as an estimate.
     Without a record of the turn its process ended meanwhile, and it counts as spent: nobody knows what it cost.
     """
 

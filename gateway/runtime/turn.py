@@ -124,7 +124,10 @@ class TurnRunner:
         that has used tools is recorded as interrupted, so that the next one knows what they did. Interrupted by its
         handle, it is recorded as far as it came.
         """
-        turn = Turn(context, conversation, handle, self._tracker, autonomous=autonomous, continuing=continuing)
+        name = context.limits.begin_turn(conversation) if context.limits is not None else None
+        turn = Turn(
+            context, conversation, handle, self._tracker, autonomous=autonomous, continuing=continuing, name=name
+        )
         with log_context(agent=context.agent.id, conversation=conversation, turn=turn.id):
             # Unread messages.
             await turn.input.read(self._digests)
@@ -270,10 +273,11 @@ class Turn(FoldHost):
         autonomous: bool,
         continuing: bool = False,
         is_compaction: bool = False,
+        name: TurnId | None = None,
     ) -> None:
-        """`is_compaction`: it only folds the view, on request."""
+        """`is_compaction`: it only folds the view, on request. `name`: its id. None: a new one."""
         super().__init__()
-        self.id = TurnId(new_id(context.clock.now()))
+        self.id = name or TurnId(new_id(context.clock.now()))
         self.conversation = conversation
         self.place = Address.parse(conversation)
         self.context = context
@@ -579,7 +583,10 @@ class Turn(FoldHost):
             await context.limits.wait_for_budget(self.place, context.agent.id, payers, cost_usd, spent_usd)
         is_covered = self._reserve(cost_usd, payers, spent_usd)
         if is_covered and context.limits is not None:
-            kept = context.limits.build_reservation(self.place, context.agent.id, payers, self.id)
+            is_outage = context.store.outage is not None  # then it waits for its end
+            kept = context.limits.build_reservation(
+                self.place, context.agent.id, payers, self.id, is_written_again=is_outage
+            )
             if kept is not None:
                 await context.store.append([kept])
         return is_covered

@@ -355,6 +355,55 @@ async def test_what_a_turn_had_reserved_when_the_process_ended_stays_spent_and_i
         assert house.limits.reserve(one.at, AGENT, [one.sender], 0.5) is None
 
 
+async def test_the_next_request_of_a_place_is_reserved_with_the_message_that_starts_its_turn(tmp_path: Path) -> None:
+    clock, allowed = ManualClock(NOON), most(sender_hour_usd=0.5)
+    async with living(tmp_path, allowed, clock=clock) as house:
+        limits, ann = house.limits, said("ann")
+
+        def keeps(usd: float, turn: TurnId, *askers: Message, again: bool = False) -> NewEntry | None:
+            people = [one.sender for one in askers]
+            assert limits.reserve(ann.at, AGENT, people, usd) is None
+            return limits.build_reservation(ann.at, AGENT, people, turn, is_written_again=again)
+
+        assert limits.reserve_ahead(ann, judged(ann), AGENT) is None, "nobody knows what a request costs there"
+        assert limits.begin_turn(ann.at.conversation) is None
+        kept = keeps(0.16, TurnId("01FIRST"), ann)
+        assert kept is not None
+        record = spent(ann.at.conversation, account(cost=0.01), senders=["ann"], at=clock.now())
+        assert isinstance(record.fact, TurnRecord)
+        ended = replace(record, fact=replace(record.fact, turn=TurnId("01FIRST")), key="turn:01FIRST")
+        await house.store.append([kept, ended])
+        assert limits.reserve_ahead(ann, judged(ann), AGENT) is None, "the turn there may take it"
+        limits.release(ann.at.conversation)
+        others: list[tuple[Message, Urgency]] = [(said("root"), 3), (said("ann", "#b"), 3), (ann, 2)]
+        for message, urgency in others:
+            plain = replace(judged(message), urgency=urgency)
+            assert limits.reserve_ahead(message, plain, AGENT) is None
+        await house.tell(ann)
+        await house.tell(bob := said("bob"))
+        turn = limits.begin_turn(ann.at.conversation)
+        assert turn is not None
+        assert keeps(0.17, turn, ann, bob) is None, "it is in the log, for both, and for a bit more than the last one"
+        assert keeps(0.17, turn, ann, bob, again=True) is not None, "while the log cannot be written, this waits"
+        assert keeps(0.17, turn, ann, said("cleo")) is not None, "she did not ask before"
+        assert keeps(0.19, turn, ann, bob) is not None
+    for _ in range(2):
+        async with living(tmp_path, allowed, clock=clock) as house:
+            for who, left in (("ann", 0.4), ("bob", 0.41)):
+                one = said(who)
+                assert house.limits.reserve(one.at, AGENT, [one.sender], left + 0.01) is not None
+                assert house.limits.reserve(one.at, AGENT, [one.sender], left) is None
+
+
+async def test_nothing_is_reserved_with_a_message_that_no_budget_covers(tmp_path: Path) -> None:
+    async with living(tmp_path, most(sender_hour_usd=0.5)) as house:
+        limits, ann = house.limits, said("ann")
+        assert limits.reserve(ann.at, AGENT, [ann.sender], 0.45) is None
+        assert limits.build_reservation(ann.at, AGENT, [ann.sender], TurnId("01FIRST")) is not None
+        limits.release(ann.at.conversation)
+        assert limits.reserve_ahead(ann, judged(ann), AGENT) is None
+
+
 async def test_a_turn_that_goes_on_keeps_what_it_has_cost_and_waits_for_no_one_for_ever(tmp_path: Path) -> None:
     async with living(tmp_path, most(sender_usd=0.5)) as house:
         limits, one, two = house.limits, said("ann", "#a"), said("ann", "#b")
