@@ -106,6 +106,10 @@ class NoChannelsLeft(Exception):
     """Every channel was refused by its platform: there is nobody to talk to."""
 
 
+class StoreGivenUp(Exception):
+    """The log could not be written for `store.exit_after`."""
+
+
 async def run(
     settings: Settings,
     stop: asyncio.Event,
@@ -121,8 +125,8 @@ async def run(
     `channels` and `model`: used in place of the configured ones. `live`: settings that may change at run time.
     `redactor`: redactor with the configuration's secrets; None: one is built from the settings.
     Raises `StoreError` if the store cannot be opened or written, `ChannelUnavailable`, `PriceTableError`,
-    `NoChannelsLeft`. Any other exception is a bug. On cancellation nothing is finished or parked: what was durable is
-    taken up at the next start.
+    `NoChannelsLeft`, `StoreGivenUp`. Any other exception is a bug. On cancellation nothing is finished or parked: what
+    was durable is taken up at the next start.
     """
     clock, live = clock or SystemClock(), live or LiveSettings(settings)
     if channels is None and not live.settings.channels:
@@ -484,7 +488,10 @@ class _Gateway:
         set_title_lookup(self.titles.title)
         names = ", ".join(self.channels)
         logger.info("serving %s with %s; the log is %s", names, self.agents.model_labels, self.store.path)
-        background = [self.tasks.create_task(self._give_up_store(stop))]
+        background = [
+            self.tasks.create_task(self._give_up_store(stop, OUTAGE_GRACE_S)),
+            self.tasks.create_task(self._give_up_store(self.outages.store_given_up, 0.0)),
+        ]
         try:
             await self._start(background)
             await self._wait_until_stopped(stop)
@@ -493,6 +500,8 @@ class _Gateway:
                 raise
         logger.info("stopping")
         await self._stop(background)
+        if self.outages.store_given_up.is_set():
+            raise StoreGivenUp("the log could not be written for too long (store.exit_after)")
         if not stop.is_set():
             raise NoChannelsLeft("every channel was refused by its platform; the reasons are logged above")
 
@@ -547,17 +556,23 @@ class _Gateway:
         self.channel_supervisor.start(self.intake)
 
     async def _wait_until_stopped(self, stop: asyncio.Event) -> None:
-        """Return once it is set, or no channel is left."""
-        stop_task = asyncio.create_task(stop.wait())
-        refused_task = asyncio.create_task(self.channel_supervisor.wait_until_all_refused())
+        """Return once it is set, no channel is left, or the log is given up."""
+        waits = [
+            asyncio.create_task(one)
+            for one in (
+                stop.wait(),
+                self.channel_supervisor.wait_until_all_refused(),
+                self.outages.store_given_up.wait(),
+            )
+        ]
         try:
-            await asyncio.wait({stop_task, refused_task}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.inbox.close()  # its windows are no tasks of the group, and would find nobody to notify
             raise
         finally:
-            stop_task.cancel()
-            refused_task.cancel()
+            for one in waits:
+                one.cancel()
 
     async def _stop(self, background: Sequence[asyncio.Task[None]]) -> None:
         """Stop the services along the way of a message, so that work ends.
@@ -594,8 +609,8 @@ class _Gateway:
                     raise
                 logger.warning("stopping: %s", error)
 
-    async def _give_up_store(self, stop: asyncio.Event) -> None:
+    async def _give_up_store(self, stopping: asyncio.Event, grace_s: float) -> None:
         """Abandon a log that cannot be written, because waiting for it must not block the stop."""
-        await stop.wait()
-        await asyncio.sleep(OUTAGE_GRACE_S)
+        await stopping.wait()
+        await asyncio.sleep(grace_s)
         self.store.give_up()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 from weakref import WeakSet
 
-from channels.base import CanSetCommandMenus, Channel
+from channels.base import CanSetCommandMenus, Channel, Part, SendError
 from gateway.access.channels import Channels
 from gateway.access.limits import format_limit_report, limit_report_key
 from gateway.access.place_names import PlaceTitles
@@ -22,7 +22,7 @@ from gateway.access.texts import (
     request_buttons,
 )
 from gateway.config.reload import LiveSettings
-from gateway.core.clock import Clock
+from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -49,7 +49,7 @@ from gateway.core.facts import (
 )
 from gateway.core.identity import AccessPolicy, identify
 from gateway.core.ratelimit import LruDict
-from gateway.store import LogEntry, NewEntry, Store
+from gateway.store import LogEntry, NewEntry, Store, StoreError
 from gateway.store.effects import build_notice_end
 
 logger = logging.getLogger("reverie.owners")
@@ -222,6 +222,25 @@ class OwnerNotifier:
             (queued,) = await self._store.append([entry])
             if queued.is_new:
                 self._post_counts[kind] += 1
+
+    def tell_unrecorded(self, text: str) -> None:
+        """Send this text to owners at once, past the log, which cannot be written. Returns at once.
+
+        Nothing of it is recorded, and it is not tried again.
+        """
+        self._tasks.create_task(self._send_unrecorded(text))
+
+    async def _send_unrecorded(self, text: str) -> None:
+        try:
+            to = await self._find_address(None)
+            channel = None if to is None else self._channels.get(to.channel)
+            if to is None or channel is None:
+                return
+            post = Post(key=PostKey(new_id(self._clock.now())), to=to, text=text, style="notice")
+            for index, body in enumerate(channel.split(post)):
+                await channel.send(Part(key=f"{post.key}#{index}", to=to, body=body, style="notice"))
+        except (SendError, StoreError) as error:
+            logger.warning("owners could not be told: %s", error)
 
     async def _find_address(self, beside: ChannelName | None) -> Address | None:
         """Return the address for notices.

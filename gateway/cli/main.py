@@ -26,8 +26,9 @@ from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError
 
-DONE, FAILED = 0, 1
-"""Exit codes: done; failed while running. See `BAD_USAGE`."""
+DONE, FAILED, TRY_AGAIN = 0, 1, os.EX_TEMPFAIL
+"""Exit codes: done; failed while running; the log was given up (75), so a supervisor should start again. See
+`BAD_USAGE`."""
 
 STARTUP_S = 3.0
 """Seconds after the start when everything permanent is in memory: libraries, settings, connections."""
@@ -142,6 +143,9 @@ async def _serve(settings: Settings, directory: Path, redactor: Redactor) -> int
     except (StoreError, app.NoChannelsLeft) as error:
         logger.error("%s", error)  # noqa: TRY400 - as above
         return FAILED
+    except app.StoreGivenUp as error:
+        logger.error("%s", error)  # noqa: TRY400 - as above
+        return TRY_AGAIN
     finally:
         settled.cancel()
     return DONE

@@ -216,10 +216,13 @@ class CommandsConfig(ConfigSection):
 
 
 class StoreConfig(ConfigSection):
-    """Location of the log."""
+    """The log."""
 
     path: LocalPath = Path("data/reverie.db")
     """One file, made at the first start; the files that agents keep are beside it."""
+    exit_after: Duration | None = None
+    """Time without a log that can be written (disk full, locked, deleted) after which the gateway ends with code 75,
+    for a supervisor that starts it again. null: it waits until the log can be written."""
 
 
 MIN_TOKEN_CHARS = 16

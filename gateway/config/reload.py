@@ -35,7 +35,7 @@ KeyPattern = tuple[str, ...]
 """A key's parts; `*` for any name."""
 
 RESTART_KEYS: Final[Mapping[str, str]] = {
-    "store": "the log is open, and everything that goes on is written there",
+    "store.path": "the log is open, and everything that goes on is written there",
     "ops": "whoever watches the gateway would lose sight of it",
     "agents.*.workspace": "what an agent has written down lies beside it, and is taken up at a start",
     "agents.*.files": "what runs in an agent's shell runs there",

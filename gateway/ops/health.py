@@ -78,6 +78,7 @@ async def run_heartbeat(
     try:
         while True:
             if outages is not None:
+                outages.check_store()
                 outages.check_rooms()
                 outages.check_absent()
             news.clear()
@@ -255,6 +256,8 @@ def _format_link_state(link: ConnectionState) -> str:
     return "up" if link.up else "down"
 
 
+STORE_OUTAGE_TOLD_S: Final = 10.0
+"""Seconds after which owners are told of an outage of the log while it lasts; of a shorter one afterwards."""
 MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
 """Failures of a turn that are caused by the provider, not by the request."""
 _ROOM_PREFIX: Final = "room:"
@@ -278,6 +281,10 @@ class OutageMonitor:
         self._outbox, self._owners, self._titles = outbox, owners, titles
         self._store_outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
         """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
+        self._is_store_outage_told = False
+        """True if owners were told of the outage while it lasts."""
+        self.store_given_up = asyncio.Event()
+        """Set once the log could not be written for `store.exit_after`."""
 
     def on_reloaded(self, result: ReloadResult) -> None:
         """Record a reload of the configuration."""
@@ -290,18 +297,35 @@ class OutageMonitor:
         if outage is not None:
             logger.error("the log cannot be written: %s; it is tried again and again", outage.reason)
             self._stats.report_problem("store", f"the log cannot be written: {outage.reason}", outage.since)
-            self._store_outage = self._store_outage or (outage, dropped)
+            self._store_outage = outage, self._store_outage[1] if self._store_outage else dropped
             return
         self._stats.clear_problem("store")
         if self._store_outage is None:
             return
         (began, before), self._store_outage = self._store_outage, None
+        self._is_store_outage_told = False
         text = f"The log could not be written from {format_time(began.since)} to {format_time(self._clock.now())}"
         text += f" ({began.reason}). Nothing was taken in and nothing was answered meanwhile; now it goes on."
         for name, count in dropped.items():
             if (lost := count - before.get(name, 0)) > 0:
                 text += f" {lost} lines that were said on {name} in that time could not be kept."
         self._owners.notify(f"store:{began.since.isoformat()}", text)
+
+    def check_store(self) -> None:
+        """Tell owners of an outage of the log that lasts, and give the log up in time. Call it every few seconds."""
+        if self._store_outage is None:
+            return
+        outage, _ = self._store_outage
+        age_s = (self._clock.now() - outage.since).total_seconds()
+        if age_s >= STORE_OUTAGE_TOLD_S and not self._is_store_outage_told:
+            self._is_store_outage_told = True
+            self._owners.tell_unrecorded(
+                f"I cannot write my log: {outage.reason}. Until I can I take nothing in and answer nobody. "
+                "I go on trying, and say when it is over."
+            )
+        limit_s = self._live_settings.settings.store.exit_after
+        if limit_s is not None and age_s >= limit_s:
+            self.store_given_up.set()
 
     def check_rooms(self) -> None:
         """Update the configured rooms that cannot be entered. Call it every few seconds."""

@@ -589,6 +589,7 @@ class Turn(FoldHost):
             )
             if kept is not None:
                 await context.store.append([kept])
+        await context.store.wait_until_writable()
         return is_covered
 
     async def fetch_arrivals(self, room: int) -> str:
@@ -617,7 +618,9 @@ class Turn(FoldHost):
 
     def can_afford_now(self, request: ModelRequest) -> bool:
         """Return whether the budgets cover the request without waiting for others', and reserve its highest cost."""
-        return self._reserve(self.context.model.ceiling_usd(request), self._find_payers(), self._spent_usd())
+        ceiling_usd = self.context.model.ceiling_usd(request)
+        is_writable = self.context.store.outage is None
+        return is_writable and self._reserve(ceiling_usd, self._find_payers(), self._spent_usd())
 
     def _reserve(self, cost_usd: float, payers: list[Sender], spent_usd: float) -> bool:
         context = self.context

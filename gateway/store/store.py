@@ -239,6 +239,9 @@ class LogWriter:
         self.outage: StoreOutage | None = None
         """See `Store.outage`."""
         self.given_up = asyncio.Event()
+        self.working = asyncio.Event()
+        """Set while there is no outage, and once it is given up."""
+        self.working.set()
         self.outage_listeners: list[Callable[[StoreOutage | None], None]] = []
         """Called when an outage begins (again with each new reason), and with None when it is over."""
         self._queue: deque[_PendingAppend] = deque()
@@ -267,10 +270,15 @@ class LogWriter:
         """See `Store.flush`."""
         self._wake.set()
 
+    def give_up(self) -> None:
+        """See `Store.give_up`."""
+        self.given_up.set()
+        self.working.set()
+
     async def close(self) -> None:
         """Refuse new appends, write the queue, end the task. The connection stays open."""
         self._closing = True
-        self.given_up.set()
+        self.give_up()
         self._wake.set()
         await asyncio.wait([self._task])
 
@@ -372,6 +380,10 @@ class LogWriter:
             self._notify_outage()
 
     def _notify_outage(self) -> None:
+        if self.outage is None:
+            self.working.set()
+        elif not self.given_up.is_set():
+            self.working.clear()
         for listener in self.outage_listeners:
             try:
                 listener(self.outage)
@@ -574,6 +586,13 @@ class Store(StoreReader):
         """Reason and start of an outage of a patient store. None: it can be written, as far as it is known."""
         return self._writer.outage
 
+    async def wait_until_writable(self) -> None:
+        """Return once there is no outage. For what costs money, and could not be recorded. Raises StoreClosed."""
+        if self.outage is not None:
+            await self._writer.working.wait()
+        if self.outage is not None:
+            raise StoreClosed(f"given up: {self.outage.reason}")
+
     def add_outage_listener(self, listener: Callable[[StoreOutage | None], None]) -> None:
         """Call this when an outage begins or has another reason, and with None when it is over.
 
@@ -583,7 +602,7 @@ class Store(StoreReader):
 
     def give_up(self) -> None:
         """Stop waiting for the end of an outage: the gateway stops."""
-        self._writer.given_up.set()
+        self._writer.give_up()
 
     @property
     def given_up(self) -> bool:

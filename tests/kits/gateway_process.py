@@ -48,6 +48,8 @@ class Program:
         """`sabotage`: Python that the program runs before its own first step."""
         self.directory, self.model = directory, model
         self.code = f"{sabotage}\n{MAIN}"
+        self.prefix: tuple[str, ...] = ()
+        """Words in front of the program's command."""
         self.random = random.Random(seed)
         self.store = directory / "reverie.db"
         self.asked: list[Asked] = []
@@ -102,7 +104,7 @@ class Program:
         """Run `reverie` with these arguments."""
         with (self.directory / "stderr.txt").open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-c", self.code, *arguments, stdout=log, stderr=log, cwd=CHECKOUT
+                *self.prefix, sys.executable, "-c", self.code, *arguments, stdout=log, stderr=log, cwd=CHECKOUT
             )
 
     async def start(self) -> None:

@@ -354,7 +354,11 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             id="dash",
         ),
         pytest.param(
-            "store:\n  zzz: 1", 2, "store.zzz", "unknown key; known here: path", id="unknown without a likely one"
+            "store:\n  zzz: 1",
+            2,
+            "store.zzz",
+            "unknown key; known here: exit_after, path",
+            id="unknown without a likely one",
         ),
         pytest.param(
             f"{IRC}    sasl: {{mechanism: external, password:planted}}",

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -16,10 +17,12 @@ from gateway import app
 from gateway.core.clock import ManualClock
 from gateway.core.events import ChannelName
 from gateway.core.facts import PostQueued
+from gateway.ops import health
 from gateway.ops.health import check_health, read_heartbeat
 from gateway.store import Store, StoreError, StoreOutage
 from tests.kits.gateway import CONSOLE, Held, Running, running, settings
 from tests.kits.store import NOW, heard, run
+from tests.kits.waiting import until
 
 LONG = "x" * 100_000
 OWNED: dict[str, Any] = {"access": {"dm": "open", "roles": {"owner": ["console:ann"]}}}
@@ -47,6 +50,11 @@ class Disk:
     async def free(self) -> None:
         assert self.store is not None
         await self.store._writing.execute_fetchall("PRAGMA max_page_count = 1000000")
+
+    def has_waiting_turn(self) -> bool:
+        """Whether somebody waits with what costs money."""
+        assert self.store is not None
+        return bool(self.store._writer.working._waiters)
 
     async def until_out(self) -> StoreOutage:
         assert self.store is not None
@@ -174,8 +182,8 @@ def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path
             while sign is None or sign.snapshot.is_ready:
                 sign = read_heartbeat(gateway.path, NOW)
                 await asyncio.sleep(0.005)
-            health = await check_health(gateway.path, [CONSOLE], sign.snapshot.started)
-            assert (health.ok, "disk is full" in health.findings[0]) == (False, True)
+            report = await check_health(gateway.path, [CONSOLE], sign.snapshot.started)
+            assert (report.ok, "disk is full" in report.findings[0]) == (False, True)
             await disk.free()
             await asyncio.gather(*waits)
             await gateway.screen.until(3)
@@ -228,6 +236,72 @@ def test_a_gateway_whose_disk_is_full_stops_when_it_is_told_to(
         async with running(tmp_path) as again:
             await again.screen.until(1)
             assert next(turn.outcome for turn in await again.turns()) == "replied"
+
+    run(story())
+
+
+def test_an_outage_that_lasts_is_told_to_an_owner_while_it_lasts(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "STORE_OUTAGE_TOLD_S", 0.0)
+
+    async def story() -> None:
+        async with running(tmp_path, **OWNED) as gateway:
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.screen.until(1)
+            await disk.fill()
+            said = asyncio.create_task(gateway.console.receive_message(LONG, sender="bob"))
+            await gateway.screen.until(2)
+            (told,) = gateway.screen.said("ann")[1:]
+            assert told.startswith("I cannot write my log: the disk is full: make room where the store is.")
+            await disk.free()
+            await said
+            await gateway.screen.until(4)
+            assert sum("The log could not be written from" in text for text in gateway.screen.said("ann")) == 1
+
+    run(story())
+
+
+def test_a_turn_that_runs_into_an_outage_asks_the_model_for_nothing_more(tmp_path: Path, disk: Disk) -> None:
+    async def story() -> None:
+        rules = (
+            ScriptRule(match="hello", calls=(("recall", json.dumps({"query": "tea"})),)),
+            ScriptRule(match="", reply="done"),
+        )
+        model = Held(Script(rules=rules))
+        async with running(tmp_path, model, **OWNED) as gateway:
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.asked(1)
+            await disk.fill()
+            said = asyncio.create_task(gateway.console.receive_message(LONG, sender="bob"))
+            await disk.until_out()
+            model.go.set()
+            await until(disk.has_waiting_turn)
+            assert len(model.requests) == 1
+            await disk.free()
+            await said
+            await gateway.screen.until(1)
+
+    run(story())
+
+
+def test_the_gateway_ends_for_its_supervisor_only_if_it_is_told_to(tmp_path: Path, disk: Disk) -> None:
+    async def story() -> None:
+        gateway = Running(tmp_path)
+        path = {"path": "reverie.db", "exit_after": 0.001}
+        task = asyncio.create_task(
+            app.run(
+                settings(tmp_path, store=path), gateway.stop, channels={CONSOLE: gateway.console}, model=gateway.model
+            )
+        )
+        await gateway.console.receive_message("hello", sender="ann")
+        await gateway.screen.until(1)
+        await disk.fill()
+        said = asyncio.create_task(gateway.console.receive_message(LONG, sender="ann"))
+        with pytest.raises(app.StoreGivenUp, match="for too long"):
+            await task
+        said.cancel()
+        await asyncio.gather(said, return_exceptions=True)
 
     run(story())
 

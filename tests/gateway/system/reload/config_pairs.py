@@ -284,7 +284,7 @@ def document(second: bool) -> Json:
             "transcribe_timeout": either(62.5, 63.5),
             "keep": either(86_400.5, 86_401.5),
         },
-        "store": {"path": either("reverie.db", "other.db")},
+        "store": {"path": either("reverie.db", "other.db"), "exit_after": either(605.5, None)},
         "ops": {
             "host": either("127.0.0.1", "::1"),
             "port": either(0, 9),

@@ -1,0 +1,174 @@
+"""The real program while its store fails it: a disk that is full, a lock of another process."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+
+from tests.gateway.system.platforms.telegram_kit import Town, town
+from tests.kits.channels import story
+from tests.kits.delivery_judge import fair
+from tests.kits.gateway_process import CHECKOUT
+from tests.kits.small_disk import SmallDisk, small_disk
+from tests.kits.waiting import until
+from tests.servers.bot_api_world import Person
+from tests.servers.ports import free_port
+
+LONG = "and so on " * 350
+LOCKED = "another program holds a lock on the store: end it"
+LOCKING = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.asynccontextmanager
+async def locked(store: Path) -> AsyncIterator[None]:
+    """Another process holds the store's lock."""
+    other = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", LOCKING, str(store)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdin is not None
+    assert other.stdout is not None
+    assert await other.stdout.readline() == b"locked\n"
+    try:
+        yield
+    finally:
+        other.stdin.close()
+        await other.wait()
+
+
+async def ran(it: Town, *arguments: str) -> tuple[int | None, str]:
+    """A command of the shell: its exit code, and what it wrote."""
+    made = await asyncio.create_subprocess_exec(
+        *(*it.prefix, sys.executable, "-c", it.code, *arguments, "--config", str(it.directory)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=CHECKOUT,
+    )
+    out, _ = await made.communicate()
+    return made.returncode, out.decode()
+
+
+async def says(it: Town, text: str, times: int = 1) -> None:
+    """Return once that stands so often in its log."""
+    await until(lambda: it.log.count(text) >= times, every_s=0.02)
+
+
+def says_much(it: Town, who: Person) -> str:
+    """A line that needs room: its token."""
+    token = it.token()
+    it.tokens.append(token)
+    it.api.private_says(who, f"what about {token}? {LONG}")
+    return token
+
+
+def put_on(it: Town, disk: SmallDisk) -> int:
+    """Have the store there; the port of the operator's server."""
+    port = free_port()
+    it.prefix, it.store = disk.prefix, disk.directory / "reverie.db"
+    it.config |= {"store": {"path": str(it.store)}, "ops": {"port": port}}
+    it.write()
+    return port
+
+
+@story
+async def test_a_full_disk_is_waited_out_and_told_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    async with small_disk(tmp_path / "disk") as disk, town(tmp_path) as it:
+        port = put_on(it, disk)
+        ann, ben = it.api.person("Ann"), it.api.person("Ben")
+        await it.start()
+        await it.answered(it.say(ann), it.say(ben))
+        assert it.process is not None
+        await disk.fill(it.process.pid)
+        tokens = [says_much(it, who) for who in (ann, ben, ann, ben)]
+        await says(it, "the log cannot be written: the d")
+        asked = len(it.asked)
+        code, told = await ran(it, "health")
+        assert (code, "the log cannot be written: the d" in told) == (1, True)
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"http://127.0.0.1:{port}/ready")
+        assert (answer.status_code, "the log cannot be written" in answer.text) == (503, True)
+        assert it.api.updates.pending, "Telegram keeps what could not be written"
+        assert len(it.asked) == asked, "nothing is spent on answers that could not be recorded"
+        await disk.free(it.process.pid)
+        await it.answered(*tokens)
+        await until(lambda: not it.api.updates.pending)
+        await it.end()
+        await disk.save(tmp_path / "saved")
+        it.store = tmp_path / "saved" / "reverie.db"
+        found = await it.verdict()
+        fair(found)
+        assert (found.answered, found.uncertain) == (6, 0)
+
+
+@story
+async def test_kill_9_on_a_full_disk_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    async with small_disk(tmp_path / "disk") as disk, town(tmp_path) as it:
+        put_on(it, disk)
+        ann, ben = it.api.person("Ann"), it.api.person("Ben")
+        await it.start()
+        await it.answered(it.say(ann), it.say(ben))
+        assert it.process is not None
+        await disk.fill(it.process.pid)
+        tokens = [says_much(it, who) for who in (ann, ben, ann, ben)]
+        await says(it, "the log cannot be written: the d")
+        await it.kill()
+        await it.start()
+        if disk.prefix:
+            await says(it, "the log cannot be written: the d", 2)
+            await disk.free(it.process.pid)
+        await it.answered(*tokens)
+        await until(lambda: not it.api.updates.pending)
+        await it.end()
+        await disk.save(tmp_path / "saved")
+        it.store = tmp_path / "saved" / "reverie.db"
+        fair(await it.verdict())
+
+
+@story
+async def test_a_lock_of_another_process_is_waited_out_and_told(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        ann = it.api.person("Ann")
+        await it.start()
+        await it.answered(it.say(ann))
+        async with locked(it.store):
+            token = it.say(ann)
+            await says(it, LOCKED)
+            code, told = await ran(it, "health")
+            assert (code, LOCKED in told) == (1, True)
+            assert not it.heard(token)
+        await it.answered(token)
+        await it.calm()
+        await it.end()
+        found = await it.verdict()
+        fair(found)
+        assert (found.answered, found.uncertain) == (2, 0)
+
+
+@story
+async def test_the_program_ends_with_a_code_for_its_supervisor_if_it_is_told_to(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        it.config["store"]["exit_after"] = "1s"
+        it.write()
+        ann = it.api.person("Ann")
+        await it.start()
+        await it.answered(it.say(ann))
+        assert it.process is not None
+        async with locked(it.store):
+            token = it.say(ann)
+            assert await it.process.wait() == os.EX_TEMPFAIL
+            assert "the log could not be written for too long (store.exit_after)" in it.log
+        await it.start()
+        await it.answered(token)
+        await it.calm()
+        await it.end()
+        fair(await it.verdict())
