@@ -85,11 +85,12 @@ _COMMAND_GROUPS: Final = {
 
 
 def _check_config(args: argparse.Namespace) -> int:
-    from gateway.config.secrets import PriceTableError, load_price_table  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.cli.doctor.model import find_scarce_budgets  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.config.secrets import PriceTableError, load_price_table  # noqa: PLC0415 - as above
 
     settings = load_settings(args.config)
     try:
-        load_price_table(args.config)
+        prices = load_price_table(args.config)
     except PriceTableError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
@@ -97,6 +98,8 @@ def _check_config(args: argparse.Namespace) -> int:
         f"the configuration in {args.config} is good: {len(settings.channels)} channel(s), store {settings.store.path}"
     )
     print(_describe_budgets(settings.access.budgets))
+    for one in find_scarce_budgets(settings, prices):
+        print(f"warning: {one.where}: {one.what}; {one.fix}")
     return DONE
 
 

