@@ -64,7 +64,7 @@ class BashConfig(ConfigSection):
     memory_bytes: int = Field(default=1_073_741_824, ge=33_554_432)
     """Memory of all processes of one command together."""
     processes: int = Field(default=64, ge=4)
-    """Number of processes of one command at once."""
+    """Number of processes of one command at once. The kernel gives it 17 times as many processes and threads."""
     disk_bytes: int = Field(default=104_857_600, ge=1_000_000)
     """Size of one file that a command writes. All files of one command may have ten times as much."""
     jobs: int = Field(default=4, ge=0)

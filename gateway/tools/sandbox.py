@@ -9,8 +9,11 @@ The sandbox contains the system (`/usr`, read-only), a generated `/etc`, the age
 `/skills`, and a `/tmp` that is discarded afterwards. It has its own processes, its own users without any capability,
 and no network unless the operator allows it. Nothing else of the machine has a name there. See bwrap(1).
 
-A gateway that runs as root sets the sandbox up as root, without a user namespace, and the command runs as `nobody`.
-Usage is measured as the kernel reports it: proc(5), statvfs(3).
+A gateway that runs as root sets the sandbox up as root, and the command runs as `nobody`. Its user namespace has the
+machine's own ids, and is made by `warden.py`.
+
+Usage is measured as the kernel reports it: proc(5), statvfs(3). The kernel limits the tasks of a user namespace by
+itself (RLIMIT_NPROC, getrlimit(2); user_namespaces(7)), so a fork bomb has no time to grow between two measurements.
 """
 
 import asyncio
@@ -18,9 +21,10 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -132,6 +136,8 @@ def filter_file() -> str:
 
 THREADS_PER_PROCESS: Final = 16
 """Limit of threads, for each process of the limit of processes."""
+_COUNTS_BY_NAMESPACE: Final = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (5, 14)
+"""False on older kernels, where RLIMIT_NPROC counts all processes of the gateway's user."""
 OUTPUT_FLOOD_FACTOR: Final = 100
 """Limit of a command's output, as a multiple of what is kept of it."""
 DISK_USE_FACTOR: Final = 10
@@ -165,6 +171,11 @@ class CommandLimits:
 
     config: BashConfig
     time_s: float
+
+    @property
+    def tasks(self) -> int:
+        """Processes and threads that the kernel allows at once: a few more than those from which on it is ended."""
+        return self.config.processes * (THREADS_PER_PROCESS + 1)
 
     def check_processes(self, processes: int) -> str:
         """Return the reason to end a command with this number of processes. Empty: none."""
@@ -359,8 +370,10 @@ _AS_NOBODY: Final = (
     *("--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"),
 )
 """Command line of setpriv(1), of util-linux."""
+_LIMIT_TASKS: Final = 'ulimit -u "$0" 2>/dev/null; exec "$@"'
+"""Setting it fails where it is lower already."""
 _UNSHARED_BY_ROOT: Final = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
-"""Without a user namespace: the machine's root is outside of it, whatever the user is called inside."""
+"""Without a user namespace of bubblewrap's, which would know one user only, and not `nobody` beside root."""
 _CAPABILITIES_OF_ROOT: Final = tuple(
     word for one in ("SETUID", "SETGID", "SETPCAP", "DAC_READ_SEARCH") for word in ("--cap-add", f"CAP_{one}")
 )
@@ -407,17 +420,27 @@ class SandboxMounts:
 
 
 def build_sandboxed_argv(
-    command: str, box: SandboxMounts, config: BashConfig, *, bwrap: str, strict: bool, filter_file: str, root: bool
+    command: str,
+    box: SandboxMounts,
+    limits: CommandLimits,
+    *,
+    bwrap: str,
+    strict: bool,
+    filter_file: str,
+    root: bool,
+    outer: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the program and arguments that run a command in the sandbox.
 
-    `strict`: forbid new user namespaces inside, which bubblewrap can since 0.8. `filter_file`: as `seccomp.filter_file`
-    returns it. `root`: the gateway runs as root.
+    `strict`: forbid new user namespaces inside, which bubblewrap can since 0.8. `filter_file`: as the function of that
+    name returns it. `root`: the gateway runs as root. `outer`: program and arguments around all of it.
     """
+    config = limits.config
     return (
-        *build_limited_argv(config),
-        # The file is opened here, as the descriptor from which bubblewrap reads it.
+        # The file is opened here, where it can be, as the descriptor from which bubblewrap reads it.
         *("/bin/sh", "-c", f'exec "$@" {_FILTER_FD}<"$0"', filter_file),
+        *outer,
+        *_build_limiting_argv(config),
         *(bwrap, "--seccomp", str(_FILTER_FD)),
         *(_UNSHARED_BY_ROOT if root else ("--unshare-all", "--unshare-user")),
         *(("--disable-userns",) if strict and not root else ()),
@@ -427,16 +450,32 @@ def build_sandboxed_argv(
         *("--hostname", "sandbox", "--clearenv"),
         *(word for name, value in build_environment(HOME).items() for word in ("--setenv", name, value)),
         *_mount_arguments(box, config),
-        *("--chdir", HOME, "--", *(_AS_NOBODY if root else ()), "/bin/bash", "-c", command),
+        *("--chdir", HOME, "--"),
+        *_build_command_argv(command, limits, root=root, counts_tasks=root or _COUNTS_BY_NAMESPACE),
     )
 
 
-def build_unsandboxed_argv(command: str, config: BashConfig, *, root: bool) -> tuple[str, ...]:
-    """Return the program and arguments that run a command without a sandbox: only its resources are limited."""
-    return (*build_limited_argv(config), *(_AS_NOBODY if root else ()), "/bin/bash", "-c", command)
+def build_unsandboxed_argv(
+    command: str, limits: CommandLimits, *, root: bool, outer: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the program and arguments that run a command without a sandbox: only its resources are limited.
+
+    `root`, `outer`: as for the sandbox.
+    """
+    inner = _build_command_argv(command, limits, root=root, counts_tasks=root)  # else those of the gateway's user count
+    return (*outer, *_build_limiting_argv(limits.config), *inner)
 
 
-def build_limited_argv(config: BashConfig) -> tuple[str, ...]:
+def _build_command_argv(command: str, limits: CommandLimits, *, root: bool, counts_tasks: bool) -> tuple[str, ...]:
+    """Return the arguments behind the sandbox. `counts_tasks`: the kernel counts those of commands alone."""
+    return (
+        *(_AS_NOBODY if root else ()),
+        *(("/bin/bash", "-c", _LIMIT_TASKS, str(limits.tasks)) if counts_tasks else ()),
+        *("/bin/bash", "-c", command),
+    )
+
+
+def _build_limiting_argv(config: BashConfig) -> tuple[str, ...]:
     """Return the arguments before a program that set limits which it and its children cannot lift."""
     script = _LAUNCH.format(files=MAX_OPEN_FILES, blocks=max(1, config.disk_bytes // _ULIMIT_BLOCK_BYTES), nice=NICE)
     return ("/bin/sh", "-c", script, "sh")

@@ -155,6 +155,7 @@ class ShellCommand:
     """Command that is ready to start."""
 
     argv: tuple[str, ...]
+    """The warden, and what it runs."""
     env: Mapping[str, str]
     directory: Path
     """Working directory, to which it writes."""
@@ -182,7 +183,7 @@ async def run_command(command: ShellCommand, kept: OutputBuffer) -> ShellResult:
 def _start_warden(command: ShellCommand, mark: str) -> AbstractAsyncContextManager[ChildProcess]:
     name, _, value = mark.partition("=")
     return start_process(
-        (sys.executable, "-I", "-S", warden.__file__, *command.argv),
+        command.argv,
         env={**command.env, name: value},
         cwd=command.directory,
         listens=True,
@@ -600,7 +601,8 @@ class ShellTools:
         if os.geteuid() == 0:
             await asyncio.to_thread(_chown_to_nobody, root)
         if config.sandbox == "off":
-            argv = build_unsandboxed_argv(command, config, root=os.geteuid() == 0)
+            is_root = os.geteuid() == 0
+            argv = build_unsandboxed_argv(command, limits, root=is_root, outer=_build_warden_argv(own_users=is_root))
             return ShellCommand(argv=argv, env=build_environment(str(root)), directory=root, limits=limits)
         async with self._probe_lock:
             if self._strict is None:
@@ -620,22 +622,24 @@ class ShellTools:
             skills=tuple(path.resolve() for path in skills),
             hidden=tuple(dict.fromkeys(path.resolve() for path in self._files.hidden_directories() if path.is_dir())),
         )
+        is_root = os.geteuid() == 0
         # bwrap's own environment can be read inside, in /proc/1/environ.
         argv = build_sandboxed_argv(
             command,
             box,
-            limits.config,
+            limits,
             bwrap=_find_bwrap() or "bwrap",
             strict=strict,
             filter_file=filter_file(),
-            root=os.geteuid() == 0,
+            root=is_root,
+            outer=_build_warden_argv(own_users=is_root and strict),
         )
         return ShellCommand(
             argv=argv, env={"PATH": PATH}, directory=root, limits=limits, helper_processes=BWRAP_PROCESSES
         )
 
     async def _probe_sandbox(self, root: Path, config: BashConfig) -> tuple[str, bool | None]:
-        """Return why no sandbox works, or else if the strict one does.
+        """Return why no sandbox works, or else if the strict one does: for root, one with a user namespace.
 
         A failed probe is repeated at the next command.
         """
@@ -657,6 +661,11 @@ class ShellTools:
                 return "", strict
             reason = to_single_line(kept.render(), MAX_ORIGIN_CHARS) or ended.render()
         return f"the sandbox does not work: {reason}", None
+
+
+def _build_warden_argv(*, own_users: bool) -> tuple[str, ...]:
+    """Return the arguments before a command. `own_users`: in a user namespace of its own with the machine's ids."""
+    return (sys.executable, "-I", "-S", warden.__file__, *((warden.OWN_USERS,) if own_users else ()))
 
 
 async def _wait_for_file_time(directory: Path) -> int:

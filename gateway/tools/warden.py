@@ -1,9 +1,12 @@
 """Program that runs a command, and ends everything that the command started, once it or the gateway has ended.
 
-`python -I -S warden.py PROGRAM [ARGUMENT]...`, with a pipe as standard input that is closed to end the command. A
-process below this program that loses its parent becomes its child (PR_SET_CHILD_SUBREAPER, prctl(2)), so none can
-escape by a new session or a double fork, and when this program has ended none is left. It has the gateway's own
-priority, unlike the command. The exit status is the command's, or 128 and its signal.
+`python -I -S warden.py [--own-users] PROGRAM [ARGUMENT]...`, with a pipe as standard input that is closed to end the
+command. A process below this program that loses its parent becomes its child (PR_SET_CHILD_SUBREAPER, prctl(2)), so
+none can escape by a new session or a double fork, and when this program has ended none is left. It has the gateway's
+own priority, unlike the command. The exit status is the command's, or 128 and its signal.
+
+`--own-users` (of root) starts the program in a user namespace with the same ids, where the kernel counts its processes
+apart from all others (user_namespaces(7)). Where none can be made, it starts without.
 """
 
 import contextlib
@@ -14,6 +17,8 @@ import signal
 import sys
 from pathlib import Path
 
+OWN_USERS = "--own-users"
+CLONE_NEWUSER = 0x10000000
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
@@ -32,9 +37,20 @@ def main() -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     warden = os.getpid()
+    has_own_users = sys.argv[1] == OWN_USERS
+    asked, asks = os.pipe()
+    done, tells = os.pipe()
     child = os.fork()
     if child == 0:
-        _exec_command(sys.argv[1:], warden, libc)
+        os.close(tells)
+        if has_own_users and libc.unshare(CLONE_NEWUSER) == 0:
+            os.write(asks, b"?")
+            os.read(done, 1)
+        _exec_command(sys.argv[2 if has_own_users else 1 :], warden, libc)
+    os.close(asks)
+    if has_own_users and os.read(asked, 1):
+        _map_same_ids(child)
+    os.close(tells)
     code = None
     while code is None:
         ready, _, _ = select.select([0, woken], [], [])
@@ -45,6 +61,15 @@ def main() -> int:
         code = _reap_children(child)
     _kill_tree(child)
     return 128 + signal.SIGKILL if code is None else code
+
+
+def _map_same_ids(child: int) -> None:
+    """Give the user namespace of the child the ids of ours."""
+    for kind in ("uid_map", "gid_map"):
+        mapped = [line.split() for line in Path("/proc/self", kind).read_text(encoding="ascii").splitlines()]
+        same = "".join(f"{inside} {inside} {count}\n" for inside, _, count in mapped)
+        with contextlib.suppress(OSError):
+            Path("/proc", str(child), kind).write_text(same, encoding="ascii")
 
 
 def _exec_command(argv: list[str], warden: int, libc: ctypes.CDLL) -> None:

@@ -60,6 +60,7 @@ class Desk:
         self, root: Path, config: BashConfig, store: Store, *, skills: tuple[Path, ...], hidden: tuple[Path, ...]
     ) -> None:
         self.root = root
+        self._is_open = config.sandbox == "off"
         self.reports: list[tuple[str, Address | None, str, bool]] = []
         live, desk = live_tools(ToolsConfig(bash=config), files=root), self
 
@@ -93,6 +94,8 @@ class Desk:
 
     async def call(self, name: str, where: ToolContext = ROOM, **arguments: object) -> ToolResult:
         """In a turn of its own, whose request has the label of `where`."""
+        if self._is_open:
+            let_nobody_in(self.root.parent)  # each time: another run of pytest may have closed its directory again
         turn = replace(where, request=RequestLabel(where.request.label))
         return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), turn)
 
@@ -128,8 +131,6 @@ def let_nobody_in(tmp_path: Path) -> None:
 async def desk(
     tmp_path: Path, mode: str, *, skills: tuple[Path, ...] = (), hidden: tuple[Path, ...] = (), **settings: Any
 ) -> AsyncIterator[Desk]:
-    if mode == "off":
-        let_nobody_in(tmp_path)
     config = BashConfig.model_validate({"sandbox": mode, **settings})
     async with await Store.open(tmp_path / "labels" / "reverie.db", SystemClock()) as store:
         made = Desk(tmp_path / "files", config, store, skills=skills, hidden=hidden)

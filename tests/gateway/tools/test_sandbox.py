@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from gateway.config.tools import BashConfig
-from gateway.tools import sandbox
-from gateway.tools.sandbox import SandboxMounts, build_sandboxed_argv, filter_file
+from gateway.tools import sandbox, warden
+from gateway.tools.sandbox import CommandLimits, SandboxMounts, build_sandboxed_argv, filter_file
 from tests.kits.channels import story
 from tests.kits.shell import desk
+from tests.kits.waiting import until
 
 BWRAP = shutil.which("bwrap")
 ROOT = os.geteuid() == 0
@@ -27,27 +29,28 @@ BOX = "bubblewrap"
 pytestmark = pytest.mark.boxed
 
 
+LIMITS = CommandLimits(BashConfig(), 60)
 said = partial(build_sandboxed_argv, filter_file="/filter", root=False)
 
 
 def test_the_sandbox_is_said_in_its_programs_words() -> None:
     """As a whole, so that nothing is let in by the way."""
-    argv = said(
-        "echo 'a b'", SandboxMounts(root=Path("/data/files")), BashConfig(), bwrap="/usr/bin/bwrap", strict=True
-    )
+    argv = said("echo 'a b'", SandboxMounts(root=Path("/data/files")), LIMITS, bwrap="/usr/bin/bwrap", strict=True)
     at = argv.index("/usr/bin/bwrap")
     assert argv[at : at + 16] == (
         *("/usr/bin/bwrap", "--seccomp", "3", "--unshare-all", "--unshare-user", "--disable-userns"),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000"),
         *("--hostname", "sandbox"),
     )
-    assert argv[at - 3 : at] == ("-c", 'exec "$@" 3<"$0"', "/filter")
-    assert argv[-6:] == ("--chdir", "/workspace", "--", "/bin/bash", "-c", "echo 'a b'")
+    assert argv[:4] == ("/bin/sh", "-c", 'exec "$@" 3<"$0"', "/filter")
+    limited = ("/bin/bash", "-c", 'ulimit -u "$0" 2>/dev/null; exec "$@"', "1088")
+    assert argv[-10:] == ("--chdir", "/workspace", "--", *limited, "/bin/bash", "-c", "echo 'a b'")
     writable = [argv[n + 1 : n + 3] for n, word in enumerate(argv) if word in ("--bind", "--dev-bind")]
     assert writable == [("/data/files", "/workspace")]
     assert "--share-net" not in argv
     assert "/etc/resolv.conf" not in argv
-    networked = said("x", SandboxMounts(root=Path("/d")), BashConfig(network=True), bwrap="bwrap", strict=False)
+    open_ = CommandLimits(BashConfig(network=True), 60)
+    networked = said("x", SandboxMounts(root=Path("/d")), open_, bwrap="bwrap", strict=False)
     assert {"--share-net", "/etc/resolv.conf"} <= {*networked}
     assert "--disable-userns" not in networked
 
@@ -117,7 +120,8 @@ async def test_it_has_no_power(tmp_path: Path) -> None:
         for command in ("mount -t tmpfs x /tmp", "unshare -Ur true", "chroot /usr", "mknod x b 8 0", "chown 0 ."):
             assert "[exit status 0" not in await it.bash(command), command
         assert "[exit status 0" not in await it.bash("su root -c true </dev/null")
-        assert "[exit status 0" not in await it.bash("renice -n 0 $$; exit $(($(nice) == 10))")
+        lowered = await it.bash("was=$(nice); renice -n $((was - 1)) $$; [ $(nice) -lt $was ]")
+        assert "[exit status 1]" in lowered
 
 
 @story
@@ -189,7 +193,7 @@ async def test_skills_are_read_only_and_the_first_of_a_name_counts(tmp_path: Pat
 
 def test_what_is_hidden_is_hidden_below_the_system_too() -> None:
     box = SandboxMounts(root=Path("/r"), hidden=(Path("/usr/local/share"), Path("/srv"), Path("/usr")))
-    argv = said("ls /usr/local/share | wc -l", box, BashConfig(), bwrap="bwrap", strict=True)
+    argv = said("ls /usr/local/share | wc -l", box, LIMITS, bwrap="bwrap", strict=True)
     assert [argv[n + 1] for n, word in enumerate(argv) if word == "--tmpfs"] == ["/usr/local/share", "/dev/shm", "/tmp"]
 
 
@@ -207,42 +211,102 @@ async def test_hidden_directories_are_empty_inside(tmp_path: Path) -> None:
         )
 
 
-def test_it_works_for_whoever_is_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def run_as_somebody(command: str, limits: CommandLimits = LIMITS) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Run it for a gateway that is not root. What it said, and the distance of the owner of `file` from the gateway."""
     assert BWRAP
     folder = Path(tempfile.mkdtemp())
     try:
-        monkeypatch.setattr(sandbox, "_OURS", shutil.copytree(sandbox._OURS, folder / "etc"))
+        ours = shutil.copytree(sandbox._OURS, folder / "etc")
         root = folder / "files"
         root.mkdir()
         folder.chmod(0o755)
-        other = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "--"] if os.getuid() == 0 else []
+        other = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "--"] if ROOT else []
         if other:
             os.chown(root, 12345, 12345)
-        command = (
-            "id -un; echo words > file; ls -l file; ls / /root; unshare -Ur true; (echo 1 > /proc/sys/kernel/panic)"
-        )
         shutil.copy(filter_file(), folder / "filter")
         (folder / "filter").chmod(0o644)
         at = str(folder / "filter")
-        argv = build_sandboxed_argv(
-            command, SandboxMounts(root=root), BashConfig(), bwrap=BWRAP, strict=True, filter_file=at, root=False
-        )
+        argv = [
+            word.replace(str(sandbox._OURS), str(ours))
+            for word in build_sandboxed_argv(
+                command, SandboxMounts(root=root), limits, bwrap=BWRAP, strict=True, filter_file=at, root=False
+            )
+        ]
         done = subprocess.run(
             [*other, *argv],
             env={"PATH": sandbox.PATH},
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=600,
             cwd=root,
         )
-        assert done.stdout.startswith("agent\n-rw-r--r-- 1 agent agent 6 "), done.stderr
-        assert (root / "file").stat().st_uid == (12345 if other else os.getuid())
-        assert "/root" in done.stderr
-        assert "unshare failed" in done.stderr
-        assert "panic" in done.stderr
+        made = root / "file"
+        return done, made.stat().st_uid - (12345 if other else os.getuid()) if made.exists() else 0
     finally:
         shutil.rmtree(folder)
+
+
+def test_it_works_for_whoever_is_not_root() -> None:
+    command = "id -un; echo words > file; ls -l file; ls / /root; unshare -Ur true; (echo 1 > /proc/sys/kernel/panic)"
+    done, whose = run_as_somebody(command)
+    assert done.stdout.startswith("agent\n-rw-r--r-- 1 agent agent 6 "), done.stderr
+    assert whose == 0
+    assert "/root" in done.stderr
+    assert "unshare failed" in done.stderr
+    assert "panic" in done.stderr
+
+
+FORKS = """exec /usr/bin/python3 -c '
+import os, signal
+made = 0
+try:
+    while made < 500:
+        if os.fork() == 0:
+            signal.pause()
+        made += 1
+except BlockingIOError:
+    pass
+print(made, flush=True)
+os.killpg(0, signal.SIGKILL)
+'"""
+"""Forks until the kernel says no; or says that it may have 500 children."""
+FEW = CommandLimits(BashConfig(processes=4), 60)
+
+
+def test_the_kernel_gives_a_command_so_many_processes_and_no_more() -> None:
+    assert FEW.tasks == 68
+    done, _ = run_as_somebody(FORKS, FEW)
+    assert int(done.stdout) == 66, "with itself, and the first process of the sandbox"
+
+
+@pytest.mark.skipif(not ROOT, reason="for a gateway that runs as root")
+@pytest.mark.parametrize("mode", ["bubblewrap", "off"])
+def test_the_kernel_gives_a_command_of_roots_gateway_so_many_processes_and_no_more(tmp_path: Path, mode: str) -> None:
+    assert BWRAP
+    os.chown(tmp_path, sandbox.NOBODY, sandbox.NOBODY)
+    outer, box = (sys.executable, "-I", "-S", warden.__file__, warden.OWN_USERS), SandboxMounts(root=tmp_path)
+    if mode == "off":
+        argv = sandbox.build_unsandboxed_argv(FORKS, FEW, root=True, outer=outer)
+    else:
+        argv = build_sandboxed_argv(
+            FORKS, box, FEW, bwrap=BWRAP, strict=True, filter_file=filter_file(), root=True, outer=outer
+        )
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={"PATH": sandbox.PATH}) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == 67, "with itself; the first one in the sandbox is not `nobody`"
+
+
+@story
+async def test_what_one_command_takes_is_left_to_the_others(tmp_path: Path) -> None:
+    threads = "import threading, time\nfor _ in range(60): threading.Thread(target=time.sleep, args=(600,)).start()\n"
+    async with desk(tmp_path, BOX, processes=4) as it:
+        it.root.mkdir()
+        (it.root / "many.py").write_text(f"{threads}open('there', 'w').close()")
+        (it.root / "more.py").write_text(f"{threads}import os\nprint('as many', flush=True); os._exit(0)")
+        await it.bash("/usr/bin/python3 many.py", background=True)
+        await until((it.root / "there").exists)
+        assert await it.bash("/usr/bin/python3 more.py; echo | cat") == "[exit status 0]\nas many\n\n"
 
 
 @story
