@@ -1,10 +1,11 @@
 """Attacks by a shell that an admin lets run: what it reads, reaches, fills and leaves behind."""
 
-import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable
 
 from tests.attacks.hostile_kit import ADAM, Attack, Fate, Scene, processes
+from tests.kits.waiting import until
 
 Run = Callable[[Scene], Awaitable[Fate]]
 
@@ -61,11 +62,9 @@ def survives(command: str) -> Run:
 
 
 async def left(words: str) -> list[int]:
-    """Who is still there a while later: what is killed ends soon, but not at once."""
-    for _ in range(100):
-        if not processes(words):
-            break
-        await asyncio.sleep(0.02)
+    """Who is still there after a long while: what is killed ends soon, but not at once."""
+    with contextlib.suppress(TimeoutError):
+        await until(lambda: not processes(words), every_s=0.05)
     return processes(words)
 
 
@@ -104,7 +103,7 @@ SKILLS = (
     "mkdir -p /skills/x && echo W''ON; echo x"
 )
 EATS = (
-    '/usr/bin/python3 -c \'import time; x = bytearray(2000000000); time.sleep(5); print("W" + "ON")\' {mark} || '
+    '/usr/bin/python3 -c \'import time; x = bytearray(2000000000); time.sleep(600); print("W" + "ON")\' {mark} || '
     "(x=$(tr '\\0' a </dev/zero | head -c 1500000000); echo W''ON)"
 )
 FILLS = (
@@ -180,7 +179,7 @@ SHELL = [
     Attack(
         "what watches over it killed",
         "power",
-        bombs("kill -9 $PPID; sleep 20; echo W''ON", timeout=2),
+        bombs("kill -9 $PPID; sleep 600; echo W''ON", timeout=2),
         "over|kill|exit status",
     ),
     Attack(
@@ -256,28 +255,28 @@ BOMBS = [
     Attack(
         "a fork bomb",
         "bombs",
-        bombs("f() { f | f & f; }; : {mark}; f; sleep 15; echo W''ON"),
-        "processes|threads|exit status|over",
+        bombs("f() { f | f & f; }; : {mark}; f; sleep 600; echo W''ON"),
+        "processes|threads|over",
     ),
     Attack(
         "a memory bomb",
         "bombs",
         bombs(EATS),
-        "memory|exit status|Killed",
+        "memory|Killed|over",
     ),
     Attack(
         "memory in files",
         "bombs",
         bombs(FILLS),
-        "No space|memory|too large|exit status",
+        "No space|memory|over",
     ),
     Attack(
         "a file without end",
         "bombs",
         bombs("head -c 900000000 /dev/zero > {mark}.bin && echo W''ON; rm -f {mark}.bin"),
-        "too large|File size|disk|exit status",
+        "too large|File size|disk|over",
     ),
-    Attack("a flood of output", "bombs", bombs("yes {mark} & yes {mark}"), "it printed more than"),
+    Attack("a flood of output", "bombs", bombs("yes {mark} & yes {mark}"), "it printed more than|over"),
     Attack(
         "a command that never ends",
         "bombs",
@@ -287,7 +286,7 @@ BOMBS = [
     Attack(
         "more time than is allowed",
         "bombs",
-        bombs("echo {mark}; trap '' TERM; sleep 25; echo W''ON", timeout=500),
+        bombs("echo {mark}; trap '' TERM; sleep 600; echo W''ON", timeout=500),
         "its 20 s were over",
     ),
 ]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ParamSpec
 
 import pytest
@@ -97,7 +98,7 @@ def may_know(place: str, secret: str) -> bool:
 OPEN: dict[str, Any] = {
     "rules": [{"tool": "*", "role": "guest", "approval": "never"}],
     "off": [],
-    "bash": {"sandbox": "off", "timeout": 10},
+    "bash": {"sandbox": "off", "timeout": 200},
     "web": {"allow_private": ["127.0.0.0/8", "localhost", "inward.attacker.net"]},
 }
 """A gate that lets all through, a shell without walls, and every address: by the operator's own word."""
@@ -142,13 +143,15 @@ HELD_FROM_NOBODY = {
 
 
 @story
-async def test_where_nothing_holds_they_do_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_nothing_holds_they_do_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not below pytest's own directory, which each run of pytest closes to `nobody` again."""
     root = os.geteuid() == 0
     named = {attack.name: attack for attack in (*RIGHTS, *FILES, *SHELL, *WEB, *WORDS, *APPROVALS, *ROOMS)}
     attacks = [named[name] for name in BITES if not root or name not in HELD_FROM_NOBODY]
-    async with town(tmp_path, monkeypatch, **OPEN) as it:
-        let_nobody_in(tmp_path / "workspace")
-        fates = await suffered(it, attacks)
+    with TemporaryDirectory() as own:
+        async with town(Path(own), monkeypatch, **OPEN) as it:
+            let_nobody_in(Path(own) / "workspace")
+            fates = await suffered(it, attacks)
     assert not [
         f"{attack.name}: {fate.held[:200]}" for attack, fate in zip(attacks, fates, strict=True) if not fate.won
     ]
