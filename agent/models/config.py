@@ -4,6 +4,7 @@ The docstrings of fields are the texts of config/reference.md.
 """
 
 import logging
+import math
 import random
 import re
 from collections.abc import Callable, Mapping
@@ -59,6 +60,8 @@ ProviderKey = Annotated[SecretStr, AfterValidator(_check_key)]
 class _ProviderConfig(ConfigSection):
     timeout: Duration = DEFAULT_TIMEOUT_S
     """Seconds of silence, before the first byte or between bytes, after which an answer counts as cut. Not 0."""
+    first_token: Duration = 60.0
+    """Seconds until the first token of an answer, over all tries; then the next of `fallbacks`. 0: no limit."""
 
     @model_validator(mode="after")
     def _check_timeout(self) -> Self:
@@ -100,12 +103,16 @@ class LlamaCppConfig(_ChatCompletionsConfig):
     """The root of a llama.cpp server."""
     api_key: ProviderKey | None = None
     """Left out or `none`: no key is sent."""
+    first_token: Duration = 300.0
+    """As elsewhere. A long prompt on a slow machine takes minutes to read."""
 
 
 class LocalConfig(_ProviderConfig):
     """The embedded model."""
 
     kind: Literal["local"]
+    first_token: Duration = 300.0
+    """As elsewhere. A long prompt on a slow machine takes minutes to read."""
 
 
 class ReplyConfig(ConfigSection):
@@ -302,7 +309,12 @@ def build_model(
             _log_joined_blocks(key, models, providers, known=made)
             made[key] = around(_build_single(key, config, provider, clock, clear_keeping), config, provider)
     jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
-    return FailoverModel([made[key] for key in names], clock=clock, random=jitter.random)
+    return FailoverModel(
+        [made[key] for key in names],
+        clock=clock,
+        random=jitter.random,
+        first_token_s=[providers[models[key].provider].first_token or math.inf for key in names],
+    )
 
 
 def _build_single(

@@ -1,6 +1,8 @@
 """Retries, circuit breakers and fallbacks around several models."""
 
+import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -30,7 +32,8 @@ from gateway.core.events import RequestUsage
 class CircuitBreaker:
     """State of the circuit breaker of one service. Pure: a breaker is a value, and each event returns the next one.
 
-        closed   Everyone may call. A success resets the failures, the n-th failure in a row opens it.
+        closed   Everyone may call. A success resets the failures, the n-th failure in a row opens it, and so does
+                 one failure with which the service asked not to be called for a while.
         open     No calls until `retry_at_s`. Then one trial is allowed, and only one: a trial without an outcome
                  (cancelled) keeps the others out for one more wait. Success: closed. Failure: open for twice as long,
                  up to a limit.
@@ -80,14 +83,17 @@ class CircuitBreaker:
     def record_failure(self, now_s: float, *, hint_s: float | None = None) -> Self:
         """Record a failure of the service.
 
-        `hint_s`: seconds for which the service asked not to be called, limited by the longest wait.
+        `hint_s`: seconds for which the service asked not to be called, limited by the longest wait. Such a wish opens
+        it at once, for as long.
         """
         if self.is_open and not self.is_trying:
             return self  # called before it opened: nothing new
-        failures = self.failures + 1
+        failures, wait_s = self.failures + 1, self.wait_s * 2 if self.is_open else self.first_wait_s
         if not self.is_open and failures < self.failures_to_open:
-            return replace(self, failures=failures)
-        wait_s = min(self.wait_s * 2 if self.is_open else self.first_wait_s, self.longest_wait_s)
+            if hint_s is None or hint_s < MIN_HINT_S:
+                return replace(self, failures=failures)
+            wait_s = hint_s
+        wait_s = min(wait_s, self.longest_wait_s)
         pause_s = min(max(wait_s, hint_s or 0.0), self.longest_wait_s)
         return replace(
             self, failures=0, wait_s=wait_s, retry_at_s=now_s + pause_s, is_trying=False, has_opened=True
@@ -99,8 +105,12 @@ logger = logging.getLogger(__name__)
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 8.0
 """Seconds: both as in the Anthropic and OpenAI SDKs (`_base_client.py`, MAX_RETRY_DELAY)."""
-MAX_RETRY_AFTER_S = 60.0
-"""Longest server hint that is waited for: people in a chat have gone by then."""
+MAX_RETRY_AFTER_S = 10.0
+"""Longest server hint that is waited for here: after a longer one the caller decides, and tells people meanwhile."""
+MAX_WAIT_WITH_FALLBACK_S = 2.0
+"""Longest wait for a model while there is another one to ask."""
+MIN_HINT_S = 1.0
+"""A shorter hint of a server is no reason to pass it over."""
 
 
 def retry_delay_s(attempt: int, hint_s: float | None, random: float) -> float:
@@ -120,13 +130,16 @@ class FailoverModel:
       yielded; then the whole answer follows at once. Other chunks cannot be taken back, and an answer that was cut in
       the middle must be requested again without sending its first half twice.
     - `ModelBusy`: the same model again, up to `attempts` times, after `retry_delay_s`; then the next model. The next
-      model at once if the server's hint is longer than `MAX_RETRY_AFTER_S`.
+      model at once if the wait is longer than `MAX_WAIT_WITH_FALLBACK_S`; the error at once if there is none, and the
+      wait is longer than `MAX_RETRY_AFTER_S`.
+    - All attempts at one model together have `first_token_s` for its first token: then the one under way counts as
+      `ModelBusy`, and there is no other.
     - `ModelUnusable`: the next model; the operator is warned once. The same for a `RequestRefused` that the content of
       the prompt did not cause; others are raised at once.
     - `PromptTooLong`: raised at once for the first model; a fallback whose window is too small is skipped.
     - Three requests in a row that ended in `ModelBusy`: the model is skipped for 30 s, and each time twice as long, up
-      to 300 s. Then one request tries it, once, while others go on to skip it. Skipped models are still tried, once,
-      when all others have failed.
+      to 300 s; after one with a server's hint, for as long as that says. Then one request tries it, once, while others
+      go on to skip it. Skipped models are still tried, once, when all others have failed.
     - No model left: the last error is raised, but a `ModelBusy` rather than a `ModelUnusable`, because then asking
       later helps.
     - `max_output_tokens` 0: only the first model is asked, and once: the others need not be ready.
@@ -141,10 +154,13 @@ class FailoverModel:
         clock: Clock,
         random: Callable[[], float],
         attempts: int = 4,
+        first_token_s: Sequence[float] = (),
     ) -> None:
+        """`first_token_s`: for each model, seconds until its first token over all attempts. Empty: no limit."""
         if not models or attempts < 1:
             raise ValueError("a failover needs a model and an attempt")
         self._models = tuple(models)
+        self._first_token_s = tuple(first_token_s) or (math.inf,) * len(models)
         self._clock = clock
         self._random = random
         self._attempts = attempts
@@ -165,18 +181,20 @@ class FailoverModel:
     async def _stream_first(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         failed: ModelError | None = None
         lost: list[RequestUsage] = []
-        for index in self._candidate_order():
+        order = self._candidate_order()
+        for index in order:
             model, answer, adapted = (
                 self._models[index],
                 list[StreamChunk](),
                 adapt_request(request, self._models[index]),
             )
-            self._breakers[index] = self._breakers[index].record_attempt(self._clock.monotonic())
+            is_last, began_s = index == order[-1], self._clock.monotonic()
+            self._breakers[index] = self._breakers[index].record_attempt(began_s)
             left = 1 if self._breakers[index].is_open and len(self._models) > 1 else self._attempts
             while not answer:
                 text, left = "", left - 1
                 try:
-                    async with aclosing(model.stream(adapted)) as chunks:
+                    async with aclosing(self._stream_in_time(model, adapted, index, began_s)) as chunks:
                         async for chunk in chunks:
                             update = _keep_chunk(chunk, answer, text, lost)
                             text = update.text if isinstance(update, PartialText) else text
@@ -188,7 +206,8 @@ class FailoverModel:
                     lost.extend(error.accounts)
                     if lost:
                         yield StreamStart(billed_accounts=partial(tuple, lost))
-                    if not await self._wait_for_retry(model, error, left):
+                    left_s = began_s + self._first_token_s[index] - self._clock.monotonic()
+                    if not await self._wait_for_retry(model, error, left, left_s, is_last=is_last):
                         failed = self._give_up(index, error, failed, lost)
                         break
             else:
@@ -201,14 +220,58 @@ class FailoverModel:
         failed.accounts = tuple(lost)
         raise failed
 
-    async def _wait_for_retry(self, model: Model, error: ModelError, left: int) -> bool:
-        """Wait until the same model is worth asking again. False: it is not. `left`: attempts that are left."""
-        if not isinstance(error, ModelBusy):
+    async def _stream_in_time(
+        self, model: Model, request: ModelRequest, index: int, began_s: float
+    ) -> AsyncGenerator[StreamChunk]:
+        """Yield the chunks of an attempt. Raises ModelBusy if the time for the first token ends before it comes."""
+        billed: Callable[[], tuple[RequestUsage, ...]] | None = None
+        limit_s = self._first_token_s[index]
+        async with aclosing(model.stream(request)) as chunks:
+            while True:
+                try:
+                    chunk = await self._await_chunk(chunks, began_s + limit_s - self._clock.monotonic())
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    error = ModelBusy(f"{model.label} did not begin to answer within {limit_s:g} s")
+                    error.accounts = billed() if billed is not None else ()
+                    raise error from None
+                yield chunk
+                if not isinstance(chunk, StreamStart):
+                    break
+                billed = chunk.billed_accounts or billed
+            async for chunk in chunks:
+                yield chunk
+
+    async def _await_chunk(self, chunks: AsyncGenerator[StreamChunk], left_s: float) -> StreamChunk:
+        """Return the next chunk. Raises TimeoutError after `left_s` seconds."""
+        if left_s == math.inf:
+            return await anext(chunks)
+
+        async def expire() -> None:
+            await self._clock.sleep(left_s)
+            scope.reschedule(asyncio.get_running_loop().time())
+
+        async with asyncio.timeout(None) as scope:
+            timer = asyncio.create_task(expire())
+            try:
+                return await anext(chunks)
+            finally:
+                timer.cancel()
+
+    async def _wait_for_retry(
+        self, model: Model, error: ModelError, left: int, left_s: float, *, is_last: bool
+    ) -> bool:
+        """Wait until the same model is worth asking again. False: it is not.
+
+        `left`: attempts that are left. `left_s`: seconds for the first token that are left. `is_last`: there is no
+        other model to ask.
+        """
+        if not isinstance(error, ModelBusy) or left <= 0:
             return False
-        hint_s = error.retry_after_s
-        if left <= 0 or (hint_s is not None and hint_s > MAX_RETRY_AFTER_S):
+        wait_s = retry_delay_s(self._attempts - left - 1, error.retry_after_s, self._random())
+        if wait_s > (MAX_RETRY_AFTER_S if is_last else MAX_WAIT_WITH_FALLBACK_S) or wait_s >= left_s:
             return False
-        wait_s = retry_delay_s(self._attempts - left - 1, hint_s, self._random())
         logger.info("%s is busy (%s), asking again in %.1f s", model.label, error.reason, wait_s)
         await self._clock.sleep(wait_s)
         return True

@@ -22,6 +22,7 @@ from agent.models.base import (
     RequestRefused,
     StreamChunk,
     StreamEnd,
+    StreamStart,
     TextPart,
     ToolResult,
     adapt_request,
@@ -82,11 +83,70 @@ async def test_attempts_end_and_the_next_model_answers() -> None:
     assert (len(one.requests), len(two.requests), took_s) == (4, 1, 0.5 + 1 + 2)
 
 
-async def test_a_long_hint_is_not_waited_for() -> None:
+async def test_a_hint_is_not_waited_for_while_another_model_can_answer() -> None:
     clock = ManualClock()
-    one, two = scripted(clock, ModelBusy("x", retry_after_s=61)), scripted(clock, name="two")
-    _, took_s = await patiently(clock, FailoverModel([one, two], clock=clock, random=lambda: 0.0))
-    assert (len(one.requests), took_s) == (1, 0)
+    one, two = scripted(clock, ModelBusy("x", retry_after_s=3)), scripted(clock, name="two")
+    model = FailoverModel([one, two], clock=clock, random=lambda: 0.0)
+    _, took_s = await patiently(clock, model)
+    assert (len(one.requests), len(two.requests), took_s) == (1, 1, 0)
+    await ask(model)
+    assert len(one.requests) == 1  # it asked not to be called yet
+    clock.advance(3)
+    await ask(model)
+    assert (len(one.requests), len(two.requests)) == (2, 2)  # and is back when that is over
+
+
+async def test_a_long_hint_is_for_the_caller_to_wait_for() -> None:
+    clock = ManualClock()
+    with pytest.raises(ModelBusy) as caught:
+        await ask(FailoverModel([scripted(clock, ModelBusy("x", retry_after_s=11))], clock=clock, random=lambda: 0.0))
+    assert caught.value.retry_after_s == 11
+
+
+async def test_a_model_that_hangs_gives_way_to_the_next_after_one_deadline_for_all_tries() -> None:
+    clock = ManualClock()
+    async with ModelApi() as api:
+        hung = OpenAIModel(name="main", model="m", base_url=api.url, context_tokens=9_000, max_output_tokens=100)
+        model = FailoverModel([hung, scripted(clock)], clock=clock, random=lambda: 0.0, first_token_s=[60, 60])
+        api.then(failure(503, "overloaded_error"), Answer(text="too late", delay_s=3_600.0))
+        asked = asyncio.create_task(ask(model))
+        while len(api.seen) < 2:  # the first try fails at once, the second never ends
+            clock.advance(0.1)
+            await asyncio.sleep(0.005)
+        clock.advance(59.9 - clock.monotonic())
+        assert not (await asyncio.wait([asked], timeout=0.05))[0]
+        clock.advance(0.2)
+        assert text(await asked) == "You said: hi"
+        await asyncio.wait_for(api.seen[-1].finished.wait(), 30)
+        assert (len(api.seen), api.seen[-1].hung_up) == (2, True)
+        await model.aclose()
+
+
+async def test_a_slow_answer_is_not_cut_once_it_has_begun() -> None:
+    clock = ManualClock()
+    slow = ScriptedModel(Script(rules=(ScriptRule(match="", reply="word " * 40),), pace_s=30.0), clock=clock)
+    model = FailoverModel([slow], clock=clock, random=lambda: 0.0, first_token_s=[60])
+    chunks, took_s = await patiently(clock, model, step_s=10)
+    assert text(chunks) == "word " * 40
+    assert took_s > 60
+
+
+async def test_a_model_that_begins_and_hangs_is_billed_and_asked_no_more() -> None:
+    account = RequestUsage(provider="p", model="m", blocks=(), usage=Usage(input_tokens=7), cost_usd=0.1, exact=True)
+
+    class Begins(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+            self.requests.append(request)
+            yield StreamStart(billed_accounts=lambda: (account,))
+            await asyncio.Event().wait()
+
+    clock = ManualClock()
+    begins = Begins(clock=clock)
+    model = FailoverModel([begins, scripted(clock)], clock=clock, random=lambda: 0.0, first_token_s=[60, 60])
+    chunks, took_s = await patiently(clock, model)
+    assert (took_s, len(begins.requests)) == (60, 1)
+    assert isinstance(chunks[-1], StreamEnd)
+    assert chunks[-1].lost_accounts == (account,)
 
 
 async def test_unusable_goes_to_the_next_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -284,25 +344,25 @@ async def one_of_two(answer: Answer) -> AsyncIterator[tuple[FailoverModel, OpenA
             await model.aclose()
 
 
-DOWN = ModelBusy("down", retry_after_s=99)
-"""Longer than is waited for: one request is one failure, without a wait."""
+DOWN = ModelBusy("down")
+ASKS_FOR_REST = ModelBusy("down", retry_after_s=99)
 
 
 async def test_a_model_that_keeps_failing_is_passed_over_then_tried_then_back(caplog: pytest.LogCaptureFixture) -> None:
     async def story(clock: ManualClock) -> None:
         first, second = scripted(clock, *[DOWN] * 4), scripted(clock)
-        model = FailoverModel([first, second], clock=clock, random=lambda: 0.0)
+        model = FailoverModel([first, second], clock=clock, random=lambda: 0.0, attempts=1)
         for _ in range(5):
             assert text(await ask(model)) == "You said: hi"
         assert len(first.requests) == 3
-        clock.advance(98.9)  # as long as it asked for itself
+        clock.advance(29.9)
         await ask(model)
         assert len(first.requests) == 3
         clock.advance(0.2)
-        await ask(model)  # the trial, which fails: twice as long, and still no less than it asks for
+        await ask(model)  # the trial, which fails: twice as long
         await ask(model)
         assert len(first.requests) == 4
-        clock.advance(99)
+        clock.advance(60)
         served = len(second.requests)
         for _ in range(2):
             await ask(model)
@@ -316,13 +376,14 @@ async def test_a_model_that_keeps_failing_is_passed_over_then_tried_then_back(ca
 
 async def test_a_trial_is_one_attempt() -> None:
     async def story(clock: ManualClock) -> None:
-        first = scripted(clock, *[DOWN] * 3, *[ModelBusy("still")] * 9)
+        first = scripted(clock, ASKS_FOR_REST, *[DOWN] * 9)
         model = FailoverModel([first, scripted(clock)], clock=clock, random=lambda: 0.0)
         for _ in range(3):
             await ask(model)
+        assert len(first.requests) == 1  # as it asked for
         clock.advance(100)
         await ask(model)
-        assert len(first.requests) == 4
+        assert len(first.requests) == 2
 
     await story(ManualClock())
 
@@ -330,7 +391,7 @@ async def test_a_trial_is_one_attempt() -> None:
 async def test_the_last_hope_is_asked_although_it_is_passed_over() -> None:
     async def story(clock: ManualClock) -> None:
         first, second = scripted(clock, *[DOWN] * 4), scripted(clock, *[DOWN] * 3)
-        model = FailoverModel([first, second], clock=clock, random=lambda: 0.0)
+        model = FailoverModel([first, second], clock=clock, random=lambda: 0.0, attempts=1)
         for _ in range(3):
             with pytest.raises(ModelBusy):
                 await ask(model)
@@ -342,7 +403,7 @@ async def test_the_last_hope_is_asked_although_it_is_passed_over() -> None:
 
 async def test_a_single_model_is_always_asked(caplog: pytest.LogCaptureFixture) -> None:
     async def story(clock: ManualClock) -> None:
-        only = scripted(clock, *[DOWN] * 5)
+        only = scripted(clock, *[ASKS_FOR_REST] * 5)
         model = FailoverModel([only], clock=clock, random=lambda: 0.0)
         for _ in range(5):
             with pytest.raises(ModelBusy):
@@ -358,7 +419,7 @@ async def test_a_single_model_is_always_asked(caplog: pytest.LogCaptureFixture) 
 async def test_who_refuses_a_request_has_answered(error: ModelError) -> None:
     async def story(clock: ManualClock) -> None:
         first = scripted(clock, DOWN, DOWN, error, DOWN, DOWN)
-        model = FailoverModel([first, scripted(clock)], clock=clock, random=lambda: 0.0)
+        model = FailoverModel([first, scripted(clock)], clock=clock, random=lambda: 0.0, attempts=1)
         for raises in (False, False, True, False, False, False):
             if raises:
                 with pytest.raises(type(error)):
@@ -546,6 +607,12 @@ def test_a_service_that_stays_away_is_tried_ever_more_seldom() -> None:
             tried.append(now_s)
         now_s += 1
     assert tried == [0, 1, 2, 32, 92, 212, 452, 752, 1052, 1352]
+
+
+@pytest.mark.parametrize(("hint_s", "until_s"), [(5, 5), (90, 90), (1e9, 300)])
+def test_a_hint_opens_it_at_once_for_as_long(hint_s: float, until_s: float) -> None:
+    breaker = CLOSED.record_failure(0, hint_s=hint_s)
+    assert (breaker.is_open, breaker.retry_at_s) == (True, until_s)
 
 
 @pytest.mark.parametrize(("hint_s", "until_s"), [(None, 30), (5, 30), (90, 90), (1e9, 300)])

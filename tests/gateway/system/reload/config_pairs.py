@@ -68,6 +68,7 @@ def document(second: bool) -> Json:
                     "base_url": either("http://127.0.0.1:1001", "http://127.0.0.1:1002"),
                     "api_key": either("first-api-key-71", "second-api-key-72"),
                     "timeout": either(11.25, 12.25),
+                    "first_token": either(61.5, 62.5),
                 },
                 "open": {
                     "kind": either("openai", "llamacpp"),
