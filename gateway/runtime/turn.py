@@ -137,6 +137,7 @@ class TurnRunner:
             with self._tracker.track(turn.describe()):
                 # The preview is gone before the answer is recorded: from then on the outbox sends it.
                 async with self._previews.start(turn.place) as turn.preview:
+                    turn.expect_answer()
                     try:
                         with handle.interruptible():
                             await turn.read_context()
@@ -563,6 +564,8 @@ class Turn(FoldHost):
 
         Raises CleanViewNeeded if the turn is to be taken again; never after a call that may have had an effect.
         """
+        if self.preview is not None:
+            self.preview.expect_nothing()
         result = await self._tools.call(call)
         if not any(spec.name == call.name and spec.is_parallel for spec in self.specs):
             self._tool_context.request.fixed = None
@@ -590,7 +593,14 @@ class Turn(FoldHost):
             if kept is not None:
                 await context.store.append([kept])
         await context.store.wait_until_writable()
+        if is_covered:
+            self.expect_answer()
         return is_covered
+
+    def expect_answer(self) -> None:
+        """Have whoever waits for an answer told if the model is slow from now on."""
+        if self.preview is not None and _is_answer_awaited(self):
+            self.preview.expect_answer()
 
     async def fetch_arrivals(self, room: int) -> str:
         """See `agent.turn_context.TurnHost`. News of the inner conversation wait for its next digest."""

@@ -1,4 +1,4 @@
-"""Previews of a running turn: the typing indicator, and the answer as it grows.
+"""Previews of a running turn: the typing indicator, the answer as it grows, and word of a slow model.
 
 Best effort: nothing here delays or fails a turn. A preview that is a message of its own is half a reply, so none may
 stay: its id is recorded as soon as it is known, and it is deleted before the whole answer is sent, or else retried for
@@ -14,9 +14,9 @@ from typing import Self, cast
 
 from agent.turn import presentable_text
 from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError, Unreachable
-from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName, MessageId
-from gateway.core.facts import PreviewEnded, PreviewShown
+from gateway.core.clock import Clock, new_id
+from gateway.core.events import Address, ChannelName, MessageId, Post, PostKey
+from gateway.core.facts import PostQueued, PreviewEnded, PreviewShown
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store, StoreError
 
@@ -33,6 +33,9 @@ PARKED_SETTLE_S = 0.5
 """The same for a turn that is cut off because the process ends: the next process deletes the rest."""
 GOODBYE_S = 2.0
 """Time limit for ending the typing indicator."""
+SLOW_S = 20.0
+"""Seconds that people wait for a model without a word."""
+SLOW_TEXT = "The model I think with is slow right now. I am still waiting for its answer."
 FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
 """Waits between attempts to delete a preview: doubling from the first to the second."""
 
@@ -72,6 +75,13 @@ class TurnPreviews:
     async def record(self, fact: PreviewShown | PreviewEnded) -> None:
         """Append that a message is a preview, or that it is none any more."""
         await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=fact.at.conversation)])
+
+    async def post_notice(self, at: Address, text: str) -> None:
+        """Append a post that belongs to no turn, so that no model reads it."""
+        now = self.clock.now()
+        post = Post(key=PostKey(new_id(now)), to=at, text=text, style="notice")
+        entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=at.conversation, key=f"post:{post.key}")
+        await self._store.append([entry])
 
     async def clear(self, at: Address, message: MessageId) -> None:
         """Delete a preview, one attempt. Raises `SendError` if it is to be tried again."""
@@ -134,6 +144,8 @@ class TurnPreview:
         self._preview = preview
         self._typing_task = None if typing is None else previews.tasks.create_task(self._run_typing(typing))
         self._preview_task: asyncio.Task[None] | None = None
+        self._slow_task: asyncio.Task[None] | None = None
+        self._told_slow = False
         self._call_lock = asyncio.Lock()
         """Held from a preview's call until its id is recorded."""
         self._newest_text = ""
@@ -157,10 +169,35 @@ class TurnPreview:
         """
         if self._preview is None or self._ended:
             return
+        if text.strip():
+            self.expect_nothing()
         self._newest_text = text
         self._updated.set()
         if self._preview_task is None:
             self._preview_task = self._previews.tasks.create_task(self._run_preview(self._preview))
+
+    def expect_answer(self) -> None:
+        """Say once that the model is slow if nothing of its answer is visible `SLOW_S` from now. Returns at once.
+
+        It is said in the preview, which the answer replaces; where the platform has none, in a post of its own.
+        """
+        self.expect_nothing()
+        if not (self._told_slow or self._ended):
+            self._slow_task = self._previews.tasks.create_task(self._tell_slow())
+
+    def expect_nothing(self) -> None:
+        """Take back `expect_answer`: the answer is visible, or it is not the model that people wait for."""
+        if self._slow_task is not None:
+            self._slow_task.cancel()
+            self._slow_task = None
+
+    async def _tell_slow(self) -> None:
+        await self._previews.clock.sleep(SLOW_S)
+        self._slow_task, self._told_slow = None, True
+        if self._preview is not None:
+            self.update(SLOW_TEXT)
+        else:
+            await self._previews.post_notice(self._at, SLOW_TEXT)
 
     async def end(self, *, parked: bool = False) -> None:
         """End the preview: when this returns nothing is shown any more, or it is being deleted.
@@ -168,6 +205,7 @@ class TurnPreview:
         `parked`: the process ends, so what cannot be deleted soon is left to the next one. Raises `StoreError` only.
         """
         self._ended = True
+        self.expect_nothing()
         if self._typing_task is not None:
             self._typing_task.cancel()  # it ends the indicator itself
         try:
@@ -235,6 +273,8 @@ class TurnPreview:
 
     def _presentable_text(self) -> str:
         """Return the part of the newest text that may be shown."""
+        if self._newest_text == SLOW_TEXT:
+            return SLOW_TEXT
         return self._previews.redactor(_UNFINISHED_WORD.sub("", presentable_text(self._newest_text)).rstrip())
 
     async def _show_text(self, channel: CanPreview, text: str, shown: MessageId | None) -> MessageId | None:

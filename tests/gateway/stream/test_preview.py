@@ -9,10 +9,12 @@ from agent.models.scripted import Script, ScriptRule
 from channels.base import Part, RateLimited, Rejected, SendError, Unreachable
 from channels.console import ConsoleChannel
 from gateway import app
+from gateway.core.clock import ManualClock
 from gateway.core.events import Address, MessageId
 from gateway.core.facts import PreviewEnded, PreviewShown, TurnRecord
 from gateway.store import Store, rebuild
-from tests.kits.gateway import CONSOLE, running
+from gateway.stream.preview import SLOW_TEXT
+from tests.kits.gateway import CONSOLE, Held, running
 from tests.kits.waiting import until
 
 LONG = Script(
@@ -302,3 +304,57 @@ async def test_a_preview_of_an_answer_that_is_interrupted_goes(tmp_path: Path) -
         ended.extend(await gateway.turns())
     assert [(turn.outcome, len(turn.covers)) for turn in ended] == [("interrupted", 1), ("replied", 1)]
     assert (len(console.of("sent")), console.standing) == (1, {})
+
+
+async def _asked_held(console: ConsoleChannel, model: Held) -> None:
+    """Somebody asks; the model, which says nothing yet, has been asked."""
+    await console.receive_message("hello", sender="ann")
+    await until(lambda: len(model.requests) == 1)
+
+
+async def test_a_slow_model_is_told_of_in_the_preview_which_the_answer_replaces(tmp_path: Path) -> None:
+    console, clock, model = Showing(), ManualClock(), Held()
+    async with running(tmp_path, model, channels={CONSOLE: console}, clock=clock):
+        await _asked_held(console, model)
+        while not console.of("preview"):
+            clock.advance(0.5)
+            await asyncio.sleep(0.005)
+        assert clock.monotonic() >= 20
+        assert console.of("preview") == [SLOW_TEXT]
+        model.go.set()
+        await until(lambda: console.of("sent"))
+        assert not console.standing
+        assert console.of("sent")[0].startswith("You said")
+    assert len(console.of("sent")) == 1
+
+
+async def test_a_slow_model_is_told_of_in_one_line_where_there_are_no_previews(tmp_path: Path) -> None:
+    clock, model = ManualClock(), Held()
+    async with running(tmp_path, model, clock=clock) as gateway:
+        await _asked_held(gateway.console, model)
+        while not gateway.screen.parts:
+            clock.advance(0.5)
+            await asyncio.sleep(0.005)
+        assert clock.monotonic() >= 20
+        for _ in range(10):
+            clock.advance(30)
+            await asyncio.sleep(0.005)
+        model.go.set()
+        await gateway.screen.until(2)
+        await gateway.console.receive_message("and now?", sender="ann")
+        await gateway.screen.until(3)
+        slow, *answers = gateway.screen.parts
+        assert (slow.body, slow.style) == (SLOW_TEXT, "notice")
+        assert all(one.body.startswith("You said") for one in answers)
+        assert SLOW_TEXT not in str(model.requests[-1].conversation)  # it is not the agent's word
+
+
+async def test_nothing_is_said_of_a_model_that_answers_in_time_nor_of_a_slow_turn_of_its_own(tmp_path: Path) -> None:
+    clock, model = ManualClock(), Held()
+    model.go.set()
+    async with running(tmp_path, model, clock=clock) as gateway:
+        await gateway.console.receive_message("hello", sender="ann")
+        await gateway.screen.until(1)
+        clock.advance(60)
+        await asyncio.sleep(0.02)
+    assert len(gateway.screen.parts) == 1
