@@ -1,56 +1,159 @@
-"""The label of a turn's request over random histories: never higher than the texts that the request holds.
+"""Labels of requests over random histories: never higher than the texts that the requests hold, and nothing shown
+where its readers are not.
 
-Each piece of text has a word of its own, whose author is known. The model's answers and summaries have words, too: of
-the lowest author whose words stood in the request.
+Each piece of text has a word of its own, whose author and readers the test knows by itself: of what people wrote, from
+who wrote it where; of what the model writes, from the words in its request. So each request can be judged without the
+product's labels, whatever the words went through: turns, summaries, notes, dreams, files, recall, digests, restarts.
 """
 
 import asyncio
 import re
 import tempfile
-from collections.abc import AsyncGenerator
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from agent.cache.client import CacheWarmer
 from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult, append_suffix
+from agent.prompt import PromptInput
+from agent.prompts import load_prompt
+from agent.workspace.cache import WorkspaceCache
+from agent.workspace.persona import PersonaBundle, PersonaScope
+from gateway.access.policy import decide
+from gateway.context.conversation import ConversationLocks
+from gateway.context.digest import DigestBuilder
+from gateway.context.dream import Dreamer
+from gateway.context.evidence import EvidenceStore
+from gateway.context.journal import JournalStore, NoteForgetter
+from gateway.context.memory import MemoryStore
+from gateway.context.observer import TurnTracker
+from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
+from gateway.context.recall import AmbientRecall, RecallSearch
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
+    Address,
     Alarm,
     EventId,
     MembershipChanged,
     Message,
     MessageEdited,
     MessageId,
+    Notification,
+    Post,
+    RoomId,
     Sender,
     SenderId,
 )
-from gateway.core.facts import AMBIENT, URGENT, ReminderSet
+from gateway.core.facts import (
+    AMBIENT,
+    LOW,
+    URGENT,
+    Judgement,
+    PostQueued,
+    ReminderSet,
+    Seq,
+    TurnId,
+    ViewFolded,
+    ViewTrusted,
+    dedup_key,
+    is_inner,
+)
 from gateway.core.labels import Integrity, Label, rank_integrity
-from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ToolPermit
-from gateway.core.tool import Tool, ToolContext, ToolOutput, build_tool
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ToolPermit, standing
+from gateway.core.redaction import Redactor
+from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility, group_scope
+from gateway.core.tool import Tool, ToolContext, ToolOutput, build_tool, tools_of
 from gateway.core.tool_spec import ToolCall
-from gateway.store import NewEntry, Store
+from gateway.runtime.turn import TurnRunner
+from gateway.store import LogEntry, NewEntry, Store
+from gateway.stream.preview import TurnPreviews
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher, TurnTools
+from gateway.tools.files import FileLabels, FileTools
+from gateway.tools.memory import MemoryTools
+from gateway.tools.platform import MessagingTools
+from gateway.tools.read_room import RoomReader
+from gateway.tools.workspace_fs import AgentFiles
 from tests.kits.examples import examples
+from tests.kits.owners import NotedNotices
+from tests.kits.places import PlayedChannels, privacy
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Played
-from tests.kits.tools import dispatcher
-from tests.kits.turns import ROOM, WHEN, WHO, Desk
+from tests.kits.tasks import LooseTasks
+from tests.kits.tools import NoApprovals, dispatcher
+from tests.kits.turns import INNER, ROOM, WHEN, WHO, Desk
 
 WORD: Final = re.compile(r"w\d{4}w")
 SUMMARY: Final = "The window is nearly full: "
-ROLES: Final[dict[str, Integrity]] = {"olga": "owner", "adam": "admin", "mia": "member", "gus": "guest"}
-POLICY: Final = replace(
-    WHO, roles={f"{ROOM.channel}:{name}": role for name, role in ROLES.items() if role != "outside"}
-)
+DREAM: Final = "You are dreaming: "
+HANDLE: Final = re.compile(r"\b(?:e\d+|t\d+\.\d+|v\d+-\d+)\b")
+ROLES: Final[dict[str, Literal["owner", "admin", "member", "guest"]]] = {
+    "olga": "owner",
+    "adam": "admin",
+    "mia": "member",
+    "gus": "guest",
+}
 FILLER: Final = "and so it goes on and on. " * 20
 """So that views are worth folding."""
-ELSEWHERE: Final = "irc/#closed"
-people = st.sampled_from(sorted(ROLES))
-calls = st.sampled_from(["bash", "delete", "look", "fetch", "stay"])
-Step = tuple[str, ...]
+TOPICS: Final = ("harbour", "lantern")
+"""By these words, texts are found again."""
+
+
+def place(name: str) -> Address:
+    return replace(ROOM, room=RoomId(name))
+
+
+HALL, CLOSED, CREW, MATES = place("#hall"), place("#closed"), place("#crew"), place("#mates")
+OLGAS, GUSES = place("olga"), place("gus")
+"""Direct chats."""
+OWN: Final = Address.parse(INNER)
+ROOMS: Final = (ROOM, HALL, CLOSED, CREW, MATES)
+PEOPLE: Final = {
+    **{one: tuple(ROLES) for one in (ROOM, HALL, CLOSED)},
+    CREW: ("olga", "adam", "mia"),
+    MATES: ("olga", "mia", "gus"),
+    OLGAS: ("olga",),
+    GUSES: ("gus",),
+}
+"""Who speaks where."""
+Readers = frozenset[str]
+SCOPES: Final[dict[Address, Readers]] = {
+    ROOM: frozenset(),
+    HALL: frozenset(),
+    CLOSED: frozenset({CLOSED.conversation}),
+    CREW: frozenset({group_scope("crew")}),
+    MATES: frozenset({group_scope("crew")}),
+    OLGAS: frozenset({OLGAS.conversation}),
+    GUSES: frozenset({GUSES.conversation}),
+    OWN: frozenset(),
+}
+"""Who may know what is said there: everybody, the people of a group, those of the place. The agent by itself sees
+public places alone."""
+POLICY: Final = replace(
+    WHO,
+    roles={f"{ROOM.channel}:{name}": role for name, role in ROLES.items() if role != "guest"},
+    open_rooms={ROOM.channel: frozenset(one.room for one in ROOMS)},
+)
+BINDINGS: Final = Bindings(
+    [
+        BindingPattern(
+            channel="*",
+            room=room,
+            thread=None,
+            binding=ConversationBinding(listen="all", agent="ana", group="crew" if room != "*" else ""),
+        )
+        for room in (CREW.room, MATES.room, "*")
+    ]
+)
+Step = tuple[str, int]
+"""Name of a tool, and a number that chooses its arguments."""
+Action = tuple[object, ...]
+"""What happens (see `act`), with whom and where."""
 
 
 @dataclass
@@ -58,18 +161,33 @@ class Truth:
     """Authors and readers of all words."""
 
     integrity: dict[str, Integrity] = field(default_factory=dict)
-    readers: dict[str, frozenset[str]] = field(default_factory=dict)
+    readers: dict[str, Readers] = field(default_factory=dict)
+    vouched: defaultdict[Address, dict[str, Integrity]] = field(default_factory=lambda: defaultdict(dict))
+    """Integrity of words in view of a place, for which an admin or owner answers there."""
 
-    def word(self, integrity: Integrity, readers: frozenset[str] = frozenset()) -> str:
+    def word(self, integrity: Integrity, readers: Readers = frozenset()) -> str:
         made = f"w{len(self.integrity):04}w"
         self.integrity[made], self.readers[made] = integrity, readers
         return made
 
-    def of(self, text: str) -> tuple[Integrity, frozenset[str]]:
+    def of(self, text: str, at: Address) -> tuple[Integrity, Readers]:
         """The lowest author of a text's words, and all that its readers must be able to read."""
-        found = WORD.findall(text)
-        lowest: Integrity = min((self.integrity[one] for one in found), key=rank_integrity, default="owner")
+        found, vouched = set(WORD.findall(text)), self.vouched[at]
+        every = [max(self.integrity[one], vouched.get(one, "outside"), key=rank_integrity) for one in found]
+        lowest: Integrity = min(every, key=rank_integrity, default="owner")
         return lowest, frozenset().union(*(self.readers[one] for one in found))
+
+
+def may_know(at: Address, readers: Readers) -> bool:
+    """Whether all who read there may know a text with these readers."""
+    return at == OLGAS or readers <= SCOPES[at] | {at.conversation}
+
+
+def names_readers(label: Label, readers: Readers) -> bool:
+    """Whether nobody may read a text with this label who does not read all of these scopes."""
+    named = {Address.parse(one) for one in label.readers if not one.startswith(("space:", OWNER_SCOPE))}
+    implied = frozenset(label.readers).union(*(SCOPES[one] for one in named))
+    return readers <= implied or OWNER_SCOPE in label.readers
 
 
 class Parrot(Played):
@@ -78,30 +196,73 @@ class Parrot(Played):
     def __init__(self, truth: Truth) -> None:
         super().__init__()
         self.truth = truth
-        self.plan: list[Step] = []
+        self.plan: list[tuple[Step, ...]] = []
         self.contexts: list[ToolContext] = []
         self.newest = ""
         """All of the newest request of a turn."""
+        self.handles: list[str] = []
+        """Of whatever is in the log."""
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         said = [part for one in append_suffix(request) for part in one.parts]
         texts = [part.text for part in said if isinstance(part, TextPart | ToolResult)]
         texts += [part.arguments for part in said if isinstance(part, ToolCall)]
         everything = "\n".join([*texts, *(block.text for block in request.blocks)])
-        integrity, readers = self.truth.of(everything)
-        if SUMMARY in everything:
-            yield TextPart(text=" ".join(sorted(set(WORD.findall(everything)))) or "Nothing was said.")
+        words = sorted(set(WORD.findall(everything)))
+        if DREAM in everything:
+            lowest, readers = self.truth.of(everything, OWN)
+            assert rank_integrity(lowest) >= rank_integrity("admin"), everything
+            yield TextPart(text="\n".join(f"- {TOPICS[0]} {one}" for one in [*words, self.truth.word(lowest, readers)]))
+        elif SUMMARY in everything:
+            yield TextPart(text=" ".join(words) or "Nothing was said.")
         else:
-            self.newest = everything
-            label = self.contexts[-1].request.label
-            assert rank_integrity(label.integrity) <= rank_integrity(integrity), (label, integrity, everything)
-            assert readers <= set(label.readers), (label, readers)
-            step = self.plan.pop(0) if self.plan else ()
-            yield TextPart(text=f"I say {self.truth.word(integrity, readers)}")
-            for number, name in enumerate(step):
-                arguments = f'{{"about":"{self.truth.word(integrity, readers)}"}}'
-                yield ToolCall(id=f"c{len(self.truth.integrity)}x{number}", name=name, arguments=arguments)
+            for part in self._answer(everything):
+                yield part
         yield StreamEnd(stop_reason="end", usage=USAGE, model="played-1", account=ACCOUNT)
+
+    def _answer(self, everything: str) -> list[TextPart | ToolCall]:
+        self.newest, context = everything, self.contexts[-1]
+        at, label = context.at, context.request.label
+        integrity, readers = self.truth.of(everything, at)
+        assert rank_integrity(label.integrity) <= rank_integrity(integrity), (label, integrity, everything)
+        assert names_readers(label, readers), (label, readers, everything)
+        assert may_know(at, readers), (at, readers, everything)
+        step = self.plan.pop(0) if self.plan else ()
+        readers |= SCOPES[at]
+        if not step:
+            return [TextPart(text=f"{TOPICS[len(self.truth.integrity) % 2]} {self.truth.word(integrity, readers)}")]
+        return [
+            TextPart(text=f"I say {self.truth.word(integrity, readers)}"),
+            *(
+                ToolCall(
+                    id=f"c{len(self.truth.integrity)}x{number}",
+                    name=name,
+                    arguments=self._arguments(name, choice, self.truth.word(integrity, readers)),
+                )
+                for number, (name, choice) in enumerate(step)
+            ),
+        ]
+
+    def _arguments(self, name: str, choice: int, word: str) -> str:
+        text, other = f"{TOPICS[choice % 2]} {word}", (*ROOMS, OLGAS, GUSES)[choice % 7].conversation
+        shown = HANDLE.findall(self.newest) + self.handles[-8:]
+        match name:
+            case "remember":
+                return f'{{"text":"{text}"}}'
+            case "recall":
+                return f'{{"query":"{TOPICS[choice % 2]}"}}'
+            case "read_room":
+                return f'{{"address":"{other}"}}'
+            case "send_message":
+                return f'{{"address":"{other}","text":"{text}"}}'
+            case "fetch_evidence":
+                return f'{{"handle":"{shown[choice % len(shown)] if shown else "e1"}"}}'
+            case "read_file":
+                return f'{{"path":"{choice % 3}.txt"}}'
+            case "write_file":
+                return f'{{"path":"{choice % 2}.txt","text":"{text}"}}'
+            case _:
+                return f'{{"about":"{word}"}}'
 
 
 class Seen(ToolDispatcher):
@@ -114,40 +275,156 @@ class Seen(ToolDispatcher):
         return super().for_turn(context)
 
 
-class Room:
-    """A room, and what happens there."""
+class Persona(PromptContextBuilder):
+    """Ana's, whose persona stands in no file; in private with the owner it holds MEMORY.md."""
 
-    def __init__(self, store: Store) -> None:
+    async def load_persona(self, scope: PersonaScope) -> PersonaBundle:
+        private = await self._memory.read("ana") if scope == "private" else ""
+        return PersonaBundle(identity="You are Ana.", private=private)
+
+
+class World(NoApprovals):
+    """Several places of different audiences, and what happens there. Nobody can approve anything here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.truth = Truth()
         self.model = Parrot(self.truth)
-        self.desk = Desk(store, self.model, who=POLICY)
-        self.ran: list[str] = []
+        self.clock = ManualClock(WHEN)
+        self.seen = Counter[str]()
+        """What happened how often."""
         self.wordings: dict[MessageId, list[str]] = {}
         """Words of each message, one of which it was told by."""
-        self.messages: list[Message] = []
+        self.messages: dict[Address, list[Message]] = {one: [] for one in PEOPLE}
         self.meanwhile: list[tuple[str, bool]] = []
-        hands = dispatcher(self.tools())
+
+    async def open(self) -> None:
+        """Begin, as after a start: with what the store and the files hold."""
+        self.store = store = await Store.open(self.folder / "reverie.db", self.clock)
+        self.desk = desk = Desk(store, self.model, clock=self.clock, who=POLICY)
+        live, clock = desk.means.live, self.clock
+        live._settings = live.settings.model_copy(
+            update={"recall": live.settings.recall.model_copy(update={"ambient_tokens": 400})}
+        )
+        channels = PlayedChannels(
+            scope_of=lambda at: PUBLIC if at in (ROOM, HALL) else None, space_of=lambda _: None, prefixes={}
+        )
+        places = privacy(store, BINDINGS, channels)
+        self.journal, self.memory = (
+            JournalStore(store, clock, live.agent_directory),
+            MemoryStore(store, clock, live.agent_directory),
+        )
+        await self.journal.recover(["ana"])
+        await self.memory.recover("ana")
+        evidence = EvidenceStore(store, clock, places)
+        rooms = RoomReader(
+            reader=store, places=places, bindings=BINDINGS, access_policy=POLICY, channels={}, redactor=Redactor()
+        )
+        rooms._channels = {ROOM.channel: None}  # type: ignore[dict-item]  # it lists no members
+        messaging = MessagingTools(
+            store=store,
+            clock=clock,
+            bindings=BINDINGS,
+            places=places,
+            access_policy=POLICY,
+            channels=(ROOM.channel,),
+        )
+        workspace = AgentFiles(live, store.path)
+        if not (strange := workspace.directory("ana") / "2.txt").exists():
+            strange.parent.mkdir(parents=True, exist_ok=True)
+            strange.write_text(self.truth.word("outside"))
+        files = FileTools(workspace, desk.means.history.media, FileLabels(store, clock, places))
+        recall = RecallSearch(store, places, self.memory, self.journal, Redactor())
+        forgetter = NoteForgetter(store, clock, places, self.journal, self.memory, redactor=Redactor())
+        tools = [
+            *self.tools(),
+            *tools_of(MemoryTools(self.journal, recall, forgetter, evidence), rooms, messaging, files),
+        ]
+        hands = dispatcher(tools, self)
         hands.__class__ = Seen
         assert isinstance(hands, Seen)
         hands.contexts = self.model.contexts
-        self.desk.means = replace(self.desk.means, tools=hands)
+        digests = DigestBuilder(
+            agent="ana",
+            store=store,
+            clock=clock,
+            places=places,
+            reader=desk.means.reader,
+            locks=ConversationLocks(),
+            is_own=lambda _: True,
+        )
+        messaging.digests["ana"] = digests
+        self.dreamer = Dreamer(
+            store,
+            self.journal,
+            self.memory,
+            owners=NotedNotices(store, clock),
+            places=places,
+            channels=channels,
+        )
+        desk.means = replace(
+            desk.means,
+            tools=hands,
+            evidence=evidence,
+            ambient_recall=AmbientRecall(store, places, self.memory, self.journal, clock, Redactor(), live),
+            prompt_context=Persona(
+                "ana",
+                live,
+                workspaces=WorkspaceCache(clock),
+                own=self.folder / "nothing",
+                family="scripted",
+                keep_warm=CacheWarmer(clock, budget_usd=lambda: 0.0),
+                bindings=BINDINGS,
+                access_policy=POLICY,
+                cards=ChannelCards(store, clock, {}, POLICY, redactor=Redactor()),
+                memory=self.memory,
+                places=places,
+            ),
+        )
+        desk.turns = TurnRunner(
+            previews=TurnPreviews(store, clock, {}, LooseTasks(), redactor=Redactor()),
+            digests=digests,
+            tracker=TurnTracker(),
+        )
+        store.subscribe(self._appended)
+
+    async def close(self) -> None:
+        await self.journal.close()
+        await self.store.close()
+
+    async def restart(self) -> None:
+        await self.close()
+        await self.open()
+
+    def _appended(self, entries: Sequence[LogEntry]) -> None:
+        names = {"turn_ended": "t{}.1", "evidence": "e{}", "mention": "m{}", "direct": "m{}", "room": "m{}"}
+        self.model.handles += [names[one.kind].format(one.seq) for one in entries if one.kind in names]
+        for one in entries:
+            if isinstance(one.fact, PostQueued):
+                self._said(one.fact.post)
+
+    def _said(self, post: Post) -> None:
+        """No word leaves beyond its readers, but by the word of an owner or admin."""
+        for word in WORD.findall(post.text):
+            readers = self.truth.readers[word]
+            trusted = rank_integrity(self.truth.integrity[word]) >= rank_integrity("admin")
+            assert trusted or may_know(post.to, readers), (post, readers)
+            self.truth.readers[word] = SCOPES[post.to]
 
     def tools(self) -> list[Tool]:
         async def bash(context: ToolContext, *, about: str) -> str:  # noqa: ARG001 - as tools are called
-            self.acted("bash", "admin")
             return "done"
 
         async def delete(context: ToolContext, *, about: str) -> str:  # noqa: ARG001 - as tools are called
-            self.acted("delete", "member")
             return "done"
 
         async def look(context: ToolContext, *, about: str) -> ToolOutput:  # noqa: ARG001 - as tools are called
-            if self.meanwhile:
+            if self.meanwhile and context.at in PEOPLE:
                 who, addressed = self.meanwhile.pop()
-                await self.says(who, addressed=addressed)
+                await self.says(context.at, who, addressed=addressed)
                 self.desk.lane.steer()
-            readers = frozenset({ELSEWHERE})
-            return ToolOutput(text=self.truth.word("owner", readers), label=Label(readers=(ELSEWHERE,)))
+            readers = SCOPES[CLOSED] if context.at == OLGAS else SCOPES[context.at]
+            return ToolOutput(text=self.truth.word("owner", readers), label=Label(readers=tuple(sorted(readers))))
 
         async def fetch(context: ToolContext, *, about: str) -> ToolOutput:  # noqa: ARG001 - as tools are called
             return ToolOutput(text=self.truth.word("outside"), label=Label("outside"), is_untrusted=True)
@@ -166,67 +443,88 @@ class Room:
             build_tool(stay, "Stay.", ALLOW_ANYBODY, task=True),
         ]
 
-    def acted(self, name: str, standing: Integrity) -> None:
-        """Nobody can approve anything here: so no word of somebody below may stand in the request."""
-        lowest, _ = self.truth.of(self.model.newest)
-        assert rank_integrity(lowest) >= rank_integrity(standing), self.model.newest
-        self.ran.append(name)
+    async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
+        """No word of somebody below a tool's standing may stand in the request."""
+        refusal = await super().authorize(tool, call, context)
+        if not refusal:
+            lowest, _ = self.truth.of(self.model.newest, context.at)
+            assert rank_integrity(lowest) >= rank_integrity(standing(tool.permit)), (tool.spec.name, self.model.newest)
+            self.seen[f"{tool.spec.name} ran"] += 1
+        return refusal
 
-    async def says(self, who: str, *, addressed: bool = True, carries: bool = False, replies: bool = False) -> None:
-        word, before = self.truth.word(ROLES[who]), self.messages[-1:]
+    async def tell(self, event: Notification, at: Address, urgency: int) -> None:
+        """Make something unread there, judged as the gateway does."""
+        now, conversation = self.clock.now(), at.conversation
+        came = NewEntry(fact=event, at=now, conversation=conversation, key=dedup_key(event))
+        judged = Judgement(
+            type="t",
+            urgency=urgency,  # type: ignore[arg-type]
+            fate="due" if urgency else "context",
+            rule="test",
+            role=decide(POLICY, event).role,
+        )
+        await self.store.append([came, NewEntry(fact=judged, at=now, conversation=conversation, cause=came)])
+
+    async def says(
+        self, at: Address, who: str, *, addressed: bool = True, how: str = "", topic: int = 0, pending: bool = False
+    ) -> None:
+        """`how`: it carries a text from outside, replies to the last message there, or claims to be of another."""
+        claimed = how == "claims"
+        word = self.truth.word("member" if claimed else ROLES[who], SCOPES[at])
+        before, carried = self.messages[at][-1:], ""
         self.wordings[MessageId(word)] = [word]
-        carried = f"(forwarded from x)\n{self.truth.word('outside')}" if carries else ""
+        if how == "carries":
+            carried = f"(forwarded from x)\n{TOPICS[topic]} {self.truth.word('outside', SCOPES[at])}"
         message = Message(
             id=MessageId(word),
-            at=ROOM,
-            sender=Sender(id=SenderId(who), name=who, verified=True),
-            text=f"{word} {FILLER}\n{carried}".strip(),
+            at=at,
+            sender=Sender(id=SenderId("olga" if claimed else who), name=who, verified=not claimed),
+            text=f"{TOPICS[topic]} {word}\n{carried}\n{FILLER}".strip(),
             carried=carried,
-            sent=self.desk.clock.now(),
-            kind="mention" if addressed else "room",
-            reply_to=before[0].id if before and replies else None,
+            sent=self.clock.now(),
+            kind="direct" if at in (OLGAS, GUSES) else "mention" if addressed else "room",
+            reply_to=before[0].id if before and how == "replies" else None,
         )
-        self.messages.append(message)
-        await self.desk.tell(message, ROOM.conversation, URGENT if addressed else AMBIENT)
+        self.messages[at].append(message)
+        await self.tell(message, at, URGENT if message.kind != "room" else LOW if pending else AMBIENT)
 
-    async def rewords(self, *, carries: bool) -> None:
-        if self.messages:
-            message = self.messages[-1]
-            carried = f"(forwarded from x)\n{self.truth.word('outside')}" if carries else ""
-            word = self.truth.word(ROLES[message.sender.name])
+    async def rewords(self, at: Address, *, carries: bool) -> None:
+        if self.messages[at]:
+            message = self.messages[at][-1]
+            carried = f"(forwarded from x)\n{self.truth.word('outside', SCOPES[at])}" if carries else ""
+            word = self.truth.word(self.truth.integrity[message.id], SCOPES[at])
             self.wordings[message.id].append(word)
             edited = MessageEdited(
                 id=EventId(word),
-                at=ROOM,
+                at=at,
                 sender=message.sender,
                 message=message.id,
-                text=f"{word}\n{carried}".strip(),
-                sent=self.desk.clock.now(),
+                text=f"{TOPICS[0]} {word}\n{carried}".strip(),
+                sent=self.clock.now(),
                 carried=carried,
             )
-            await self.desk.store.append(
-                [NewEntry(fact=edited, at=self.desk.clock.now(), conversation=ROOM.conversation, key=f"edited:{word}")]
+            await self.store.append(
+                [NewEntry(fact=edited, at=self.clock.now(), conversation=at.conversation, key=f"edited:{word}")]
             )
 
-    async def topic(self, who: str) -> None:
-        word = self.truth.word(ROLES[who])
+    async def topic(self, at: Address, who: str) -> None:
+        word = self.truth.word(ROLES[who], SCOPES[at])
         change = MembershipChanged(
             id=EventId(word),
-            at=ROOM,
+            at=at,
             sender=Sender(id=SenderId(who), name=who, verified=True),
             change="topic",
-            sent=self.desk.clock.now(),
+            sent=self.clock.now(),
             text=word,
         )
-        await self.desk.tell(change, ROOM.conversation, AMBIENT)
+        await self.tell(change, at, AMBIENT)
 
-    async def reminder(self, who: str) -> None:
-        word = self.truth.word(ROLES[who])
-        now = self.desk.clock.now()
+    async def reminder(self, at: Address, who: str) -> None:
+        word, now = self.truth.word(ROLES[who], SCOPES[at]), self.clock.now()
         reminded = ReminderSet(
             reminder=word,
             agent="ana",
-            at=ROOM,
+            at=at,
             text=word,
             by=SenderId(who),
             asked_by=who,
@@ -234,88 +532,318 @@ class Room:
             due=now,
             role=ROLES[who],
         )
-        await self.desk.store.append(
-            [NewEntry(fact=reminded, at=now, conversation=ROOM.conversation, key=f"reminded:{word}")]
+        await self.store.append([NewEntry(fact=reminded, at=now, conversation=at.conversation, key=f"reminded:{word}")])
+        alarm = Alarm(id=EventId(word), text=word, sent=now, at=at, agent="ana", reminder=word, asked_by=who)
+        await self.tell(alarm, at, URGENT)
+
+    async def turn(
+        self, at: Address, plan: list[tuple[Step, ...]], meanwhile: list[tuple[str, bool]] | None = None
+    ) -> None:
+        self.model.plan = list(plan)
+        self.meanwhile = [one for one in meanwhile or () if one[0] in PEOPLE.get(at, ())]
+        await self.desk.take(at.conversation, autonomous=is_inner(at.conversation))
+
+    async def dream(self) -> None:
+        inner = ToolContext(turn=TurnId("d"), agent="ana", at=OWN, visibility=Visibility(scope=PUBLIC), autonomous=True)
+        brief = PromptInput(
+            persona="You are Ana.", card=load_prompt("inner"), history=(), input_text="", conversation=INNER
         )
-        alarm = Alarm(id=EventId(word), text=word, sent=now, at=ROOM, agent="ana", reminder=word, asked_by=who)
-        await self.desk.tell(alarm, ROOM.conversation, URGENT)
+        done = await self.dreamer.dream(
+            brief, self.model, self.desk.means.tools.for_turn(inner), agent="ana", memory_chars=4_000
+        )
+        self.seen[f"a dream: {done.outcome}"] += 1
 
-    async def turn(self, plan: list[Step], meanwhile: list[tuple[str, bool]]) -> None:
-        self.model.plan, self.meanwhile = list(plan), list(meanwhile)
-        await self.desk.take()
-
-    async def restart(self) -> None:
-        self.desk.means.history._cached.clear()
-
-    async def compact(self, *, summary: bool) -> None:
+    async def compact(self, at: Address, *, summary: bool) -> None:
         self.desk.compacts = summary
-        await self.desk.compact()
+        await self.desk.turns.compact(self.desk.means, at.conversation)
+
+    async def begin_afresh(self, at: Address) -> None:
+        """As `/new`."""
+        view = await self.desk.means.view(at.conversation)
+        if view.turns:
+            fresh = ViewFolded(
+                start=Seq(view.turns[-1].seq + 1), reason="somebody asked for a fresh view", kinds=("new",)
+            )
+            await self.store.append([NewEntry(fact=fresh, at=self.clock.now(), conversation=at.conversation)])
+
+    async def trust(self, at: Address, who: str) -> None:
+        """As `/trust clear`."""
+        view, card = (
+            await self.desk.means.view(at.conversation),
+            await self.store.pinned_card(at.conversation),
+        )
+        integrity: Integrity = "owner" if who == "olga" else "admin"
+        exchanges = await self.desk.means.history.load_exchanges(view, seeing=False)
+        shown = repr([one.messages for one in exchanges]) + (card.text if card is not None else "")
+        for word in set(WORD.findall(shown)):
+            before = self.truth.vouched[at].get(word, "outside")
+            self.truth.vouched[at][word] = max(before, integrity, key=rank_integrity)
+        fact = ViewTrusted(
+            place=at.conversation,
+            upto=max([view.folded_at, *(turn.seq for turn in view.turns)]),
+            card=card.text if card is not None else "",
+            integrity=integrity,
+            by=who,
+        )
+        await self.store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
 
     async def check(self) -> None:
         """What a turn has dealt with stands in the log as it was said, also what its request was without."""
-        records = await self.desk.ended()
-        told = "\n".join(text for one in records for text in (one.heard, *(step.heard for step in one.steps)))
-        covered = {seq for one in records for seq in one.covers}
-        for one in await self.desk.store.entries(conversation=ROOM.conversation):
-            if one.seq in covered and isinstance(one.fact, Message):
-                assert any(word in told for word in self.wordings[one.fact.id]), one
-        for record in records:
-            event("a clean view" if record.clean_view is not None else "no clean view")
-        if await self.desk.store.entries(kinds=["folded"], conversation=ROOM.conversation):
-            event("folded")
+        for at in PEOPLE:
+            records = await self.desk.ended(at.conversation)
+            told = "\n".join(text for one in records for text in (one.heard, *(step.heard for step in one.steps)))
+            covered = {seq for one in records for seq in one.covers}
+            for one in await self.store.entries(conversation=at.conversation):
+                if one.seq in covered and isinstance(one.fact, Message):
+                    assert any(word in told for word in self.wordings[one.fact.id]), one
+            for record in records:
+                self.seen["a clean view"] += record.clean_view is not None
+                self.seen["something came to mind"] += bool(record.recalled)
+        self.seen["folded"] += len(await self.store.entries(kinds=["folded"]))
 
 
-plans = st.lists(st.lists(calls, min_size=1, max_size=2).map(tuple), max_size=3)
+numbers = st.integers(0, 20)
+names = st.sampled_from(
+    [
+        *("bash", "delete", "look", "fetch", "stay", "remember", "recall", "read_room", "fetch_evidence"),
+        *("read_file", "write_file", "send_message", "remember", "recall", "bash"),
+    ]
+)
+steps = st.lists(st.tuples(names, numbers), min_size=1, max_size=2).map(tuple)
+plans = st.lists(steps, max_size=3)
+people = st.sampled_from(sorted(ROLES))
+spoken = st.sampled_from(list(PEOPLE)).flatmap(lambda at: st.tuples(st.just(at), st.sampled_from(PEOPLE[at])))
+places = st.sampled_from([*PEOPLE, ROOM, CLOSED, OLGAS])
+manners = st.sampled_from(["", "", "", "carries", "replies", "claims"])
 actions = st.one_of(
-    st.tuples(st.just("says"), people, st.booleans(), st.sampled_from(["", "", "", "carries", "replies"])),
-    st.tuples(st.just("rewords"), st.booleans()),
-    st.tuples(st.just("topic"), people),
-    st.tuples(st.just("reminder"), people),
-    st.tuples(st.just("turn"), plans, st.lists(st.tuples(people, st.booleans()), max_size=1)),
-    st.tuples(st.just("turn"), plans, st.lists(st.tuples(people, st.booleans()), max_size=1)),
-    st.tuples(st.just("asks"), st.sampled_from(["olga", "adam", "mia"]), plans),
-    st.tuples(st.just("asks"), st.sampled_from(["olga", "adam", "mia"]), plans),
-    st.tuples(st.just("compact"), st.booleans()),
-    st.tuples(st.just("restart")),
+    st.tuples(st.just("says"), spoken, st.booleans(), manners, st.integers(0, 1), st.booleans()),
+    st.tuples(st.just("says"), spoken, st.booleans(), manners, st.integers(0, 1), st.booleans()),
+    st.tuples(st.just("asks"), spoken, plans),
+    st.tuples(st.just("asks"), spoken, plans),
+    st.tuples(st.just("asks"), spoken, plans),
+    st.tuples(st.just("turn"), places, plans, st.lists(st.tuples(people, st.booleans()), max_size=1)),
+    st.tuples(st.just("think"), plans),
+    st.tuples(st.just("rewords"), places, st.booleans()),
+    st.tuples(st.just("topic"), spoken),
+    st.tuples(st.just("reminder"), spoken),
+    st.tuples(st.just("compact"), places, st.booleans()),
+    st.tuples(st.just("new"), places),
+    st.tuples(st.just("trust"), places, st.sampled_from(["olga", "adam"])),
+    st.just(("dream",)),
+    st.just(("later",)),
+    st.just(("restart",)),
 )
 
 
-@settings(max_examples=examples(400), deadline=None)
-@given(st.lists(actions, max_size=14))
-def test_a_request_is_never_labelled_higher_than_the_words_in_it(history: list[tuple[object, ...]]) -> None:
-    async def story() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            store = await Store.open(Path(folder) / "reverie.db", ManualClock(WHEN))
-            try:
-                room = Room(store)
-                for action in history:
-                    await act(room, action)
-                await room.says("olga")
-                await room.turn([("bash",)], [])
-                await room.check()
-                event("bash ran" if room.ran else "nothing ran")
-            finally:
-                await store.close()
-
-    asyncio.run(story())
-
-
-async def act(room: Room, action: tuple[object, ...]) -> None:
+async def act(world: World, action: Action) -> None:
     match action:
-        case ("says", str(who), bool(addressed), str(how)):
-            await room.says(who, addressed=addressed, carries=how == "carries", replies=how == "replies")
-        case ("rewords", bool(carries)):
-            await room.rewords(carries=carries)
-        case ("topic", str(who)):
-            await room.topic(who)
-        case ("reminder", str(who)):
-            await room.reminder(who)
-        case ("turn", list(plan), list(meanwhile)):
-            await room.turn(plan, meanwhile)
-        case ("asks", str(who), list(plan)):
-            await room.says(who)
-            await room.turn(plan, [])
-        case ("compact", bool(summary)):
-            await room.compact(summary=summary)
+        case ("says", (Address() as at, str(who)), bool(addressed), str(how), int(topic), bool(pending)):
+            await world.says(at, who, addressed=addressed, how=how, topic=topic, pending=pending)
+        case ("asks", (Address() as at, str(who)), list(plan)):
+            await world.says(at, who, topic=len(plan) % 2)
+            await world.turn(at, plan)
+        case ("turn", Address() as at, list(plan), list(meanwhile)):
+            await world.turn(at, plan, meanwhile)
+        case ("think", list(plan)):
+            await world.turn(OWN, plan)
+        case ("rewords", Address() as at, bool(carries)):
+            await world.rewords(at, carries=carries)
+        case ("topic", (Address() as at, str(who))):
+            await world.topic(at, who)
+        case ("reminder", (Address() as at, str(who))):
+            await world.reminder(at, who)
+        case ("compact", Address() as at, bool(summary)):
+            await world.compact(at, summary=summary)
+        case ("new", Address() as at):
+            await world.begin_afresh(at)
+        case ("trust", Address() as at, str(who)):
+            await world.trust(at, who)
+        case ("dream",):
+            await world.dream()
+        case ("later",):
+            world.clock.advance(7_200)
         case ("restart",):
-            await room.restart()
+            await world.restart()
+
+
+def asks(at: Address, who: str, *tools: str, topic: int = 0) -> list[Action]:
+    """Somebody asks for tools, one in each answer; behind a colon stands the number that chooses the arguments."""
+    calls = [(name, int(number or 0)) for name, _, number in (tool.partition(":") for tool in tools)]
+    return [says(at, who, topic=topic), ("turn", at, [(call,) for call in calls], [])]
+
+
+def says(
+    at: Address, who: str, how: str = "", *, topic: int = 0, addressed: bool = True, pending: bool = False
+) -> Action:
+    return ("says", (at, who), addressed, how, topic, pending)
+
+
+def overhears(at: Address, who: str) -> Action:
+    return says(at, who, addressed=False)
+
+
+def bash(at: Address) -> list[Action]:
+    return asks(at, "olga", "bash")
+
+
+SCENES: Final[dict[str, list[Action]]] = {
+    "a topic in the card": [
+        ("topic", (ROOM, "gus")),
+        *asks(ROOM, "mia"),
+        ("new", ROOM),
+        ("later",),
+        *bash(ROOM),
+    ],
+    "a line that the request was without": [overhears(ROOM, "gus"), *bash(ROOM), *bash(ROOM)],
+    "an answer to less": [
+        overhears(ROOM, "gus"),
+        *asks(ROOM, "mia", "delete"),
+        *asks(ROOM, "mia", "delete"),
+        *bash(ROOM),
+        *bash(ROOM),
+    ],
+    "a summary": [*asks(ROOM, "gus") * 4, ("compact", ROOM, True), *bash(ROOM), *asks(ROOM, "gus", "bash")],
+    "a shortened view": [*asks(ROOM, "gus", "look") * 4, ("compact", ROOM, False), *bash(ROOM)],
+    "a summary of a closed room": [*asks(CLOSED, "olga") * 4, ("compact", CLOSED, True), *bash(CLOSED)],
+    "recall": [*asks(ROOM, "gus"), ("later",), *asks(HALL, "olga", "recall", "bash", topic=1)],
+    "recall of a closed room": [*asks(CLOSED, "mia"), ("later",), *asks(HALL, "olga", "recall", "bash", topic=1)],
+    "recall in private": [*asks(CLOSED, "mia"), ("later",), *asks(OLGAS, "olga", "recall", "send_message:0", topic=1)],
+    "recall of a forward": [says(ROOM, "olga", "carries"), ("later",), *asks(HALL, "olga", "recall", "bash", topic=1)],
+    "what comes to mind": [*asks(ROOM, "gus"), ("later",), *bash(HALL)],
+    "what comes to mind from a closed room": [*asks(CLOSED, "gus"), ("later",), *bash(HALL), *bash(OLGAS)],
+    "a digest": [says(ROOM, "gus", addressed=False, pending=True), ("think", [(("bash", 0),), (("send_message", 0),)])],
+    "a post by the inner conversation": [
+        says(ROOM, "gus", addressed=False, pending=True),
+        ("think", [(("send_message", 0),)]),
+        *bash(ROOM),
+    ],
+    "a dream": [
+        *asks(OLGAS, "olga", "remember"),
+        *asks(ROOM, "gus", "remember"),
+        ("dream",),
+        *asks(OLGAS, "olga", "recall:1", "bash"),
+    ],
+    "a dream of a closed room": [
+        *asks(CLOSED, "olga", "remember"),
+        ("dream",),
+        ("restart",),
+        ("new", OLGAS),
+        says(OLGAS, "olga", "carries"),
+        ("turn", OLGAS, [(("send_message", 0),), (("send_message", 2),)], []),
+    ],
+    "a restart": [*asks(ROOM, "gus"), ("restart",), *bash(ROOM)],
+    "a restart after a summary": [*asks(ROOM, "gus") * 4, ("compact", ROOM, True), ("restart",), *bash(ROOM)],
+    "a word for what is in view": [
+        *asks(ROOM, "gus"),
+        ("trust", ROOM, "olga"),
+        *bash(ROOM),
+        *asks(ROOM, "gus"),
+        ("restart",),
+        *bash(ROOM),
+    ],
+    "a quotation": [
+        *asks(ROOM, "gus"),
+        ("new", ROOM),
+        says(ROOM, "olga", "replies"),
+        ("turn", ROOM, [(("bash", 0),)], []),
+    ],
+    "a forward": [says(ROOM, "olga", "carries"), ("turn", ROOM, [(("bash", 0),)], [])],
+    "an edited forward": [says(ROOM, "olga"), ("rewords", ROOM, True), ("turn", ROOM, [(("bash", 0),)], [])],
+    "a claim": [says(ROOM, "gus", "claims"), ("turn", ROOM, [(("bash", 0),)], [])],
+    "a result": [*asks(ROOM, "olga", "fetch", "bash"), *bash(ROOM)],
+    "an interrupted turn": [*asks(ROOM, "olga", "fetch", "stay"), *bash(ROOM)],
+    "evidence": [
+        action
+        for number in range(8)
+        for action in (
+            *asks(ROOM, "gus", "look"),
+            ("new", ROOM),
+            *asks(ROOM, "olga", f"fetch_evidence:{number}", "bash"),
+            ("new", ROOM),
+        )
+    ],
+    "evidence of a closed room": [
+        action
+        for number in range(8)
+        for action in (*asks(CLOSED, "mia", "look"), *asks(ROOM, "olga", f"fetch_evidence:{number}", "bash"))
+    ],
+    "a file": [*asks(ROOM, "olga", "read_file:2", "bash")],
+    "a file of a closed room": [
+        *asks(CLOSED, "olga", "write_file"),
+        *asks(CLOSED, "mia", "read_file"),
+        *asks(ROOM, "mia", "read_file"),
+        *asks(OLGAS, "olga", "read_file", "send_message:0"),
+    ],
+    "another room": [*asks(ROOM, "gus"), *asks(HALL, "olga", "read_room:0", "bash")],
+    "a closed room": [*asks(CLOSED, "mia"), *asks(ROOM, "gus", "read_room:2"), *asks(GUSES, "gus", "read_room:2")],
+    "a room of the group": [
+        *asks(CREW, "mia"),
+        *asks(MATES, "mia", "read_room:3"),
+        *asks(CLOSED, "mia", "read_room:3"),
+    ],
+    "a closed room without a guest": [
+        overhears(CLOSED, "gus"),
+        *bash(CLOSED),
+        *asks(CLOSED, "olga", "remember", "bash"),
+    ],
+    "a reminder": [("reminder", (ROOM, "gus")), ("turn", ROOM, [(("bash", 0),)], [])],
+    "a word between": [
+        says(ROOM, "olga"),
+        ("turn", ROOM, [(("look", 0),), (("bash", 0),)], [("gus", True)]),
+        *bash(ROOM),
+    ],
+    "a post from private": [says(OLGAS, "olga", "carries"), ("turn", OLGAS, [(("send_message", 0),)], [])],
+    "a note": [
+        *asks(ROOM, "gus", "remember"),
+        ("new", ROOM),
+        ("later",),
+        *asks(ROOM, "olga", "recall", "bash", topic=1),
+        *bash(ROOM),
+    ],
+    "a note of a closed room": [
+        *asks(CLOSED, "olga", "remember"),
+        ("later",),
+        *asks(ROOM, "olga", "recall", topic=1),
+        *bash(ROOM),
+    ],
+    "a private talk": [
+        *asks(OLGAS, "olga", "look"),
+        ("later",),
+        *asks(GUSES, "gus", "recall", topic=1),
+        *asks(GUSES, "gus"),
+    ],
+}
+"""Ways on which words travel. Each is played alone, and random histories are made of them, too."""
+
+
+def play(history: list[Action]) -> Counter[str]:
+    """Let it happen, and the owner ask everywhere at the end. Return what happened how often."""
+
+    async def story() -> Counter[str]:
+        with tempfile.TemporaryDirectory() as folder:
+            world = World(Path(folder))
+            await world.open()
+            try:
+                for action in history:
+                    await act(world, action)
+                for at in (ROOM, CLOSED, OLGAS):
+                    await world.says(at, "olga")
+                    await world.turn(at, [(("bash", 0),)])
+                await world.check()
+                return world.seen
+            finally:
+                await world.close()
+
+    return asyncio.run(story())
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_words_keep_their_author_and_readers(scene: str) -> None:
+    play(SCENES[scene])
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(st.one_of(actions.map(lambda one: [one]), st.sampled_from(list(SCENES.values()))), max_size=8))
+def test_a_request_is_never_labelled_higher_than_the_words_in_it(history: list[list[Action]]) -> None:
+    for what in +play([action for actions in history for action in actions]):
+        event(what)
