@@ -253,7 +253,8 @@ class ConversationReader:
             newest = next((edit for edit in reversed(edits) if self._is_valid_edit(edit, message)), None)
             text, carried = (message if newest is None else newest).text, message.carried
             carried = carried if newest is None else newest.carried or carried
-            edited = replace(message, text=text, carried=carried)
+            sender = message.sender if newest is None else newest.sender  # who they are when they write this text
+            edited = replace(message, sender=sender, text=text, carried=carried)
             left.append(CurrentMessage(seq, self._redact_message(edited), is_edited=text != message.text))
         return tuple(left)
 

@@ -8,7 +8,7 @@ from typing import Final
 from gateway.access.policy import decide
 from gateway.context.conversation import is_addressed
 from gateway.context.history import HistoryTurn
-from gateway.core.events import Alarm, ConversationId, MembershipChanged, Message
+from gateway.core.events import Alarm, ConversationId, MembershipChanged, Message, Sender
 from gateway.core.facts import MESSAGE_KINDS, ReminderSet, Seq, TurnRecord
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.labels import rank_integrity
@@ -59,7 +59,7 @@ async def _collect_requesters(
     requesters, others = list[Requester](), ["owner"]
     covered = [await reader.entry(seq) for ended in turns for seq in ended.covers]
     entries = [one for one in covered if one is not None]
-    roles = await find_reminder_roles(reader, entries)
+    roles = await find_reminder_roles(reader, access_policy, entries)
     for one in entries:
         if one.seq in roles:
             others.append(roles[one.seq] or "owner")
@@ -70,18 +70,34 @@ async def _collect_requesters(
     return InheritedRequesters(requesters=deduplicate_requesters(requesters), unasked_role=lowest_role(others))
 
 
-async def find_reminder_roles(reader: StoreReader, entries: Sequence[LogEntry]) -> Mapping[Seq, str]:
-    """Return the least role of those who may have caused each reminder. Empty: the agent's own."""
+async def find_reminder_roles(
+    reader: StoreReader, access_policy: AccessPolicy, entries: Sequence[LogEntry]
+) -> Mapping[Seq, str]:
+    """Return the least role of those who may have caused each reminder, then and now. Empty: the agent's own."""
     found = dict[Seq, str]()
     for entry in entries:
         if isinstance(entry.fact, Alarm):
             reminder_set = await reader.entry_by_key(f"reminded:{entry.fact.reminder}")
             fact = reminder_set.fact if reminder_set is not None else None
-            own = not entry.fact.asked_by
+            own, role = not entry.fact.asked_by, "guest"
             if isinstance(fact, ReminderSet):
-                own = not fact.by and not fact.role
-            found[entry.seq] = "" if own else (fact.role if isinstance(fact, ReminderSet) and fact.role else "guest")
+                own, role = not fact.by and not fact.role, await _role_of_setter(reader, access_policy, fact)
+            found[entry.seq] = "" if own else role
     return found
+
+
+async def _role_of_setter(reader: StoreReader, access_policy: AccessPolicy, fact: ReminderSet) -> str:
+    """Return the lower of the roles when it was set and now. Ranks of a platform are those of their newest message."""
+    then, at = fact.role or "guest", fact.at
+    if not fact.by or at is None:
+        return then
+    now: str = role_of(access_policy, at, Sender(id=fact.by, name=fact.asked_by, verified=True))
+    if rank_integrity(now) < rank_integrity(then) and now != "blocked":
+        newest = await reader.newest_entries(MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=at.conversation)
+        senders = (one.fact.sender for one in reversed(newest) if isinstance(one.fact, Message))
+        known = next((sender for sender in senders if sender.id == fact.by), None)
+        now = role_of(access_policy, at, known) if known is not None else now
+    return lowest_role([then, now])
 
 
 def deduplicate_requesters(requesters: Sequence[Requester]) -> tuple[Requester, ...]:

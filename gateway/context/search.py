@@ -20,6 +20,7 @@ from gateway.context.history import label_of_turn
 from gateway.core.events import ConversationId, Message, MessageEdited
 from gateway.core.facts import NoteWritten, Seq, TurnRecord, label_of_note
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, label_of_role, readers_of
+from gateway.core.permissions import lowest_role
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import OWNER_SCOPE, is_shared_scope
 from gateway.core.tool import ToolContext
@@ -219,10 +220,13 @@ class HitBuilder:
             return None
         if not await self._is_current(one, first):
             return None
-        edited = ", edited" if isinstance(fact, MessageEdited) else ""
-        origin = f"{sanitize_name(fact.sender.name)} ({judged.role}{edited}), {place}"
+        role, edited = judged.role, ""
+        if isinstance(fact, MessageEdited):
+            own = await self._reader.find_judgement(one.seq)
+            role, edited = lowest_role([role, own.role if own is not None else role]), ", edited"
+        origin = f"{sanitize_name(fact.sender.name)} ({role}{edited}), {place}"
         carries = isinstance(first.fact, Message) and (bool(first.fact.carried) or bool(fact.carried))
-        label = OUTSIDE_LABEL if carries else label_of_role(judged.role)
+        label = OUTSIDE_LABEL if carries else label_of_role(role)
         return _build_hit(one, scope, origin, self._redactor(fact.text), label)
 
     def _format_place(self, conversation: ConversationId, context: ToolContext) -> str:

@@ -338,7 +338,7 @@ class TurnInput:
         store = self._context.store
         if not any(isinstance(one.fact, Alarm) for one in entries):
             return
-        self._reminder_roles |= await find_reminder_roles(store, entries)
+        self._reminder_roles |= await find_reminder_roles(store, self._context.reader.access_policy, entries)
         for one in entries:
             if isinstance(one.fact, Alarm):
                 entry = await store.entry_by_key(f"reminded:{one.fact.reminder}")

@@ -73,7 +73,14 @@ class Papers:
         return self.directory / private_files.JOURNAL_FILE
 
     async def say(
-        self, number: int, text: str, place: Address = ROOM, *, fate: Fate = "due", who: str = "Ulla"
+        self,
+        number: int,
+        text: str,
+        place: Address = ROOM,
+        *,
+        fate: Fate = "due",
+        who: str = "Ulla",
+        role: str = "guest",
     ) -> None:
         """Somebody says something, and it is judged."""
         direct = place in PRIVATE and place != STAFF
@@ -85,11 +92,11 @@ class Papers:
             sent=NOW,
             kind="direct" if direct else "mention",
         )
-        await self.judged(message, fate)
+        await self.judged(message, fate, role)
 
-    async def judged(self, fact: Message, fate: Fate) -> None:
+    async def judged(self, fact: Message, fate: Fate, role: str = "guest") -> None:
         entry = NewEntry(fact=fact, at=NOW, conversation=fact.at.conversation, key=dedup_key(fact))
-        said = Judgement(type="x", urgency=3, fate=fate, rule="r", role="guest")
+        said = Judgement(type="x", urgency=3, fate=fate, rule="r", role=role)
         await self.store.append([entry, NewEntry(fact=said, at=NOW, conversation=fact.at.conversation, cause=entry)])
 
     async def noted(self, agent: str = "reverie") -> list[NoteWritten]:

@@ -362,13 +362,18 @@ class Desk:
         return "\n".join(part.text for part in parts if isinstance(part, TextPart))
 
 
-def at_desk(tmp_path: Path, story: Callable[[Desk], Awaitable[None]], *answers: Say) -> None:
+def at_desk(
+    tmp_path: Path,
+    story: Callable[[Desk], Awaitable[None]],
+    *answers: Say,
+    who: identity.AccessPolicy = WHO,
+) -> None:
     """Run a story with these answers."""
 
     async def run() -> None:
         store = await Store.open(tmp_path / "reverie.db", ManualClock(WHEN))
         try:
-            await story(Desk(store, Played(*answers)))
+            await story(Desk(store, Played(*answers), who=who))
         finally:
             await store.close()
 

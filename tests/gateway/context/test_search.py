@@ -213,6 +213,19 @@ async def test_only_who_wrote_it_and_is_heard_changes_a_message(tmp_path: Path) 
         assert newer.endswith('Ulla (guest, edited), in irc.test/#room: "the harbour opens on Tuesday"')
 
 
+@story
+async def test_an_edited_message_has_the_lower_of_its_authors_roles_then_and_by_then(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.say(1, "the harbour is open", role="admin")
+        await kit.say(2, "the lake is open", role="guest")
+        await kit.store.append([turn(ROOM.conversation, 1, upto=99)])
+        await _judged_edit(kit, _edit(1, "1", "the harbour is closed", by="Ulla"), "noted")
+        await _judged_edit(kit, _edit(2, "2", "the lake is closed", by="Ulla"), "noted", role="admin")
+        for word in ("harbour", "lake"):
+            (line,) = await found(kit, word)
+            assert line.endswith(f'Ulla (guest, edited), in irc.test/#room: "the {word} is closed"')
+
+
 def _edit(number: int, message: str, text: str, *, by: str) -> MessageEdited:
     sender = Sender(id=SenderId(by), name=by)
     return MessageEdited(
@@ -220,9 +233,9 @@ def _edit(number: int, message: str, text: str, *, by: str) -> MessageEdited:
     )
 
 
-async def _judged_edit(kit: Papers, edit: MessageEdited, fate: Fate) -> None:
+async def _judged_edit(kit: Papers, edit: MessageEdited, fate: Fate, role: str = "guest") -> None:
     entry = NewEntry(fact=edit, at=NOW, conversation=ROOM.conversation)
-    judged = Judgement(type="x", urgency=0, fate=fate, rule="r", role="guest")
+    judged = Judgement(type="x", urgency=0, fate=fate, rule="r", role=role)
     await kit.store.append([entry, NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=entry)])
 
 

@@ -37,6 +37,7 @@ from gateway.core.events import (
     DeliveryReport,
     EventId,
     Message,
+    MessageEdited,
     MessageId,
     Post,
     PostKey,
@@ -59,6 +60,7 @@ from gateway.core.facts import (
     TurnRecord,
     ViewFolded,
 )
+from gateway.core.identity import PlatformRoleRule
 from gateway.core.labels import Label
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
@@ -72,7 +74,7 @@ from tests.kits.gateway import UNHURRIED
 from tests.kits.journal import sight_of
 from tests.kits.places import privacy
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Drawer, Played, Say
-from tests.kits.turns import ANYWHERE, INNER, ROOM, WHEN, Desk, at_desk
+from tests.kits.turns import ANYWHERE, INNER, ROOM, WHEN, WHO, Desk, at_desk
 from tests.servers.model_api import Answer, ModelApi, failure
 
 LOOK = Say(text="Let me see.", calls=(("c", "look_up"),))
@@ -417,6 +419,68 @@ def test_what_goes_on_after_a_reminder_is_not_what_somebody_asked_for_before_it(
         assert who(desk) == ([], "guest")
 
     at_desk(tmp_path, story, Say(text="Hi."))
+
+
+BY_RANK = replace(
+    WHO,
+    roles={f"{ROOM.channel}:olga": "owner"},
+    platform_roles=(PlatformRoleRule(ROOM.channel, "*", "role:7", "admin", "access.platform_roles[0]"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("by", "then", "now"),
+    [
+        ("olga", "owner", "owner"),
+        ("olga", "member", "member"),
+        ("gus", "admin", "guest"),
+        ("mod", "admin", "admin"),
+        ("once", "admin", "guest"),
+    ],
+)
+def test_a_reminder_has_the_lower_of_its_setters_roles_then_and_now(
+    tmp_path: Path, by: str, then: str, now: str
+) -> None:
+    """A platform's rank is the one of their newest message there."""
+
+    async def story(desk: Desk) -> None:
+        for name, ranks in (("once", ("role:7",)), ("mod", ("role:7",)), ("once", ())):
+            desk.said += 1
+            sender = Sender(id=SenderId(name), name=name, verified=True, ranks=ranks)
+            said = Message(id=MessageId(f"m{desk.said}"), at=ROOM, sender=sender, text="hm", sent=WHEN, kind="mention")
+            await desk.tell(said, ROOM.conversation, URGENT)
+        await desk.take()
+        await reminder(desk, then, by=by)
+        await desk.take(autonomous=True)
+        assert who(desk) == ([], now)
+        await desk.take(autonomous=True, continuing=True)
+        assert who(desk) == ([], now)
+
+    at_desk(tmp_path, story, Say(text="Hi."), who=BY_RANK)
+
+
+def test_an_edited_message_is_of_who_its_author_is_by_then(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        for number, ranks, later, name in ((1, ("role:7",), (), "guest"), (2, (), ("role:7",), "admin")):
+            sender = Sender(id=SenderId("mod"), name="mod", verified=True, ranks=ranks)
+            message = Message(
+                id=MessageId(f"m{number}"), at=ROOM, sender=sender, text="wait", sent=WHEN, kind="mention"
+            )
+            await desk.tell(message, ROOM.conversation, URGENT)
+            edit = MessageEdited(
+                id=EventId(f"e{number}"),
+                at=ROOM,
+                sender=replace(sender, ranks=later),
+                message=message.id,
+                text="tidy up",
+                sent=WHEN,
+            )
+            await desk.store.append([NewEntry(fact=edit, at=WHEN, conversation=ROOM.conversation, key=f"e{number}")])
+            await desk.take()
+            assert [(one.role, one.ranks) for one in desk.where[-1].requesters] == [(name, later)]
+            assert (await desk.ended())[-1].label == Label("guest", source="m1")
+
+    at_desk(tmp_path, story, Say(text="Hi."), who=BY_RANK)
 
 
 def test_what_goes_on_is_whose_it_was_with_all_who_were_heard_since(tmp_path: Path) -> None:
