@@ -21,7 +21,7 @@ from gateway.cli.ctl import is_command, run_ctl
 from gateway.cli.options import BAD_USAGE, add_command, build_redactor, load_settings
 from gateway.config.models import BudgetsConfig, Settings
 from gateway.core.events import ChannelName
-from gateway.core.logging import LOG_FORMATS, start_logging
+from gateway.core.logging import LOG_FORMATS, secure_standard_streams, start_logging
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError
@@ -38,6 +38,7 @@ logger = logging.getLogger("reverie")
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code. argparse exits by itself with 2 on bad usage."""
+    secure_standard_streams()
     parser = argparse.ArgumentParser(prog="reverie", description="A chat-platform bot gateway.")
     parser.add_argument("--version", action="version", version=f"reverie {version('reverie-gateway')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -120,7 +121,8 @@ def _describe_budgets(budgets: BudgetsConfig) -> str:
 def _run(args: argparse.Namespace) -> int:
     settings = load_settings(args.config)
     redactor = build_redactor(args.config)
-    start_logging(logging.DEBUG if args.verbose else logging.INFO, redactor, form=args.log)
+    spare = settings.store.path.with_name(f"{settings.store.path.name}.log")
+    start_logging(logging.DEBUG if args.verbose else logging.INFO, redactor, form=args.log, spare=spare)
     # Until `_freeze_garbage`: collections during the start take a fifth of its time.
     gc.disable()
     return asyncio.run(_serve(settings, args.config, redactor))

@@ -5,6 +5,7 @@ elsewhere. Each line has its time (UTC), level, logger and message, and the conv
 (`log_context`). Lines quote servers and people: before that, secrets are redacted and terminal escapes escaped.
 """
 
+import io
 import logging
 import os
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, TextIO, cast
 
@@ -31,6 +33,8 @@ _Processor = Callable[[Any, str, _LogEvent], Any]
 logger = logging.getLogger("reverie")
 ReportProgress = Callable[[int, int], None]
 """Called with the done and the total amount. From any thread, as often as one likes."""
+MAX_SPARE_BYTES: Final = 10_000_000
+"""Size of the spare log file at which it is renamed; the one before is replaced."""
 PROGRESS_LINE_S: Final = 10.0
 """Interval between two lines where there is no terminal."""
 
@@ -62,20 +66,98 @@ def set_title_lookup(title: Callable[[str], str]) -> None:
     _TITLE_LOOKUP.set(title)
 
 
+class _UnfailingFile(io.FileIO):
+    """File in which what cannot be written is lost without an error."""
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - any buffer
+        with suppress(OSError):
+            super().write(data)
+        return len(data)
+
+
+def secure_standard_streams() -> None:
+    """Let no closed or full standard error end the program. Call it first.
+
+    Closed standard streams get their numbers back, as /dev/null: the next files to be opened would get these, and
+    whatever a library writes to standard error.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+    if sys.stderr is sys.__stderr__:
+        raw = io.BufferedWriter(_UnfailingFile(2, "w", closefd=False))
+        encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
+        sys.stderr = io.TextIOWrapper(raw, encoding, "backslashreplace", line_buffering=True)
+
+
 def start_logging(
-    level: int, redactor: Redactor | None = None, *, form: LogFormat = "auto", stream: TextIO | None = None
+    level: int,
+    redactor: Redactor | None = None,
+    *,
+    form: LogFormat = "auto",
+    stream: TextIO | None = None,
+    spare: Path | None = None,
 ) -> None:
     """Log one line per event, to standard error if `stream` is None. `redactor`: None where no secrets are known.
 
-    Uncaught exceptions are logged, too: Python itself would print them unredacted.
+    `spare`: file for the lines that cannot be written there (it is closed, or its disk is full). Nothing is raised for
+    a line that cannot be written. Uncaught exceptions are logged, too: Python itself would print them unredacted.
     """
-    out = stream or sys.stderr
-    handler = logging.StreamHandler(out)
-    handler.setFormatter(build_formatter(redactor or Redactor(), form, terminal=out.isatty()))
+    out = stream or (sys.stderr if sys.__stderr__ is not None else None)
+    handler, terminal = _LogHandler(out, spare), False
+    with suppress(ValueError):  # it was closed
+        terminal = out is not None and out.isatty()
+    handler.setFormatter(build_formatter(redactor or Redactor(), form, terminal=terminal))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     sys.excepthook = _log_uncaught
     for noisy in NOISY_LOGGERS:
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _LogHandler(logging.Handler):
+    """Handler that writes lines to a stream, or to a spare file, and never raises."""
+
+    def __init__(self, stream: TextIO | None, spare: Path | None) -> None:
+        super().__init__()
+        self._stream, self._spare = stream, spare
+        self._raw: io.FileIO | None = None
+        """The stream's file: a buffer would keep what cannot be written, and fail at the end of the process."""
+        if stream is not None:
+            with suppress(OSError, ValueError):
+                self._raw = io.FileIO(stream.fileno(), "w", closefd=False)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = f"{self.format(record)}\n"
+        except Exception:  # noqa: BLE001 - e.g. arguments that do not fit: a bug, and no reason to stop
+            line = f"a log line could not be made: {record.pathname}, line {record.lineno}\n"
+        data = line.encode(errors="backslashreplace")
+        try:
+            if self._raw is not None:
+                is_written = self._raw.write(data) == len(data)
+            elif is_written := self._stream is not None:
+                self._stream.write(line)
+                self._stream.flush()
+        except (OSError, ValueError):  # ValueError: it was closed
+            is_written = False
+        if not is_written and self._spare is not None:
+            with suppress(OSError):
+                _append_line(self._spare, data)
+
+
+def _append_line(path: Path, line: bytes) -> None:
+    """Append a line to a file for its owner alone, which is renamed once it is large."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(opened, line)
+        is_large = os.fstat(opened).st_size > MAX_SPARE_BYTES
+    finally:
+        os.close(opened)
+    if is_large:
+        path.replace(path.with_name(f"{path.name}.1"))
 
 
 def build_formatter(redactor: Redactor, form: LogFormat, *, terminal: bool) -> logging.Formatter:

@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.logging import LogFormat, current_log_context, log_context, show_progress, start_logging
+from gateway.core.logging import (
+    MAX_SPARE_BYTES,
+    LogFormat,
+    current_log_context,
+    log_context,
+    show_progress,
+    start_logging,
+)
 from gateway.core.redaction import Redactor
 
 ROOT = Path(__file__).parents[3]
@@ -103,6 +110,31 @@ def test_on_a_terminal_it_is_text_and_in_colours_unless_those_are_not_wanted(col
         os.close(ours)
     assert b"here it is" in told
     assert (b"\x1b[" in told) is colours
+
+
+def test_a_line_that_cannot_be_written_or_made_stops_nothing(tmp_path: Path) -> None:
+    gone, spare = io.StringIO(), tmp_path / "made" / "spare.log"
+    gone.close()
+    start_logging(logging.INFO, Redactor([SECRET]), stream=gone, spare=spare)
+    log = logging.getLogger("reverie.test")
+    log.info("one %s", SECRET)
+    log.info("two %d", "no number")
+    first, second = spare.read_text().splitlines()
+    assert json.loads(first)["event"] == "one [redacted]"
+    assert second.startswith("a log line could not be made: ")
+    start_logging(logging.INFO, Redactor(), stream=gone, spare=tmp_path / "made")  # a directory
+    log.info("three")
+
+
+def test_the_spare_file_stays_bounded(tmp_path: Path) -> None:
+    gone, spare = io.StringIO(), tmp_path / "spare.log"
+    gone.close()
+    spare.write_bytes(b"x" * MAX_SPARE_BYTES)
+    start_logging(logging.INFO, stream=gone, spare=spare)
+    for number in range(2):
+        logging.getLogger("reverie.test").info("line %d", number)
+    assert (tmp_path / "spare.log.1").stat().st_size > MAX_SPARE_BYTES
+    assert json.loads(spare.read_text())["event"] == "line 1"
 
 
 def test_a_program_that_logs_does_not_take_in_rich() -> None:

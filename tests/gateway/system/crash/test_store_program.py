@@ -1,4 +1,4 @@
-"""The real program while its store fails it: a disk that is full, a lock of another process."""
+"""The real program while its store or its own log fails it: a disk that is full, a lock, no standard error."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.gateway.system.platforms.telegram_kit import Town, town
 from tests.kits.channels import story
@@ -172,3 +173,18 @@ async def test_the_program_ends_with_a_code_for_its_supervisor_if_it_is_told_to(
         await it.calm()
         await it.end()
         fair(await it.verdict())
+
+
+@pytest.mark.parametrize("ruin", ["2>&-", "2>/dev/full", "2> >(exit 0)", "0<&- 1>&- 2>&-"])
+@story
+async def test_without_a_standard_error_it_starts_and_logs_to_a_file(ruin: str, tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        it.prefix = ("bash", "-c", f'exec "$@" {ruin}', "bash")
+        await it.start()
+        await it.answered(it.say(it.api.person("Ann")))
+        await it.end()
+        spare = it.store.with_name("reverie.db.log")
+        assert spare.stat().st_mode & 0o077 == 0
+        assert "telegram.test is up" in spare.read_text()
+        it.prefix = ()
+        assert (await ran(it, "log", "rebuild"))[0] == 0, "no line of the log came into the store"
