@@ -94,6 +94,9 @@ class Part:
     replaces: MessageId | None = None
     """Message of ours that gets this text and these buttons in place of its own; the same ones are no error.
     `reply_to`, `style` and `file` do not count then."""
+    maybe_sent_after: str | None = None
+    """Not None: an earlier attempt may have shown it, after this position of the channel (`CanFindSent`; empty: not
+    known). `send` looks for it first, and returns its receipt if it is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +320,17 @@ class CanDirectMessage(Protocol):
         """Return the direct chat with the sender of an event. Pure."""
 
 
+@runtime_checkable
+class CanFindSent(Protocol):
+    """Channel that can find out whether a message of its own is there. Its `send` honours `Part.maybe_sent_after`.
+
+    Its `Uncertain` is final, and its `Unsettled` is not.
+    """
+
+    def position(self, at: Address) -> str:
+        """Return the position behind which the next message there will be; empty: not known. Pure and cheap."""
+
+
 CommandCompleter = Callable[["CommandCompletion"], Awaitable[Sequence[str]]]
 """Suggestions for an argument that is being typed: the likeliest first, at most 25, each at most 100 characters."""
 
@@ -456,6 +470,7 @@ class CanListMembers(Protocol):
 # +-- RecipientAway surely not sent; wait until the person is seen
 # +-- Rejected      surely not sent; tell the agent
 # +-- Uncertain     unknown; record, resend only where repeats are dropped
+#     +-- Unsettled unknown so far; hand it over again, and the channel looks for it
 
 
 class SendError(Exception):
@@ -492,3 +507,7 @@ class Rejected(SendError):
 
 class Uncertain(SendError):
     """Perhaps sent: record it, and send it again only within `Capabilities.resend_window_s`."""
+
+
+class Unsettled(Uncertain):
+    """Perhaps sent, and not looked for yet: hand the part over again with `Part.maybe_sent_after`."""

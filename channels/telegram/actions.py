@@ -122,6 +122,8 @@ class TelegramActions:
             async with asyncio.timeout(_DRAFT_TIMEOUT_S):
                 await bot.send_message_draft(chat, draft, last.text, message_thread_id=parse_topic_id(at), **limits)
             return None
+        if outgoing.lock(at).locked():  # its message could be taken for one that is looked for
+            raise RateLimited("a message is on its way", retry_after_s=PREVIEW_RETRY_S)
         more = {"link_preview_options": NO_LINK_PREVIEW, **limits}
         if preview_id is not None:
             await bot.edit_message_text(last.text, chat, _number_in(at, chat, preview_id), **more)

@@ -51,15 +51,6 @@ CLOSED_MESSAGES = ("This HTTPXRequest is not initialized!", "Cannot send a reque
 """Messages of a RuntimeError that prove the same: of the library's and of httpx's checks before a request."""
 
 
-class TelegramServerError(NetworkError):
-    """Answer 5xx: the request may have been executed."""
-
-    def __init__(self, message: str, *, is_proxy_page: bool) -> None:
-        super().__init__(message)
-        self.is_proxy_page = is_proxy_page
-        """The answer came from a proxy in front of the Bot API server."""
-
-
 class WrongServerError(NetworkError):
     """Answer 401 or 404, but not from a Bot API server: no such server has received the request."""
 
@@ -135,11 +126,8 @@ def to_telegram_error(code: int, answer: Json) -> TelegramError:
         case 429:
             return RetryAfter(timedelta(seconds=_retry_after_s(parameters)))
         case _:
-            return (
-                BadRequest(description)
-                if code < _SERVER_ERROR
-                else TelegramServerError(description, is_proxy_page=answer.get("ok") is not False)
-            )
+            # After a 5xx, of the server or of a proxy in front of it, the request may have been executed.
+            return BadRequest(description) if code < _SERVER_ERROR else NetworkError(description)
 
 
 def _retry_after_s(parameters: Json) -> float:

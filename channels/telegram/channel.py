@@ -130,6 +130,9 @@ class TelegramChannel(TelegramActions):
             self._end_preview(part.to)
         return receipt
 
+    def position(self, at: Address) -> str:
+        return self._connected.position(at)
+
     async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
         await self._menus.set_command_menus(to)
 
@@ -154,6 +157,8 @@ class TelegramChannel(TelegramActions):
                 tasks += [asyncio.create_task(self._menus.sync()), asyncio.create_task(self._watch_rooms(api))]
                 await self._receive(receiver)
         finally:
+            if self._outgoing is not None:
+                self._outgoing.close()
             self._outgoing = None
             self._menus.stop()
             await cancel_and_wait(*tasks)
@@ -165,7 +170,7 @@ class TelegramChannel(TelegramActions):
         me = await receiver.retry(lambda bot: bot.get_me())
         name, reads_all = me.username or "", me.can_read_all_group_messages is not False
         self._reader.context = replace(self._reader.context, own_id=me.id, username=name, can_read_all=reads_all)
-        self._outgoing = TelegramOutgoing(receiver.api, self._clock, self._reader)
+        self._outgoing = TelegramOutgoing(receiver.api, self._clock, self._reader, self._config)
         receiver.welcome = f"connected to {self._config.base_url} as @{name}"
         if not reads_all:
             logger.info(

@@ -128,24 +128,24 @@ class MessageNumbers:
     def record_received(self, chat: int, number: int, sent_s: int) -> None:
         """Record a received message, sent at that Unix time."""
         if self._since is not None and sent_s >= int(self._since.timestamp()):
-            self._newest[_sequence(chat)] = max(number, self._newest.get(_sequence(chat), 0))
+            self._newest[sequence_of(chat)] = max(number, self._newest.get(sequence_of(chat), 0))
 
     def record_sent(self, chat: int, number: int) -> None:
         """Record a message of ours."""
-        self._newest[_sequence(chat)] = max(number, self._newest.get(_sequence(chat), 0))
-        self._own.setdefault(_sequence(chat), deque(maxlen=200)).append(number)
+        self._newest[sequence_of(chat)] = max(number, self._newest.get(sequence_of(chat), 0))
+        self._own.setdefault(sequence_of(chat), deque(maxlen=200)).append(number)
 
     def mark_unknown(self, chat: int) -> None:
         """Forget the newest number: a message of ours with an unknown number may exist."""
-        self._newest.pop(_sequence(chat), None)
+        self._newest.pop(sequence_of(chat), None)
 
     def newest(self, chat: int) -> int | None:
         """Return the newest number; None: unknown."""
-        return self._newest.get(_sequence(chat))
+        return self._newest.get(sequence_of(chat))
 
     def recent_own(self, chat: int) -> tuple[int, ...]:
         """Return the numbers of our recent messages."""
-        return tuple(self._own.get(_sequence(chat), ()))
+        return tuple(self._own.get(sequence_of(chat), ()))
 
 
 _SUPERGROUP_MAX_ID = -(10**12)
@@ -156,5 +156,6 @@ def has_own_sequence(chat: int) -> bool:
     return chat < _SUPERGROUP_MAX_ID
 
 
-def _sequence(chat: int) -> int:
+def sequence_of(chat: int) -> int:
+    """Return the name of the sequence of numbers that the chat has: its own id, or 0 for the shared one."""
     return chat if has_own_sequence(chat) else 0

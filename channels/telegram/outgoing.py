@@ -1,9 +1,11 @@
 """Sending to Telegram: in order in each chat, and never twice."""
 
 import asyncio
+import contextlib
 import logging
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from telegram import (
@@ -14,15 +16,23 @@ from telegram import (
     MessageEntity,
     ReplyParameters,
 )
-from telegram.error import BadRequest, ChatMigrated, RetryAfter, TelegramError
+from telegram.error import BadRequest, ChatMigrated, Forbidden, RetryAfter, TelegramError
 
-from channels.aio import Backoff
-from channels.base import BeforeSend, Denied, Part, Rejected, Uncertain, Unreachable
-from channels.telegram.api import TelegramApi, TelegramServerError
-from channels.telegram.ids import TAP_PREFIX, format_message_id, has_own_sequence, parse_message_number
+from channels.aio import Backoff, with_timeout
+from channels.base import BeforeSend, Denied, Part, Rejected, Uncertain, Unreachable, Unsettled
+from channels.split import utf16_length
+from channels.telegram.api import TelegramApi
+from channels.telegram.config import TelegramConfig
+from channels.telegram.ids import (
+    TAP_PREFIX,
+    format_message_id,
+    has_own_sequence,
+    parse_message_number,
+    sequence_of,
+)
 from channels.telegram.people import seconds
 from channels.telegram.rate_limit import HandOver
-from channels.telegram.render import TelegramSpan, TelegramText, parse_body
+from channels.telegram.render import MAX_CAPTION_UNITS, MAX_TEXT_UNITS, TelegramSpan, TelegramText, parse_body
 from channels.telegram.wire import UpdateReader
 from channels.text import safe_content_type, safe_file_name
 from gateway.core.clock import Clock
@@ -38,23 +48,32 @@ _UPLOAD_TIMEOUT_S = 120.0
 """For the answer to a file, which Telegram checks first."""
 _MAX_TRIES = 4
 """One attempt, and one each without the formatting, without the reply and with the new chat id."""
-_RECOVERY_TIMEOUT_S = 120.0
-"""Time that a failed server has to answer again, before the message counts as uncertain."""
+_MAX_RECOVERY_DELAY_S = 10.0
+"""Longest delay between two questions whether a failed server answers again."""
 _SETTLE_DELAY_S = 3.0
 """Time after that for the server to complete the request."""
-_GAP, _SHARED_GAP, _MOST_PROBED = 3, 10, 40
-"""Consecutive unused ids that end a search, in a chat with its own sequence or a shared one; and the most ids that are
-checked."""
+_GAP, _SHARED_GAP, _CRASH_GAP, _MOST_PROBED = 3, 10, 40, 120
+"""Consecutive unused ids that end a search, in a chat with its own sequence or a shared one; in a shared one after a
+crash, which may have cut off many other messages; and the most ids that are checked."""
+_DUPLICATE_MARK: Final = "(This may be a duplicate.)\n"
+
+
+class _TooFarError(TelegramError):
+    """More was said since than is looked through."""
 
 
 class TelegramOutgoing:
     """Outgoing messages of one account."""
 
-    def __init__(self, api: TelegramApi, clock: Clock, reader: UpdateReader) -> None:
+    def __init__(self, api: TelegramApi, clock: Clock, reader: UpdateReader, config: TelegramConfig) -> None:
         """Send with `api`; `reader` knows each room's current chat and the messages in it."""
         self.api, self._clock, self.reader, self.numbers = api, clock, reader, reader.numbers
+        self._uncertain, self._has_group_previews = config.uncertain, config.preview == "all"
         self._resolve_lock = asyncio.Lock()
         """Chats may share their numbers, so failed messages are resolved one after the other."""
+        self._open_count = 0
+        """Messages that may have taken an id that is not known yet."""
+        self._closed = asyncio.Event()
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def chat_id(self, at: Address) -> int:
@@ -74,7 +93,7 @@ class TelegramOutgoing:
             if part.reply_to is not None and part.reply_to.startswith(TAP_PREFIX):
                 return await self._answer_tap(part, part.reply_to.removeprefix(TAP_PREFIX), message)
             async with self.lock(part.to):
-                return Receipt(ids=(await self._send_in_some_form(part, message),))
+                return Receipt(ids=(await self._send_or_find(part, message),))
         except Exception as error:
             if not message.is_started:
                 raise
@@ -82,6 +101,41 @@ class TelegramOutgoing:
             if isinstance(verdict, Denied):  # the polling side confirms whether the token is really refused
                 raise Unreachable(verdict.reason) from None
             raise verdict from None
+
+    async def _send_or_find(self, part: Part, message: HandOver) -> MessageId:
+        """Send the part, or find it if it is there. One that may be there is sent again, marked, if that is wanted."""
+        room = MAX_CAPTION_UNITS if part.file else MAX_TEXT_UNITS
+        has_room = utf16_length(parse_body(part.body).text) + len(_DUPLICATE_MARK) <= room
+        try:
+            after = part.maybe_sent_after
+            if after is not None and (found := await self._find_earlier(part, after)) is not None:
+                return found
+            return await self._send_in_some_form(part, message)
+        except Uncertain as error:
+            if self._uncertain != "marked" or isinstance(error, Unsettled) or not has_room:
+                raise
+        return await self._send_in_some_form(part, message, mark=_DUPLICATE_MARK)
+
+    async def _find_earlier(self, part: Part, after: str) -> MessageId | None:
+        """Return the id of the part if an earlier attempt has sent it. Raises Uncertain if that cannot be told."""
+        chat = self.chat_id(part.to)
+        sequence, _, number = after.rpartition(":")
+        # A group that has become a supergroup begins to count anew.
+        position = int(number) if number.isdigit() and sequence == str(sequence_of(chat)) else None
+        if chat < 0 and self._has_group_previews:
+            position = None  # a preview of another topic would be taken for it
+        gap = _GAP if has_own_sequence(chat) else _CRASH_GAP
+        found = await self._find_or_raise(part, chat, position, "the process ended while this part was being sent", gap)
+        if found is None:
+            return None
+        self.numbers.record_sent(chat, found)
+        return format_message_id(found, str(chat), part.to.room)
+
+    def position(self, at: Address) -> str:
+        """Return the newest message known where `at` counts its messages, as `Part.maybe_sent_after`."""
+        chat = self.chat_id(at)
+        newest = self.numbers.newest(chat)
+        return "" if newest is None else f"{sequence_of(chat)}:{newest}"
 
     async def _answer_tap(self, part: Part, query: str, message: HandOver) -> Receipt:
         """Show the text to the person who tapped: it is no message, so it waits for none and counts for no limit."""
@@ -91,8 +145,8 @@ class TelegramOutgoing:
         await self.api.bot.answer_callback_query(query, text=parse_body(part.body).text, show_alert=alert)
         return Receipt()
 
-    async def _send_in_some_form(self, part: Part, message: HandOver) -> MessageId:
-        text, replying = parse_body(part.body), part.reply_to is not None
+    async def _send_in_some_form(self, part: Part, message: HandOver, mark: str = "") -> MessageId:
+        text, replying = _prepend(mark, parse_body(part.body)), part.reply_to is not None
         for _ in range(_MAX_TRIES):
             chat, room = self.chat_id(part.to), part.to.room
             reply = parse_message_number(part.reply_to, str(chat), room) if part.reply_to and replying else None
@@ -134,64 +188,82 @@ class TelegramOutgoing:
                 raise
 
     async def _send_once(self, part: Part, chat: int, text: TelegramText, reply: int | None, message: HandOver) -> int:
-        """Return the id of the message that was sent, also if the server fails after sending it."""
+        """Return the id of the message that was sent, also if its answer got lost."""
         newest = self.numbers.newest(chat)
+        self._open_count += 1
         try:
             await self._call_send(part, chat, text, reply, message)
-        except TelegramServerError as error:
-            message.message_id = await self._resolve_failed(part, chat, newest, error)
         except Exception as error:
             if message.message_id is None:  # else it was sent, and only the rest of the answer is odd
-                if message.is_started and isinstance(self.api.to_send_error(error), Uncertain):
-                    self.numbers.mark_unknown(chat)
-                raise
+                verdict = self.api.to_send_error(error)
+                if not message.is_started or not isinstance(verdict, Uncertain):
+                    raise
+                message.message_id = await self._find_or_raise(part, chat, newest, verdict.reason)
+                if message.message_id is None:
+                    raise Unreachable(f"not sent: {verdict.reason}") from None
+        finally:
+            self._open_count -= 1
         if message.message_id is None:
             raise TelegramError("an answer without the id of the message")
         self.numbers.record_sent(chat, message.message_id)
         return message.message_id
 
-    async def _resolve_failed(self, part: Part, chat: int, newest: int | None, error: TelegramServerError) -> int:
-        """Return the id of the message if it was sent despite the error.
+    async def _find_or_raise(self, part: Part, chat: int, after: int | None, reason: str, gap: int = 0) -> int | None:
+        """Return the id of the part, which may have been sent after the message `after`. None: it is not there.
 
-        Raises Unreachable if not, `error` if that is unknown.
+        Raises Uncertain if that cannot be told, Unsettled if the connection is let go before. `gap`: as `_find_sent`.
         """
-        try:
-            async with self._resolve_lock:
-                if newest is not None and await self._wait_until_back():
-                    await self._clock.sleep(_SETTLE_DELAY_S)
-                    if (number := await self._find_sent(part, chat, newest)) is not None:
-                        logger.info("a message that the server answered with %s was sent all the same", error)
-                        return number
-                    raise Unreachable(f"not sent: {self.api.redact(error)}")
-        except TelegramError as failed:
-            logger.info("nobody knows what became of a message: %s", self.api.redact(failed))
+        if self._uncertain != "never" and after is not None:
+            try:
+                async with self._resolve_lock:
+                    number = await self._find_when_back(part, chat, after, gap)
+            except TelegramError as failed:
+                reason += f"; and looking for it failed: {self.api.redact(failed)}"
+            else:
+                logger.info("a message without an answer (%s) was %s", reason, "sent" if number else "not sent")
+                return number
         self.numbers.mark_unknown(chat)
-        if error.is_proxy_page:  # no Bot API server has received it
-            raise Unreachable(f"no Bot API server has answered: {self.api.redact(error)}") from None
-        raise error
+        raise Uncertain(reason)
 
-    async def _wait_until_back(self) -> bool:
-        """Return whether the server answers again within the time limit."""
-        backoff, until_s = Backoff(10.0), self._clock.monotonic() + _RECOVERY_TIMEOUT_S
-        while self._clock.monotonic() < until_s:
+    async def _find_when_back(self, part: Part, chat: int, after: int, gap: int) -> int | None:
+        """Wait until Telegram answers, and some time more for what it is doing; then look. Raises TelegramError."""
+        backoff = Backoff(_MAX_RECOVERY_DELAY_S)
+        while True:
+            delay_s = 0.0
             try:
                 await self.api.await_call(self.api.bot.get_me())
+                await self._sleep(_SETTLE_DELAY_S)
+                return await self._find_sent(part, chat, after, gap)
             except RetryAfter as error:
-                await self._clock.sleep(seconds(error.retry_after))
-            except TelegramError:
-                await self._clock.sleep(backoff.next_delay_s(0.0, 0.5))
-            else:
-                return True
-        return False
+                delay_s = seconds(error.retry_after)
+            except (BadRequest, Forbidden, ChatMigrated, _TooFarError):
+                raise
+            except TelegramError:  # it is away again
+                delay_s = backoff.next_delay_s(0.0, 0.5)
+            await self._sleep(delay_s)
 
-    async def _find_sent(self, part: Part, chat: int, newest: int) -> int | None:
-        """Return an unknown message of ours after `newest`. None: there is none. Raises TelegramError."""
-        number, last = newest, newest
-        gap = _GAP if has_own_sequence(chat) else _SHARED_GAP
+    async def _sleep(self, duration_s: float) -> None:
+        """Sleep. Raises Unsettled once the connection is let go."""
+        with contextlib.suppress(TimeoutError):
+            await with_timeout(self._clock, duration_s, self._closed.wait())
+        if self._closed.is_set():
+            raise Unsettled("the gateway lets go of Telegram before it is known whether this was sent")
+
+    def close(self) -> None:
+        """End the waits for a server that does not answer."""
+        self._closed.set()
+
+    async def _find_sent(self, part: Part, chat: int, after: int, gap: int) -> int | None:
+        """Return an unknown message of ours behind `after`. None: there is none. Raises TelegramError.
+
+        `gap`: ids without a message there that end the search, besides those of what is under way just now.
+        """
+        number, last = after, after
+        gap = max(gap, _GAP if has_own_sequence(chat) else _SHARED_GAP) + self._open_count
         while number < max(last, self.numbers.newest(chat) or 0) + gap:
             number += 1
-            if number > newest + _MOST_PROBED:
-                raise TelegramError("too much was said since")
+            if number > after + _MOST_PROBED:
+                raise _TooFarError("too much was said since")
             if number in self.numbers.recent_own(chat):
                 last = number
                 continue
@@ -231,6 +303,12 @@ class TelegramOutgoing:
     def record_move(self, chat: int, error: ChatMigrated) -> None:
         """Record that the group `chat` has a new id."""
         self.reader.record_move(str(chat), str(error.new_chat_id))
+
+
+def _prepend(mark: str, text: TelegramText) -> TelegramText:
+    """Return the text behind an ASCII mark."""
+    spans = tuple(replace(span, start=span.start + len(mark), end=span.end + len(mark)) for span in text.spans)
+    return TelegramText(text=mark + text.text, spans=spans)
 
 
 def to_entities(spans: tuple[TelegramSpan, ...]) -> list[MessageEntity] | None:

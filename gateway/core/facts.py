@@ -315,6 +315,8 @@ class PartSendStarted:
     """Index from 0."""
     bodies: tuple[str, ...] | None
     """All rendered parts, with the first part that is sent; None afterwards: the split stays the same."""
+    after: str = ""
+    """Position of the channel at this time (`channels.base.CanFindSent`); empty: none, or not known."""
     kind: Literal["sending"] = "sending"
 
 

@@ -17,7 +17,7 @@ import hashlib
 import logging
 import math
 import re
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -27,6 +27,7 @@ from typing import Final, Literal
 
 from channels.aio import with_timeout
 from channels.base import (
+    CanFindSent,
     Capabilities,
     Channel,
     KnowsRecipients,
@@ -38,6 +39,7 @@ from channels.base import (
     SendError,
     Uncertain,
     Unreachable,
+    Unsettled,
 )
 from gateway.core.clock import Clock
 from gateway.core.events import (
@@ -113,9 +115,16 @@ def decide_retry(
             return RetryDecision(state=end, reason=error.reason)
 
 
-def _resend_window_s(post: Post, able: Capabilities) -> float:
-    """Return the seconds in which a part of the post may be sent again: without a limit if that replaces a message."""
-    return math.inf if post.replaces is not None else able.resend_window_s
+def _resend_window_s(post: Post, channel: Channel) -> float:
+    """Return the seconds in which a part of the post may be handed over again: without a limit if that replaces one."""
+    if post.replaces is not None:
+        return math.inf
+    return MAX_AGE_S if isinstance(channel, CanFindSent) else channel.capabilities.resend_window_s
+
+
+def _is_final(error: SendError) -> bool:
+    """Return whether a channel that looks for its messages could not tell what became of one."""
+    return isinstance(error, Uncertain) and not isinstance(error, Unsettled)
 
 
 def can_resend(since_s: float, resend_s: float) -> bool:
@@ -141,6 +150,10 @@ def recover_parts(
             again = can_resend(since_s, resend_s) and part.index == max(gone)
             ends[part.index] = "waiting" if again else "uncertain"
     return ends
+
+
+def _is_interrupted(part: OutboxPart) -> bool:
+    return part.state == "sending" or (part.state == "pending" and part.first_at is not None)
 
 
 def select_window(parts: Sequence[OutboxPart], size: int, *, resend_s: float = 0.0) -> list[OutboxPart]:
@@ -180,7 +193,11 @@ class DeliveryAttempt:
         self.unsaved_bodies: tuple[str, ...] | None = None
         """Rendered parts, if they are not in the store yet."""
         self.resend_s = 0.0
-        """Resend window of the channel's capabilities."""
+        """Seconds in which a part may be handed over again, see `_resend_window_s`."""
+        self.finder: CanFindSent | None = None
+        """The channel, if it looks for a part that may have been sent before it sends that again."""
+        self.positions: dict[int, str] = {}
+        """Position of the channel at the last hand-over, by part. Recorded for `finder` alone."""
         self.handed_over_at: dict[int, datetime] = {}
         """Time of the hand-over, by part. Cleared before each attempt."""
         self._first_handed_over_s: dict[int, float] = {}
@@ -198,7 +215,19 @@ class DeliveryAttempt:
         self.handed_over_at[part.index] = self._clock.now()
         if since_s is None:
             self._first_handed_over_s[part.index] = self._clock.monotonic()
-        await self._outbox.record(self._post, [PartSendStarted(post=self._post.key, part=part.index, bodies=bodies)])
+        after = ""
+        if self.finder is not None:
+            # If none is known now, the earlier one still holds: whoever looked has found nothing of ours behind it.
+            after = self.positions[part.index] = self.finder.position(self._post.to) or self.positions.get(
+                part.index, ""
+            )
+        started = PartSendStarted(post=self._post.key, part=part.index, bodies=bodies, after=after)
+        await self._outbox.record(self._post, [started])
+
+    def find_after(self, part: OutboxPart) -> str | None:
+        """Return the part's `Part.maybe_sent_after`."""
+        looks = self.finder is not None and part.first_at is not None
+        return self.positions.get(part.index, "") if looks else None
 
     def _since_s(self, index: int, first: datetime | None) -> float | None:
         """Return the seconds since then. Negative if the clock was set back before that time."""
@@ -224,7 +253,7 @@ class DeliveryAttempt:
                 attempts=part.attempts + 1,
                 age_s=age_s,
                 since_s=self._since_s(index, first_at if isinstance(result, Uncertain) else part.first_at),
-                resend_s=self.resend_s,
+                resend_s=self.resend_s if self.finder is None or not _is_final(result) else 0.0,
             )
             known = found.state == "waiting" and part.reason == found.reason
             level = logging.DEBUG if known else logging.WARNING
@@ -304,6 +333,8 @@ def _remove_unneeded(directory: Path, keep: set[str]) -> None:
 
 UNCERTAIN_NOTICE_WAIT_S = 60.0
 """Seconds for which a notice about an uncertain answer waits, or until something else is posted there."""
+MAX_HAND_OVERS: Final = 1000
+"""Newest hand-overs in a conversation that are searched for those of a post that an earlier process began."""
 LOST_IN_CRASH_TEXT = "the process ended while this part was being sent"
 SETTLE_S = 1.0
 """Seconds for an attempt, after its channel has ended, to record its result."""
@@ -356,9 +387,14 @@ class Outbox:
     async def recover(self) -> None:
         """Take over the posts of an earlier process. Call it once: nothing is delivered before."""
         recovered = await self._store.undelivered_posts()
+        interrupted = Counter(
+            (item.post.to.channel, item.post.to.room) for item in recovered if any(map(_is_interrupted, item.parts))
+        )
         for item in recovered:
-            channel = self._channels.get(item.post.to.channel)
-            resend_s = _resend_window_s(item.post, channel.capabilities) if channel else 0.0
+            channel, room = self._channels.get(item.post.to.channel), (item.post.to.channel, item.post.to.room)
+            resend_s = 0.0 if channel is None else _resend_window_s(item.post, channel)
+            if interrupted[room] > 1 and resend_s == MAX_AGE_S:
+                resend_s = 0.0  # whoever looks cannot tell which thread of the room a message belongs to
             parts, ended = list(item.parts), []
             for index, state in recover_parts(parts, now=self._clock.now(), resend_s=resend_s).items():
                 logger.warning("post %s part %d is %s: %s", item.post.key, index, state, LOST_IN_CRASH_TEXT)
@@ -449,6 +485,7 @@ class Outbox:
     async def _deliver(self, item: OutboxPost) -> None:
         post, parts = item.post, list(item.parts)
         attempt, cutter = DeliveryAttempt(post, self._clock, self), None
+        attempt.positions = await self._find_positions(item)
         away = await self._find_absence(item) if self._age_s(item) >= MAX_AGE_S else ""
         while not parts or select_window(parts, 1):
             channel = await self._wait_for_channel(item, parts, away=away)
@@ -460,9 +497,9 @@ class Outbox:
                 if cut is None:
                     return
                 parts, cutter = cut, channel
-            able = channel.capabilities
-            attempt.resend_s = _resend_window_s(post, able)
-            window = select_window(parts, able.max_in_flight, resend_s=attempt.resend_s)
+            attempt.resend_s = _resend_window_s(post, channel)
+            attempt.finder = channel if isinstance(channel, CanFindSent) and post.replaces is None else None
+            window = select_window(parts, channel.capabilities.max_in_flight, resend_s=attempt.resend_s)
             results = await self._send(channel, post, attempt, window, last=len(parts) - 1)
             away = next((one.reason for one in results if isinstance(one, RecipientAway)), "")
             news, wait_s, age_s = list[PartSendEnded](), 0.0, self._age_s(item)
@@ -484,6 +521,16 @@ class Outbox:
                 await self._clock.sleep(wait_s)
         # Nothing was left to send: a crash came between the last part and the report.
         await self._end_post(post, *summarize_parts(parts))
+
+    async def _find_positions(self, item: OutboxPost) -> dict[int, str]:
+        """Return the channel's position at the last hand-over that an earlier process recorded, by part."""
+        if all(part.first_at is None for part in item.parts):
+            return {}
+        found = await self._store.newest_entries(
+            MAX_HAND_OVERS, after=item.seq, kinds=["sending"], conversation=item.post.to.conversation
+        )
+        facts = [one.fact for one in found if isinstance(one.fact, PartSendStarted)]
+        return {fact.part: fact.after for fact in facts if fact.post == item.post.key}
 
     async def _find_absence(self, item: OutboxPost) -> str:
         """Return why the recipient was not there when an earlier process tried last; empty: they were, or nobody did.
@@ -562,6 +609,7 @@ class Outbox:
                     file=file if part.index == 0 else None,
                     buttons=post.buttons if part.index == last else (),
                     replaces=replaced,
+                    maybe_sent_after=attempt.find_after(part),
                 ),
                 partial(attempt.hand_over, part),
             )

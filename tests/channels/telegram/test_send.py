@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from telegram.error import BadRequest, ChatMigrated, RetryAfter, TelegramError
+from telegram.error import BadRequest, ChatMigrated, NetworkError, RetryAfter, TelegramError
 
 from channels.base import (
     CanDownload,
@@ -24,8 +24,9 @@ from channels.base import (
     SendError,
     Uncertain,
     Unreachable,
+    Unsettled,
 )
-from channels.telegram.api import TelegramServerError, WrongServerError, to_telegram_error
+from channels.telegram.api import WrongServerError, to_telegram_error
 from channels.telegram.config import TelegramRateLimit
 from channels.telegram.rate_limit import TelegramPacer
 from channels.telegram.render import parse_body
@@ -524,13 +525,13 @@ SENDS: dict[str, tuple[Break, type[SendError] | None, int]] = {
     "502 as a page, after": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=502, after=True), None, 1),
     "504 as a page": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=504), Unreachable, 0),
     "504 as a page, after": (lambda api: api.faults.say("sendMessage", BAD_GATEWAY, status=504, after=True), None, 1),
-    "no JSON": (lambda api: api.faults.say("sendMessage", b"{nope", after=True), Uncertain, 1),
-    "half a result": (lambda api: api.faults.say("sendMessage", b'{"ok":true}', after=True), Uncertain, 1),
-    "dropped before": (lambda api: api.faults.drop("sendMessage"), Uncertain, 0),
-    "dropped after": (lambda api: api.faults.drop("sendMessage", after=True), Uncertain, 1),
-    "cut": (lambda api: api.faults.drop("sendMessage", after=True, begun=b"HTTP/1.1 200 X\r\n"), Uncertain, 1),
-    "silent before": (lambda api: api.faults.stall("sendMessage"), Uncertain, 0),
-    "silent after": (lambda api: api.faults.stall("sendMessage", after=True), Uncertain, 1),
+    "no JSON": (lambda api: api.faults.say("sendMessage", b"{nope", after=True), None, 1),
+    "half a result": (lambda api: api.faults.say("sendMessage", b'{"ok":true}', after=True), None, 1),
+    "dropped before": (lambda api: api.faults.drop("sendMessage"), Unreachable, 0),
+    "dropped after": (lambda api: api.faults.drop("sendMessage", after=True), None, 1),
+    "cut": (lambda api: api.faults.drop("sendMessage", after=True, begun=b"HTTP/1.1 200 X\r\n"), None, 1),
+    "silent before": (lambda api: api.faults.stall("sendMessage"), Unreachable, 0),
+    "silent after": (lambda api: api.faults.stall("sendMessage", after=True), None, 1),
     "odd fields": (lambda api: api.faults.say("sendMessage", ODD_TIME, after=True), None, 1),
     "one byte at a time": (lambda api: api.faults.slow("sendMessage"), None, 1),
     "hung up": (lambda api: api.faults.hang_up("sendMessage"), None, 1),
@@ -607,6 +608,133 @@ async def test_what_a_failing_server_did_is_found_out_amid_others_and_said_once(
         assert api.said(room) == ["the first", "the second"]
 
 
+@pytest.mark.parametrize("after", [False, True])
+async def test_many_messages_whose_answers_got_lost_at_once_are_each_there_once(after: bool) -> None:
+    """All private chats share one sequence of ids, so each of these lies somewhere among the others."""
+    async with BotApi() as api, running(api, Hasty(100), rooms=["*"]) as run:
+        await run.up()
+        people = [api.person(f"p{number}") for number in range(25)]
+        for person in people:
+            api.private_says(person, "hi")
+        await run.until(lambda: len(run.messages) == len(people))
+        api.faults.drop("sendMessage", after=after, times=len(people))
+
+        async def tell(person: Person) -> None:
+            try:
+                await run.tell("hello", at(person))
+            except Unreachable:
+                assert not after
+                await run.tell("hello", at(person))
+
+        await asyncio.gather(*map(tell, people))
+        assert [api.said(person) for person in people] == [["hello"]] * len(people)
+
+
+@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("sent", [False, True])
+async def test_what_the_end_of_a_process_cut_off_is_looked_for_by_the_next(sent: bool, group: bool) -> None:
+    async with BotApi() as api:
+        ann = api.person("Ann")
+        room: Chat | Person = api.group("Team") if group else ann
+        async with running(api, rooms=["*"]) as run:
+            await run.up()
+            if group:
+                api.mentions(room, ann, "hi")
+            else:
+                api.private_says(ann, "hi")
+            await run.message()
+            position = run.channel.position(at(room))
+            (part,) = run.parts("hello", at(room))
+            if sent:
+                await run.channel.send(part)
+        api.private_says(api.person("Ben"), "meanwhile")
+        if group:
+            api.mentions(room, ann, "are you there?")
+        else:
+            api.private_says(ann, "are you there?")
+        async with running(api, Hasty(100), rooms=["*"]) as run:
+            await run.up()
+            receipt = await run.channel.send(replace(part, maybe_sent_after=position))
+        assert receipt.ids == tuple(str(shown.id) for shown in api.shown(room) if shown.by_bot)
+        assert api.said(room) == ["hello"]
+
+
+LOST = {"the position is not known": "", "the room counts anew": "-1009:3", "no position": "x"}
+
+
+@pytest.mark.parametrize("position", LOST.values(), ids=LOST)
+@pytest.mark.parametrize("policy", ["look", "marked", "never"])
+async def test_what_cannot_be_found_is_uncertain_or_said_again_with_a_mark(policy: str, position: str) -> None:
+    async with BotApi() as api, running(api, Hasty(100), rooms=["*"], uncertain=policy) as run:
+        await run.up()
+        chat = api.group("Team")
+        (part,) = run.parts("**hello**", at(chat))
+        if policy == "marked":
+            await run.channel.send(replace(part, maybe_sent_after=position))
+            assert api.said(chat) == ["(This may be a duplicate.)\nhello"]
+            (bold,) = api.shown(chat)[0].body["entities"]
+            assert (bold["offset"], bold["length"]) == (27, 5)
+        else:
+            with pytest.raises(Uncertain) as told:
+                await run.channel.send(replace(part, maybe_sent_after=position))
+            assert type(told.value) is Uncertain
+            assert api.said(chat) == []
+
+
+async def test_without_a_look_nothing_is_asked_and_nothing_said_again() -> None:
+    async with BotApi() as api, running(api, Hasty(100), uncertain="never") as run:
+        await run.up()
+        ann = api.person("Ann")
+        api.private_says(ann, "hi")
+        await run.message()
+        api.faults.drop("sendMessage")
+        with pytest.raises(Uncertain):
+            await run.tell("hello", at(ann))
+        assert len(api.asked("sendMessage")) == 1
+        assert not api.asked("editMessageReplyMarkup")
+
+
+async def test_a_look_that_is_asked_to_wait_or_meets_failures_goes_on() -> None:
+    async with BotApi() as api, running(api, Hasty(100)) as run:
+        await run.up()
+        ann = api.person("Ann")
+        api.private_says(ann, "hi")
+        await run.message()
+        api.faults.drop("sendMessage", after=True)
+        api.faults.fail("editMessageReplyMarkup", 429, retry_after=3)
+        api.faults.fail("editMessageReplyMarkup", 500)
+        api.faults.drop("editMessageReplyMarkup")
+        assert await run.tell("hello", at(ann))
+        assert api.said(ann) == ["hello"]
+
+
+async def test_a_look_where_the_bot_may_not_be_any_more_tells_nothing() -> None:
+    async with BotApi() as api, running(api, Hasty(100)) as run:
+        await run.up()
+        ann = api.person("Ann")
+        api.private_says(ann, "hi")
+        await run.message()
+        api.faults.drop("sendMessage", after=True)
+        api.faults.fail("editMessageReplyMarkup", 403, "Forbidden: bot was blocked by the user")
+        with pytest.raises(Uncertain, match="blocked"):
+            await run.tell("hello", at(ann))
+
+
+async def test_a_channel_that_stops_leaves_the_look_to_the_next() -> None:
+    async with BotApi() as api:
+        ann = api.person("Ann")
+        async with running(api) as run:
+            await run.up()
+            api.private_says(ann, "hi")
+            await run.message()
+            api.faults.drop("sendMessage", after=True)
+            api.faults.fail("getMe", 502, times=None)
+            sending = asyncio.create_task(run.tell("hello", at(ann)))
+            await api.until(lambda: len(api.asked("getMe")) > 1)
+        with pytest.raises(Unsettled):
+            await sending
+
+
 async def test_without_a_server_nothing_was_sent(api: BotApi, run: Running) -> None:
     await api.stop()  # and the channel has not noticed
     with pytest.raises(Unreachable):
@@ -653,7 +781,7 @@ async def test_the_token_is_in_no_log_line_and_no_reason(caplog: pytest.LogCaptu
         api.private_says(ann, "hi")
         for name in ("502 as a page", "no JSON", "dropped before", "409", "429", "who we are, dropped"):
             POLLS[name](api)
-        async with running(api, clock) as run:
+        async with running(api, clock, uncertain="never") as run:
             await run.until_advancing(clock, lambda: bool(run.all(Message)))
             for fault, _, _ in (SENDS[name] for name in ("400", "401", "no JSON", "dropped after", "429")):
                 fault(api)
@@ -742,9 +870,9 @@ REFUSED: dict[str, tuple[int, bytes, type[SendError]]] = {
     "a token or method that is not known": (404, body(), Unreachable),
     "a proxy that does not know us": (404, BAD_GATEWAY, Unreachable),
     "a failure with odd parameters": (500, body(parameters=[1]), Unreachable),
-    "a page in place of an answer": (200, BAD_GATEWAY, Uncertain),
-    "nothing in particular": (200, b'{"ok":true}', Uncertain),
-    "a message without an id": (200, b'{"ok":true,"result":{}}', Uncertain),
+    "a page in place of an answer": (200, BAD_GATEWAY, Unreachable),
+    "nothing in particular": (200, b'{"ok":true}', Unreachable),
+    "a message without an id": (200, b'{"ok":true,"result":{}}', Unreachable),
 }
 
 
@@ -770,7 +898,7 @@ async def test_an_odd_answer_to_a_message_means_what_it_can(what: str) -> None:
         (429, {"ok": False}, RetryAfter),
         (420, {}, BadRequest),
         (404, {}, WrongServerError),
-        (503, {"parameters": {"retry_after": 1}}, TelegramServerError),
+        (503, {"parameters": {"retry_after": 1}}, NetworkError),
     ],
 )
 def test_what_is_no_success_is_named(code: int, answer: dict[str, Any], error: type[TelegramError]) -> None:
