@@ -95,7 +95,7 @@ class Part:
     """Message of ours that gets this text and these buttons in place of its own; the same ones are no error.
     `reply_to`, `style` and `file` do not count then."""
     maybe_sent_after: str | None = None
-    """Not None: an earlier attempt may have shown it, after this position of the channel (`CanFindSent`; empty: not
+    """Not None: an earlier attempt may have shown it, after this position of the channel (`FindsSent`; empty: not
     known). `send` looks for it first, and returns its receipt if it is there."""
 
 
@@ -321,7 +321,7 @@ class CanDirectMessage(Protocol):
 
 
 @runtime_checkable
-class CanFindSent(Protocol):
+class FindsSent(Protocol):
     """Channel that can find out whether a message of its own is there. Its `send` honours `Part.maybe_sent_after`.
 
     Its `Uncertain` is final, and its `Unsettled` is not.

@@ -107,6 +107,9 @@ def parse_message_number(message: MessageId, chat: str, room: str) -> int | None
     return int(number) if is_valid and 0 < int(number) < _MAX_NUMBER else None
 
 
+_MAX_KNOWN = 500
+
+
 class MessageNumbers:
     """Newest known message numbers, to find out whether a message of ours was sent.
 
@@ -117,23 +120,28 @@ class MessageNumbers:
     def __init__(self) -> None:
         self._since: datetime | None = None
         self._newest: dict[int, int] = {}
-        self._own: dict[int, deque[int]] = {}
+        self._known: dict[int, deque[int]] = {}
+        """Sequence -> recent numbers of messages of others, and of ours that are accounted for."""
 
     def reset(self, now: datetime) -> None:
         """Forget all numbers; older ones than `now` may be followed by unknown messages of an earlier process."""
         self._since = now
         self._newest.clear()
-        self._own.clear()
+        self._known.clear()
 
     def record_received(self, chat: int, number: int, sent_s: int) -> None:
         """Record a received message, sent at that Unix time."""
+        self._record_known(chat, number)
         if self._since is not None and sent_s >= int(self._since.timestamp()):
             self._newest[sequence_of(chat)] = max(number, self._newest.get(sequence_of(chat), 0))
 
     def record_sent(self, chat: int, number: int) -> None:
         """Record a message of ours."""
         self._newest[sequence_of(chat)] = max(number, self._newest.get(sequence_of(chat), 0))
-        self._own.setdefault(sequence_of(chat), deque(maxlen=200)).append(number)
+        self._record_known(chat, number)
+
+    def _record_known(self, chat: int, number: int) -> None:
+        self._known.setdefault(sequence_of(chat), deque(maxlen=_MAX_KNOWN)).append(number)
 
     def mark_unknown(self, chat: int) -> None:
         """Forget the newest number: a message of ours with an unknown number may exist."""
@@ -143,9 +151,9 @@ class MessageNumbers:
         """Return the newest number; None: unknown."""
         return self._newest.get(sequence_of(chat))
 
-    def recent_own(self, chat: int) -> tuple[int, ...]:
-        """Return the numbers of our recent messages."""
-        return tuple(self._own.get(sequence_of(chat), ()))
+    def is_known(self, chat: int, number: int) -> bool:
+        """Return whether a recent message there with that number is known."""
+        return number in self._known.get(sequence_of(chat), ())
 
 
 _SUPERGROUP_MAX_ID = -(10**12)

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from telegram import (
@@ -69,8 +70,8 @@ class TelegramOutgoing:
         """Send with `api`; `reader` knows each room's current chat and the messages in it."""
         self.api, self._clock, self.reader, self.numbers = api, clock, reader, reader.numbers
         self._uncertain, self._has_group_previews = config.uncertain, config.preview == "all"
-        self._resolve_lock = asyncio.Lock()
-        """Chats may share their numbers, so failed messages are resolved one after the other."""
+        self._probe_lock = asyncio.Lock()
+        """Held while ids are looked at, so that an outage does not end in a flood of questions."""
         self._open_count = 0
         """Messages that may have taken an id that is not known yet."""
         self._closed = asyncio.Event()
@@ -215,8 +216,7 @@ class TelegramOutgoing:
         """
         if self._uncertain != "never" and after is not None:
             try:
-                async with self._resolve_lock:
-                    number = await self._find_when_back(part, chat, after, gap)
+                number = await self._find_when_back(part, chat, after, gap)
             except TelegramError as failed:
                 reason += f"; and looking for it failed: {self.api.redact(failed)}"
             else:
@@ -227,20 +227,26 @@ class TelegramOutgoing:
 
     async def _find_when_back(self, part: Part, chat: int, after: int, gap: int) -> int | None:
         """Wait until Telegram answers, and some time more for what it is doing; then look. Raises TelegramError."""
-        backoff = Backoff(_MAX_RECOVERY_DELAY_S)
+        await self._ask(self.api.bot.get_me)
+        await self._sleep(_SETTLE_DELAY_S)
+        async with self._probe_lock:
+            return await self._find_sent(part, chat, after, gap)
+
+    async def _ask(self, call: Callable[[], Awaitable[object]]) -> None:
+        """Repeat a call until Telegram answers it. Raises the refusal, or Unsettled once the connection is let go."""
+        backoff, delay_s = Backoff(_MAX_RECOVERY_DELAY_S), 0.0
         while True:
-            delay_s = 0.0
             try:
-                await self.api.await_call(self.api.bot.get_me())
-                await self._sleep(_SETTLE_DELAY_S)
-                return await self._find_sent(part, chat, after, gap)
-            except RetryAfter as error:
-                delay_s = seconds(error.retry_after)
-            except (BadRequest, Forbidden, ChatMigrated, _TooFarError):
+                await self.api.await_call(call())
+            except (BadRequest, Forbidden, ChatMigrated):
                 raise
-            except TelegramError:  # it is away again
+            except RetryAfter as error:
+                await self._sleep(seconds(error.retry_after))
+            except TelegramError:
+                await self._sleep(delay_s)  # the first time at once: it may only have closed an idle connection
                 delay_s = backoff.next_delay_s(0.0, 0.5)
-            await self._sleep(delay_s)
+            else:
+                return
 
     async def _sleep(self, duration_s: float) -> None:
         """Sleep. Raises Unsettled once the connection is let go."""
@@ -258,19 +264,18 @@ class TelegramOutgoing:
 
         `gap`: ids without a message there that end the search, besides those of what is under way just now.
         """
-        number, last = after, after
+        number, last, keyboard = after, after, to_keyboard(part.buttons)
         gap = max(gap, _GAP if has_own_sequence(chat) else _SHARED_GAP) + self._open_count
         while number < max(last, self.numbers.newest(chat) or 0) + gap:
             number += 1
             if number > after + _MOST_PROBED:
                 raise _TooFarError("too much was said since")
-            if number in self.numbers.recent_own(chat):
+            if self.numbers.is_known(chat, number):
                 last = number
                 continue
             try:
                 # An edit that changes nothing: with the buttons that the message has.
-                keyboard = to_keyboard(part.buttons)
-                await self.api.await_call(self.api.bot.edit_message_reply_markup(chat, number, reply_markup=keyboard))
+                await self._ask(partial(self.api.bot.edit_message_reply_markup, chat, number, reply_markup=keyboard))
             except BadRequest as error:
                 description = str(error).casefold().replace("_", " ")
                 if "not modified" in description:

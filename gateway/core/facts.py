@@ -316,7 +316,7 @@ class PartSendStarted:
     bodies: tuple[str, ...] | None
     """All rendered parts, with the first part that is sent; None afterwards: the split stays the same."""
     after: str = ""
-    """Position of the channel at this time (`channels.base.CanFindSent`); empty: none, or not known."""
+    """Position of the channel at this time (`channels.base.FindsSent`); empty: none, or not known."""
     kind: Literal["sending"] = "sending"
 
 

@@ -27,9 +27,9 @@ from typing import Final, Literal
 
 from channels.aio import with_timeout
 from channels.base import (
-    CanFindSent,
     Capabilities,
     Channel,
+    FindsSent,
     KnowsRecipients,
     OutgoingFile,
     Part,
@@ -119,7 +119,7 @@ def _resend_window_s(post: Post, channel: Channel) -> float:
     """Return the seconds in which a part of the post may be handed over again: without a limit if that replaces one."""
     if post.replaces is not None:
         return math.inf
-    return MAX_AGE_S if isinstance(channel, CanFindSent) else channel.capabilities.resend_window_s
+    return MAX_AGE_S if isinstance(channel, FindsSent) else channel.capabilities.resend_window_s
 
 
 def _is_final(error: SendError) -> bool:
@@ -194,7 +194,7 @@ class DeliveryAttempt:
         """Rendered parts, if they are not in the store yet."""
         self.resend_s = 0.0
         """Seconds in which a part may be handed over again, see `_resend_window_s`."""
-        self.finder: CanFindSent | None = None
+        self.finder: FindsSent | None = None
         """The channel, if it looks for a part that may have been sent before it sends that again."""
         self.positions: dict[int, str] = {}
         """Position of the channel at the last hand-over, by part. Recorded for `finder` alone."""
@@ -498,7 +498,7 @@ class Outbox:
                     return
                 parts, cutter = cut, channel
             attempt.resend_s = _resend_window_s(post, channel)
-            attempt.finder = channel if isinstance(channel, CanFindSent) and post.replaces is None else None
+            attempt.finder = channel if isinstance(channel, FindsSent) and post.replaces is None else None
             window = select_window(parts, channel.capabilities.max_in_flight, resend_s=attempt.resend_s)
             results = await self._send(channel, post, attempt, window, last=len(parts) - 1)
             away = next((one.reason for one in results if isinstance(one, RecipientAway)), "")
