@@ -12,6 +12,7 @@ from typing import Protocol
 
 from agent.models.base import (
     Model,
+    ModelBusy,
     ModelError,
     ModelRequest,
     PartialText,
@@ -160,7 +161,10 @@ async def take_turn(
             progress.record_lost(error.accounts)
             if await _retry_with_less(turn_request, error, host):
                 continue
-            return progress.finish(TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause))
+            wait_s = error.retry_after_s if isinstance(error, ModelBusy) else None
+            return progress.finish(
+                TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause, retry_after_s=wait_s)
+            )
         outcome = await turn.handle_answer(answer)
         if outcome is not None:
             return progress.finish(outcome)

@@ -52,6 +52,8 @@ class TurnOutcome:
     """Reason for a failure, or for not asking the model; otherwise empty. Holds no secrets."""
     cause: FailureCause = "broken"
     """Cause of a failure, from which messages to people are made."""
+    retry_after_s: float | None = None
+    """Seconds after which the provider wants to be asked again. None: it did not say."""
     yielded: bool = False
     """True: the agent wants to rest. It may have replied too."""
     used_tools: bool = False
@@ -137,6 +139,7 @@ class TurnProgress:
             text=ending.text,
             reason=ending.reason,
             cause=ending.cause,
+            retry_after_s=ending.retry_after_s,
             yielded=ending.yielded,
         )
 

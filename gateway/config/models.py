@@ -561,6 +561,8 @@ class LlmConfig(ConfigSection):
 
     providers: dict[Name, ProviderConfig]
     models: dict[str, ModelConfig]
+    overload_wait: Duration = 900.0
+    """Time for which a question waits while no model answers; then whoever asked is told to ask again. 0: no wait."""
     context_optimization: ContextOptimizationConfig = ContextOptimizationConfig()
 
 

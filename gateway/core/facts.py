@@ -159,8 +159,8 @@ class TurnRecord:
     autonomous: bool
     """True if nobody asked for the turn."""
     failure: str = ""
-    """Cause of a failed turn: a `FailureCause` (`agent.models.base`). Empty: it did not fail, or an older version wrote
-    this."""
+    """Cause of a failed turn: a `FailureCause` (`agent.models.base`). Of an interrupted one: why no model answered, so
+    that a later turn answers. Empty: models answered, or an older version wrote this."""
     media: tuple[MediaRef, ...] = ()
     """Images shown with the new lines, in their order: later prompts repeat them, too."""
     accounts: tuple[RequestUsage, ...] = ()

@@ -260,6 +260,17 @@ STORE_OUTAGE_TOLD_S: Final = 10.0
 """Seconds after which owners are told of an outage of the log while it lasts; of a shorter one afterwards."""
 MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
 """Failures of a turn that are caused by the provider, not by the request."""
+FAILURE_REMEDIES: Final[Mapping[str, str]] = {
+    "overloaded": "It is asked again by itself; a model of another provider in its `fallbacks` would answer meanwhile.",
+    "unreachable": "Look whether its server runs and `base_url` is right: `reverie doctor` tries it.",
+    "misconfigured": "Correct its key, `base_url` or name in `llm`: `reverie doctor` says what is wrong.",
+    "budget": "Add credit at the provider, or name a model of another provider in its `fallbacks`.",
+    "tools": "A model that follows instructions better, or a higher `tools.max_rounds`, may help.",
+    "nothing": "Its answers were empty. If that goes on, choose another model in `llm.models`.",
+    "too_long": "If it was not a long message: correct `context_tokens` in `llm.models`, or have fewer tools.",
+    "broken": "It is a mistake in the program: please report it with what the log says of it.",
+}
+"""What owners can do, by the cause of a failed turn. None for `refused`: it is about what was asked."""
 _ROOM_PREFIX: Final = "room:"
 
 
@@ -361,16 +372,21 @@ class OutageMonitor:
         """Update the state of the models from the turns that ended. Subscribes to `TurnRecord`."""
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
-                self._on_turn_ended(entry.fact)
+                where = self._titles.label(entry.conversation) if entry.conversation is not None else ""
+                self._on_turn_ended(entry.fact, where)
 
-    def _on_turn_ended(self, turn: TurnRecord) -> None:
-        what, now = f"model:{turn.agent}", self._clock.now()
-        if turn.outcome == "failed" and turn.failure in MODEL_FAILURES:
+    def _on_turn_ended(self, turn: TurnRecord, where: str) -> None:
+        what, now, remedy = f"model:{turn.agent}", self._clock.now(), FAILURE_REMEDIES.get(turn.failure, "")
+        if turn.failure in MODEL_FAILURES:
             text = f"No model answers {turn.agent}: {turn.reason}"
             if self._stats.report_problem(what, text, now):
                 self._owners.notify(
-                    f"{what}:{now.isoformat()}", f"{text}. Who asks is told so; I say when one answers again."
+                    f"{what}:{now.isoformat()}",
+                    f"{text} (in {where}). {remedy} Who asks is told so; I say when one answers again.",
                 )
+        elif remedy:
+            key = f"turn:{turn.agent}:{turn.failure}"
+            self._owners.notify(key, f"{turn.agent} gave no answer in {where}: {turn.reason}. {remedy}")
         elif turn.requests and turn.outcome != "failed" and self._stats.clear_problem(what):
             self._owners.notify(f"{what}:over:{now.isoformat()}", f"A model answers {turn.agent} again.")
 

@@ -46,6 +46,13 @@ logger = logging.getLogger("reverie.loop")
 
 SAVE_AFTER_S: Final = 1.0
 """Longest delay of a save that is not urgent: nobody waits for it. After a turn it rides on the next commit."""
+FIRST_AWAY_S: Final = 5.0
+MAX_AWAY_S: Final = 60.0
+"""Time for which a model that does not answer is left alone, if its provider does not say: doubling, at most this."""
+MAX_AWAY_HINT_S: Final = 300.0
+"""Longest time that a provider may say."""
+MAX_PUT_OFF: Final = 500
+"""Conversations whose questions wait for a model at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +68,9 @@ class TurnResult:
     """The budget does not cover its requests."""
     cost_usd: float = 0.0
     """Cost of its requests, as far as their prices are known."""
+    put_off: TurnOutcome | None = None
+    """How it failed for lack of a model: its input is left for a turn that begins once one may answer. None: it did
+    not."""
 
 
 class TurnInterrupted(Exception):
@@ -201,6 +211,13 @@ class AgentLoop(ABC):
         """Highest possible costs of the running turns, as far as the day's budget pays them."""
         self._reminded: set[ConversationId] = set()
         """Places where a reminder has fired, and no turn has begun since."""
+        self._put_off: dict[ConversationId, None] = {}
+        """Places whose questions wait for a model, oldest first."""
+        self._away: TurnOutcome | None = None
+        """How the last turn failed for lack of a model."""
+        self._away_s = self._away_until_s = 0.0
+        """How long the model that does not answer is left alone, and until when (monotonic)."""
+        self._away_task: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def take_turn(
@@ -265,6 +282,20 @@ class AgentLoop(ABC):
     def turn_handle(self, conversation: ConversationId) -> TurnHandle | None:
         """Return the handle of the turn that runs there. None: none does."""
         return self._running[conversation][0] if conversation in self._running else None
+
+    @property
+    def model_away(self) -> TurnOutcome | None:
+        """How a turn has just failed for lack of a model. None: none has, or it is time to ask again."""
+        return self._away if self._clock.monotonic() < self._away_until_s else None
+
+    def is_put_off(self, conversation: ConversationId) -> bool:
+        """Return whether the question there waits for a model."""
+        return conversation in self._put_off
+
+    @property
+    def may_put_off(self) -> bool:
+        """True: one more question may wait for a model."""
+        return len(self._put_off) < MAX_PUT_OFF
 
     def start(self) -> None:
         """Arm the timer. The caller announces what is due from before: a start fires nothing by itself."""
@@ -341,8 +372,9 @@ class AgentLoop(ABC):
         A parked turn has left no trace, unless it has used tools: the next start takes up its input again.
         """
         self.send(Stopping(at=self._clock.now()))
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._away_task):
+            if timer is not None:
+                timer.cancel()
         tasks = [task for _, task in self._running.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=grace_s)
@@ -381,6 +413,9 @@ class AgentLoop(ABC):
 
     async def _finish_turn(self, place: ConversationId, result: TurnResult, *, addressed: bool = False) -> None:
         left = await self._unread_urgency(place)
+        self._settle_put_off(place, result)
+        if result.put_off is not None:
+            left = AMBIENT
         if result.was_interrupted and not is_inner(
             place
         ):  # its input is owed an answer, even if nothing newer is there
@@ -422,6 +457,35 @@ class AgentLoop(ABC):
             is_blocked = bool(self.state.errors or dmn.blocking_reasons(self.state, self.policy, now))
             if self._reminded.intersection(due) and not is_blocked:
                 self.tick()
+
+    def _settle_put_off(self, place: ConversationId, result: TurnResult) -> None:
+        """Keep the question of a turn that was put off; else let those that wait be asked, for a model answers."""
+        now_s = self._clock.monotonic()
+        if result.put_off is not None:
+            self._put_off[place], self._away = None, result.put_off
+            if now_s >= self._away_until_s:
+                self._away_s = min(MAX_AWAY_S, max(FIRST_AWAY_S, 2 * self._away_s))
+                self._away_until_s = now_s + self._away_s
+            hint_s = min(result.put_off.retry_after_s or 0.0, MAX_AWAY_HINT_S)
+            self._away_until_s = max(self._away_until_s, now_s + hint_s)
+            if self._away_task is None and not self.state.stopping:
+                self._away_task = self._tasks.create_task(self._ask_again())
+            return
+        self._put_off.pop(place, None)
+        if now_s < self._away_until_s or (result.has_failed and result.autonomous):
+            return
+        self._away_s, waiting = 0.0, list(self._put_off)
+        self._put_off.clear()
+        for conversation in waiting:
+            self.notice(conversation, URGENT)
+
+    async def _ask_again(self) -> None:
+        """Let the question that has waited longest be asked once it is time: its end decides about the others."""
+        while (left_s := self._away_until_s - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left_s)
+        self._away_task = None
+        if self._put_off:
+            self.notice(next(iter(self._put_off)), URGENT)
 
     async def _unread_urgency(self, conversation: ConversationId) -> int:
         """Return the urgency of what is unread there now: the DMN ignores a conversation while its turn runs.

@@ -9,10 +9,12 @@
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
 
 from agent.cache.prices import ASSUMED_PRICE
 from agent.models.base import FailureCause, ModelRequest, PromptTooLong, RequestRefused, ToolResult
@@ -86,6 +88,11 @@ FAILURE_TEXTS: Mapping[FailureCause, str] = {
     "operator.",
 }
 """Texts posted instead of an answer: the cause, and whether to ask again."""
+PUT_OFF_TEXTS: Mapping[FailureCause, str] = {
+    "overloaded": "The model I think with is overloaded right now. I will answer once it is back.",
+    "unreachable": "I cannot reach the model I think with right now. I will answer once I can.",
+}
+"""Texts posted once where a question waits for a model: causes that pass by themselves."""
 
 RENDER_TIMEOUT_S = 2.0
 """Time for rendering, less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`: the person waits for an answer."""
@@ -134,6 +141,8 @@ class TurnRunner:
             self._last_digest = turn.input.digest if turn.is_inner else self._last_digest
             if not await turn.is_needed():
                 return await self._leave_unanswered(turn)
+            if (away := context.agent.model_away) is not None and _may_wait(turn):
+                return await self._put_off(turn, TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause))
             with self._tracker.track(turn.describe()):
                 # The preview is gone before the answer is recorded: from then on the outbox sends it.
                 async with self._previews.start(turn.place) as turn.preview:
@@ -172,6 +181,8 @@ class TurnRunner:
                 # Record and post.
                 await handle.begin_ending()
                 outcome = await self._conclude(turn, outcome)
+                if outcome.outcome == "failed" and outcome.cause in PUT_OFF_TEXTS and _may_wait(turn):
+                    return await self._put_off(turn, outcome)
                 await self._record(turn, outcome)
                 return _to_result(outcome, autonomous=turn.autonomous)
 
@@ -186,6 +197,23 @@ class TurnRunner:
                 await turn.input.consume_unasked()
                 await write_record(turn, TurnOutcome(outcome="silent", reason=NOTHING_TO_ANSWER))
         return TurnResult(autonomous=turn.autonomous)
+
+    async def _put_off(self, turn: "Turn", outcome: TurnOutcome) -> TurnResult:
+        """Leave the input to a turn that begins once a model may answer. The place is told once."""
+        awaited, told = _oldest_awaited(turn), turn.context.agent.is_put_off(turn.conversation)
+        reply_to = find_reply_to((*turn.input.messages, *turn.input.arrived))
+        turn.is_put_off = True
+        if not outcome.steps:  # with steps, its record holds the input and what was done for it
+            turn.input.leave_all()
+        now, entries = turn.context.clock.now(), [_to_entry(turn, replace(outcome, outcome="interrupted"))]
+        if not told:
+            text = PUT_OFF_TEXTS[outcome.cause]
+            key = PostKey(hashlib.sha256(f"put off:{turn.conversation}:{awaited.seq}".encode()).hexdigest()[:26])
+            post = Post(key=key, to=turn.place, text=text, reply_to=reply_to, style="notice")
+            fact = PostQueued(post=post)
+            entries.append(NewEntry(fact=fact, at=now, conversation=turn.conversation, key=f"post:{key}"))
+        await turn.context.store.append(entries)
+        return replace(_to_result(outcome, autonomous=turn.autonomous), put_off=outcome)
 
     async def _conclude(self, turn: "Turn", outcome: TurnOutcome) -> TurnOutcome:
         """Return what counts as the outcome, after all that happened meanwhile."""
@@ -216,7 +244,7 @@ class TurnRunner:
         if turn.input.digest is not None and outcome.outcome == "interrupted":
             turn.input.leave_pending()
         if stopped:
-            turn.input.leave_to_command()
+            turn.input.leave_all()
         interrupted = outcome.outcome == "interrupted" or stopped
         never_asked = outcome.is_over_budget or (interrupted and turn.input.rendered.text in ("", NOTHING_NEW))
         if never_asked and not outcome.requests and not outcome.steps:
@@ -301,6 +329,8 @@ class Turn(FoldHost):
         self.limit_hit: LimitHit | None = None
         """The budget that the turn would exceed. None: none so far."""
         self.preview: TurnPreview | None = None
+        self.is_put_off = False
+        """No model answered, and a later turn is to answer."""
         self._surface = context.live.agent_config(context.agent.id).surface
         self._tracker = tracker
         self._is_compaction = is_compaction
@@ -725,7 +755,7 @@ def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
         outcome=outcome.outcome,
         text=text,
         reason=redact(outcome.reason),
-        failure=outcome.cause if outcome.outcome == "failed" else "",
+        failure=outcome.cause if outcome.outcome == "failed" or turn.is_put_off else "",
         model=outcome.model,
         usage=outcome.usage,
         requests=outcome.requests,
@@ -752,10 +782,9 @@ def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
 
 async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
     """Append the turn and its post."""
-    store, now, place, ended = turn.context.store, turn.context.clock.now(), turn.place, build_record(turn, outcome)
-    record = NewEntry(
-        fact=ended, at=now, conversation=turn.conversation, key=f"turn:{ended.turn}", cause=turn.input.upto or None
-    )
+    store, place, record = turn.context.store, turn.place, _to_entry(turn, outcome)
+    now, ended = record.at, record.fact
+    assert isinstance(ended, TurnRecord)
     if not ended.text or turn.is_inner:  # a reply in the inner conversation has no reader
         await store.append([record])
         return
@@ -765,6 +794,13 @@ async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
         fact=PostQueued(post=post), at=now, conversation=turn.conversation, key=f"post:{post.key}", cause=record
     )
     await store.append([record, queued])
+
+
+def _to_entry(turn: Turn, outcome: TurnOutcome) -> NewEntry:
+    """Return the entry with the record of a turn."""
+    ended, upto = build_record(turn, outcome), turn.input.upto
+    now = turn.context.clock.now()
+    return NewEntry(fact=ended, at=now, conversation=turn.conversation, key=f"turn:{ended.turn}", cause=upto or None)
 
 
 async def build_stop_record(context: AgentContext, conversation: ConversationId, why: str) -> TurnRecord:
@@ -783,6 +819,34 @@ async def build_stop_record(context: AgentContext, conversation: ConversationId,
     upto = max([unread.upto, *[one.seq for one in newest]])  # there may be more unread entries than one turn takes
     new.omitted, new.upto = count_omitted(unread, new.rendered), Seq(upto)
     return build_record(turn, TurnOutcome(outcome="yielded", reason=why))
+
+
+class _Awaited(NamedTuple):
+    """What somebody waits for an answer to."""
+
+    seq: int
+    at: datetime
+
+
+def _oldest_awaited(turn: Turn) -> _Awaited:
+    """Return the oldest message for which somebody waits, or the interrupted turn that had it."""
+    for one in turn.input.unread.messages:
+        if is_addressed(one.fact):
+            return _Awaited(one.seq, one.at)
+    for earlier in reversed(turn.view.turns if turn.view is not None else ()):
+        return _Awaited(earlier.seq, earlier.at)
+    return _Awaited(0, turn.context.clock.now())
+
+
+def _may_wait(turn: Turn) -> bool:
+    """Return whether somebody waits for an answer, and may wait longer for a model."""
+    agent, handle = turn.context.agent, turn.handle
+    if not _is_answer_awaited(turn) or handle.stop_reason or handle.drop_reason:
+        return False
+    waited_s = (turn.context.clock.now() - _oldest_awaited(turn).at).total_seconds()
+    return waited_s < turn.context.live.settings.llm.overload_wait and (
+        agent.may_put_off or agent.is_put_off(turn.conversation)
+    )
 
 
 def _is_answer_awaited(turn: Turn) -> bool:

@@ -252,8 +252,8 @@ class TurnInput:
         self.omitted, self.upto, self.looked = 0, Seq(0), ()
         self.messages = self.arrived = ()
 
-    def leave_to_command(self) -> None:
-        """Consume nothing: the record of the command that stopped the turn holds the input.
+    def leave_all(self) -> None:
+        """Consume nothing: a later turn reads it, or the record of the command that stopped the turn holds it.
 
         Only the senders stay, because they bear what the turn cost.
         """

@@ -294,7 +294,7 @@ async def _explain_judged(reader: StoreReader, found: EventTrail, judged: Judgem
     if found.outcome is EventOutcome.NOTED:
         return [f"noted; it needs no turn: {judged.rule}"]
     asked = "context for the next turn" if judged.fate == "context" else "due for a turn"
-    lines = [f"{asked}: {judged.rule}", *_explain_look(found)]
+    lines = [f"{asked}: {judged.rule}", *_explain_look(found), *await _explain_put_off(reader, found)]
     handler = found.dealt_with
     if handler is None:
         return [*lines, "context for the next turn there" if found.looked_at else "no turn has ended there since"]
@@ -322,6 +322,18 @@ async def _explain_rewinds(reader: StoreReader, event: LogEntry, handler: LogEnt
             again = ", to be answered again" if event.seq in back.again else ""
             lines.append(f"that turn was taken back in entry {one.seq}, by {back.by}{again}")
     return lines
+
+
+async def _explain_put_off(reader: StoreReader, found: EventTrail) -> list[str]:
+    """Explain that it waited for a model, if it did."""
+    place, handler = found.judgement.conversation, found.dealt_with
+    turns = await reader.newest_entries(_MAX_LISTED, kinds=["turn_ended"], conversation=place, after=found.event.seq)
+    for entry in turns:
+        turn = entry.fact
+        if isinstance(turn, TurnRecord) and turn.outcome == "interrupted" and turn.failure and not turn.upto:
+            waits = "it waits for one" if handler is None else "it waited for one"
+            return [f"no model answered in {_format_turn(entry)} ({turn.failure}: {turn.reason}); {waits}"]
+    return []
 
 
 def _explain_look(found: EventTrail) -> list[str]:

@@ -242,6 +242,8 @@ def tables() -> list[Table]:
                 table(f"channels: {one['properties']['platform']['const']}", one, name, "<name>")
         elif name == "llm":
             parts = below[0]["properties"]
+            plain = {key: one for key, one in parts.items() if not sections(one)}
+            table(name, {**below[0], "properties": plain}, name)
             for one in sections(parts["providers"]):
                 table(f"llm.providers: {one['properties']['kind']['const']}", one, "llm", "providers", "<name>")
             table("llm.models", sections(parts["models"])[0], "llm", "models", "<name>")

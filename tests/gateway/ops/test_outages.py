@@ -17,7 +17,7 @@ from gateway import app
 from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
 from gateway.core.events import ChannelName
-from gateway.ops.health import HealthReport, check_health, read_gateway_report
+from gateway.ops.health import FAILURE_REMEDIES, HealthReport, check_health, read_gateway_report
 from tests.kits.gateway import Screen
 from tests.kits.ops import Operated, operated
 from tests.kits.waiting import until
@@ -120,7 +120,8 @@ async def test_a_model_that_does_not_answer_is_told_to_owners_once_and_so_is_its
     office = Screen()
     room = ConsoleChannel(OFFICE, office.show)
     script = Script(errors=(error,) * 2)
-    more: dict[str, Any] = {"access": {"dm": "open", "tell": "office/room"}}
+    llm = {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}, "overload_wait": 0}
+    more: dict[str, Any] = {"access": {"dm": "open", "tell": "office/room"}, "llm": llm}
     async with operated(tmp_path, script, channels=[room], **more) as it:
 
         async def is_ready() -> bool:
@@ -141,4 +142,6 @@ async def test_a_model_that_does_not_answer_is_told_to_owners_once_and_so_is_its
         await office.until(2)
         began, over = (part.body for part in office.parts)
         assert error.reason in began
+        assert FAILURE_REMEDIES[error.cause] in began
+        assert "(in demo/you)" in began
         assert "answers reverie again" in over

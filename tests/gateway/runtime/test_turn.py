@@ -866,6 +866,7 @@ async def gateway(tmp: Path, url: str, kind: str = "anthropic") -> AsyncIterator
             "llm": {
                 "providers": {"p": {"kind": kind, "base_url": url, "api_key": "k"}},
                 "models": {"main": {"provider": "p", "name": "claude-sonnet-5-5"}},
+                "overload_wait": 0,
             },
             "attention": {"coalesce": 0},
             "access": {"dm": "open", "rates": UNHURRIED},

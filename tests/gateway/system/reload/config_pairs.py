@@ -62,6 +62,7 @@ def document(second: bool) -> Json:
             {"id": "bob", "model": "small"},
         ],
         "llm": {
+            "overload_wait": either(901.5, 902.5),
             "providers": {
                 "claude": {
                     "kind": "anthropic",

@@ -1,0 +1,192 @@
+"""A provider that is overloaded for a while: questions wait, people are told once, and are answered when it is back."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.loader import parse_config
+from gateway.config.models import Settings
+from gateway.core.clock import ManualClock
+from gateway.core.facts import TurnRecord
+from gateway.runtime.turn import FAILURE_TEXTS, PUT_OFF_TEXTS
+from gateway.store import Store, rebuild
+from gateway.stream.trace import explain_event
+from tests.kits.console_platforms import Running, running
+from tests.kits.gateway import UNHURRIED
+from tests.servers.model_api import Answer, ModelApi, failure
+
+IRC, TELEGRAM = "irc.libera", "telegram.main"
+OVERLOADED, UNREACHABLE = PUT_OFF_TEXTS["overloaded"], PUT_OFF_TEXTS["unreachable"]
+
+
+def configured(tmp: Path, url: str, **llm: Any) -> Settings:
+    return parse_config(
+        {
+            "channels": {
+                IRC: {"platform": "console", "rooms": ["#garden", "#kitchen"]},
+                TELEGRAM: {"platform": "console", "rooms": ["-100"]},
+            },
+            "agents": [{"id": "ana", "bindings": [{"private": False}]}],
+            "llm": {
+                "providers": {"p": {"kind": "anthropic", "base_url": url, "api_key": "k"}},
+                "models": {"main": {"provider": "p", "name": "claude-sonnet-5-5"}},
+                **llm,
+            },
+            "attention": {"coalesce": 0},
+            "access": {"dm": "open", "rates": UNHURRIED},
+            "store": {"path": "reverie.db"},
+            "ops": {"port": 0},
+        },
+        tmp,
+    )
+
+
+@contextlib.asynccontextmanager
+async def garden(tmp: Path, url: str, clock: ManualClock, **llm: Any) -> AsyncIterator[Running]:
+    async with asyncio.timeout(100), running(configured(tmp, url, **llm), clock) as made:
+        yield made
+
+
+async def passing(clock: ManualClock, holds: Callable[[], bool]) -> None:
+    """The clock runs until something holds."""
+    while not holds():
+        clock.advance(0.1)
+        await asyncio.sleep(0.004)
+
+
+async def asked(made: Running, text: str, *, channel: str = IRC, sender: str = "ann", room: str | None = None) -> None:
+    await made.towns[channel].receive_message(text, sender=sender, room=room)
+
+
+def words(made: Running) -> list[str]:
+    return [" ".join(one.split()) for one in made.said]
+
+
+def requests(api: ModelApi) -> list[str]:
+    """The bodies of the requests for answers."""
+    return [json.dumps(one.body) for one in api.seen if one.path.endswith("/messages")]
+
+
+FAULTS = {
+    "529": (failure(529, "overloaded_error"), OVERLOADED),
+    "500": (failure(500, "api_error"), OVERLOADED),
+    "503": (failure(503, "overloaded_error"), OVERLOADED),
+    "429": (failure(429, "rate_limit_error", retry_after_s=50), OVERLOADED),
+    "cut": (Answer(text="Half of an answer", cut_after=3), UNREACHABLE),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_questions_wait_are_told_so_once_and_answered_when_it_is_back(tmp_path: Path, fault: str) -> None:
+    answer, told = FAULTS[fault]
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        api.default = lambda _: answer
+        await asked(made, "reverie, what is for tea?", room="#garden")
+        await passing(clock, lambda: made.shown == 1)
+        await asked(made, "reverie, and for lunch?", room="#kitchen", sender="bob")
+        await asked(made, "are you there?", channel=TELEGRAM, sender="cy")
+        await passing(clock, lambda: made.shown == 3)
+        assert all(one.endswith(told) for one in words(made))
+        until_s, before = clock.monotonic() + 40, len(requests(api))
+        await asked(made, "reverie, cake would be nice", room="#garden", sender="bob")
+        await passing(clock, lambda: clock.monotonic() >= until_s)
+        assert made.shown == 3  # told once, however often it is tried
+        assert len(requests(api)) - before <= 4 * 5  # one question alone tries it, ever more seldom
+        api.default = lambda _: Answer(text="Here I am.")
+        await passing(clock, lambda: made.shown == 6)
+        assert all("Here I am." in one for one in words(made)[3:])
+        garden_request = next(one for one in requests(api)[-3:] if "for tea" in one)
+        assert "cake would be nice" in garden_request
+        assert told not in garden_request  # it is not the agent's word
+        assert not api.violations
+    assert await rebuild(tmp_path / "reverie.db") == []
+
+
+async def test_the_providers_hint_is_kept_to(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        api.then(failure(429, "rate_limit_error", retry_after_s=50))
+        await asked(made, "hello?")
+        await passing(clock, lambda: made.shown == 1)
+        told_s = clock.monotonic()
+        await asked(made, "hello again?")
+        await passing(clock, lambda: len(requests(api)) == 2)
+        assert told_s + 49 < clock.monotonic() < told_s + 60
+        await passing(clock, lambda: made.shown == 2)
+
+
+async def test_a_waiting_question_is_answered_after_a_restart_and_nobody_is_told_twice(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api:
+        api.default = lambda _: failure(529, "overloaded_error")
+        async with garden(tmp_path, api.url, clock) as made:
+            await asked(made, "reverie, what is for tea?", room="#garden")
+            await passing(clock, lambda: made.shown == 1)
+        async with garden(tmp_path, api.url, clock) as made:
+            before = len(requests(api))
+            await passing(clock, lambda: len(requests(api)) >= before + 5)
+            assert not made.said
+            api.default = lambda _: Answer(text="Scones.")
+            await passing(clock, lambda: made.shown == 1)
+            assert words(made)[0].endswith("Scones.")
+
+
+async def test_after_a_while_whoever_waits_is_told_to_ask_again(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock, overload_wait="90s") as made:
+        api.default = lambda _: failure(529, "overloaded_error")
+        await asked(made, "reverie, what is for tea?", room="#garden")
+        await passing(clock, lambda: made.shown == 2)
+        assert 90 <= clock.monotonic() < 180
+        assert words(made)[1].endswith(FAILURE_TEXTS["overloaded"])
+        before = len(requests(api))
+        until_s = clock.monotonic() + 120
+        await passing(clock, lambda: clock.monotonic() >= until_s)
+        assert (made.shown, len(requests(api))) == (2, before)
+
+
+async def test_what_is_taken_back_meanwhile_is_not_answered(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        api.default = lambda _: failure(529, "overloaded_error")
+        question = await made.towns[IRC].receive_message("reverie, what is for tea?", sender="ann", room="#garden")
+        await asked(made, "are you there?", channel=TELEGRAM, sender="cy")
+        await passing(clock, lambda: made.shown == 2)
+        await made.towns[IRC].receive_delete(question)
+        api.default = lambda _: Answer(text="Here I am.")
+        await passing(clock, lambda: made.shown == 3)
+        until_s = clock.monotonic() + 120
+        await passing(clock, lambda: clock.monotonic() >= until_s)
+        assert made.shown == 3
+        assert "for tea" not in requests(api)[-1]
+
+
+async def test_the_operator_reads_why_a_question_waited(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api:
+        api.default = lambda _: failure(529, "overloaded_error")
+        async with garden(tmp_path, api.url, clock) as made:
+            await asked(made, "hello?")
+            await passing(clock, lambda: made.shown == 1)
+            async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
+                (seq,) = [one.seq for one in await reader.entries(kinds=["direct"])]
+                waiting = await explain_event(reader, seq)
+            api.default = lambda _: Answer(text="Here I am.")
+            await passing(clock, lambda: made.shown == 2)
+        async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
+            answered = await explain_event(reader, seq)
+            turns = [one.fact for one in await reader.entries(kinds=["turn_ended"])]
+    assert waiting is not None
+    assert answered is not None
+    line = "no model answered in turn "
+    assert [one for one in waiting if one.startswith(line) and "529" in one and one.endswith("it waits for one")]
+    assert [one for one in answered if one.startswith(line)]
+    assert answered[-1] == "fate: answered"
+    put_off = [one for one in turns if isinstance(one, TurnRecord) and one.failure]
+    assert {(one.outcome, one.covers, one.failure) for one in put_off} == {("interrupted", (), "overloaded")}
