@@ -435,7 +435,7 @@ class _Gateway:
 
         # What operators see.
         self.outages = OutageMonitor(
-            live, self.channels, self.stats, clock, outbox=self.outbox, owners=owners, titles=titles
+            live, self.channels, self.stats, clock, outbox=self.outbox, owners=owners, titles=titles, store=store
         )
         store.subscribe(self.outages.on_appended, TurnRecord)
         backend = ApiBackend(

@@ -143,14 +143,14 @@ async def check_health(store: Path, channels: Collection[str], now: datetime) ->
     if heartbeat.age_s > STALE_HEARTBEAT_S:
         why = f"the gateway has stopped, hangs, or cannot write beside {store}"
         return HealthReport(ok=False, findings=(f"no sign of life for {heartbeat.age_s:.0f} s: {why}",))
+    bad = [describe_problem(one) for one in heartbeat.snapshot.problems if not one.partial]
     try:
         async with await Store.open_readonly(store) as reader:
             links = {
                 link.channel: link for link in await reader.connection_states() if link.at >= heartbeat.snapshot.started
             }
     except StoreError as error:
-        return HealthReport(ok=False, findings=(str(error),))
-    bad = [describe_problem(one) for one in heartbeat.snapshot.problems if not one.partial]
+        return HealthReport(ok=False, findings=tuple(bad) or (str(error),))
     less = [describe_problem(one) for one in heartbeat.snapshot.problems if one.partial]
     for name in channels:
         link = links.get(ChannelName(name))
@@ -287,7 +287,9 @@ class OutageMonitor:
         outbox: "Outbox",
         owners: "OwnerNotifier",
         titles: "PlaceTitles",
+        store: Store,
     ) -> None:
+        self._store = store
         self._live_settings, self._channels, self._stats, self._clock = live, channels, stats, clock
         self._outbox, self._owners, self._titles = outbox, owners, titles
         self._store_outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
@@ -323,7 +325,11 @@ class OutageMonitor:
         self._owners.notify(f"store:{began.since.isoformat()}", text)
 
     def check_store(self) -> None:
-        """Tell owners of an outage of the log that lasts, and give the log up in time. Call it every few seconds."""
+        """Look after the store's files, tell owners of an outage that lasts, and give the log up in time.
+
+        Call it every few seconds.
+        """
+        self._store.check_files()
         if self._store_outage is None:
             return
         outage, _ = self._store_outage

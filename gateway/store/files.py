@@ -8,6 +8,7 @@ next process that opens the store completes them before anything else, so a kill
 """
 
 import contextlib
+import logging
 import os
 import sqlite3
 import time
@@ -19,7 +20,9 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gateway.store.schema import check_schema, migrations, sqlite_uri, unreadable_error
-from gateway.store.types import StoreMissing, StoreUnreadable
+from gateway.store.types import StoreFileLost, StoreMissing, StoreUnreadable
+
+logger = logging.getLogger("reverie.store")
 
 STEP_INSTRUCTIONS: Final = 10_000
 """Instructions of SQLite's virtual machine between two looks at the copy: some milliseconds."""
@@ -74,6 +77,78 @@ def copy_store(source: Path, target: Path, progress: CopyProgress = lambda _done
         raise _copy_error(source, target, error) from error
     finally:
         os.close(file)
+
+
+class StoreWatch:
+    """The files of a store as they are open. Its queries take two system calls."""
+
+    def __init__(self, path: Path) -> None:
+        """Call it when a connection is open that has begun to read: then the write-ahead log is there."""
+        self.path = path
+        self._wal = path.with_name(f"{path.name}-wal")
+        self._file_id, self._wal_id = _file_id(path), _file_id(self._wal)
+
+    @property
+    def is_replaced(self) -> bool:
+        """True if the file at the path is another one, or none."""
+        return _file_id(self.path) != self._file_id
+
+    def check(self) -> None:
+        """Raise StoreFileLost if what is written now would not be found at the path later."""
+        if (found := _file_id(self.path)) != self._file_id:
+            what = "was deleted or moved away" if found is None else "was replaced by another file"
+            raise StoreFileLost(f"the store {self.path} {what} while the gateway runs")
+        if _file_id(self._wal) != self._wal_id:
+            raise StoreFileLost(f"{self._wal}, a part of the store, was deleted while the gateway runs")
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def rescued_path(store: Path) -> Path:
+    """Return the path of the copy of a store that was deleted while it was open."""
+    return store.with_name(f"{store.name}.rescued")
+
+
+def rescue_store(connection: sqlite3.Connection, watch: StoreWatch) -> str:
+    """Save all that is in the open file at a path. Return what to do then. Raises OSError and sqlite3.Error.
+
+    A deleted store is copied beside its place, and the next start takes the copy. If only the write-ahead log was
+    deleted, the rest of it is written to the store's own file.
+    """
+    if not watch.is_replaced:
+        if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+            raise sqlite3.OperationalError("it is in use")
+        return "nothing is lost: restart the gateway"
+    rescued = rescued_path(watch.path)
+    fresh = rescued.with_name(f"{rescued.name}.new")
+    rescued.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh.unlink(missing_ok=True)
+    opened = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        connection.execute("VACUUM INTO ?", (str(fresh),))
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+    fresh.replace(rescued)
+    _sync_directory(rescued.parent)
+    return f"put it back, or end the gateway, leave nothing at its path, and start: all that it held is in {rescued}"
+
+
+def adopt_rescued(path: Path) -> None:
+    """Put the rescued copy in the place of a new, empty store. The caller holds the store's lock."""
+    rescued = rescued_path(path)
+    if path.stat().st_size == 0 and rescued.exists():
+        for side in ("-wal", "-shm", "-journal"):  # of the deleted store; what they held is in the copy
+            path.with_name(f"{path.name}{side}").unlink(missing_ok=True)
+        rescued.replace(path)
+        _sync_directory(path.parent)
+        logger.warning("the store was deleted while the gateway ran, and is taken from %s", rescued)
 
 
 def check_store(path: Path) -> StoreSummary:

@@ -25,7 +25,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, Sender
 from gateway.core.facts import FACT, ChannelCardPinned, Fact, Seq
 from gateway.store.active import ActiveConversations, read_conversation
-from gateway.store.files import finish_moves
+from gateway.store.files import StoreWatch, adopt_rescued, finish_moves, rescue_store
 from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
 from gateway.store.reader import StoreReader, ViewEntries, connect_reader, last_seq, run_in_thread
 from gateway.store.rebuild import upgrade_store
@@ -43,6 +43,7 @@ from gateway.store.types import (
     LogEntry,
     NewEntry,
     StoreClosed,
+    StoreFileLost,
     UnreadEntries,
     transient_reason,
 )
@@ -225,9 +226,13 @@ class StoreOutage:
 class LogWriter:
     """Group commit over one connection, whose isolation level must be IMMEDIATE."""
 
-    def __init__(self, connection: aiosqlite.Connection, last: Seq, retry_clock: Clock | None = None) -> None:
+    def __init__(
+        self, connection: aiosqlite.Connection, watch: StoreWatch, last: Seq, retry_clock: Clock | None = None
+    ) -> None:
         """`retry_clock`: of a patient writer. None: an append that fails is refused at once."""
-        self._connection = connection
+        self._connection, self._watch = connection, watch
+        self._rescue = ""
+        """What was done about files that were lost. Empty: nothing yet."""
         self.last = last
         """The log's last position."""
         self._is_last_unknown = False
@@ -269,6 +274,15 @@ class LogWriter:
     def flush(self) -> None:
         """See `Store.flush`."""
         self._wake.set()
+
+    def check_files(self) -> None:
+        """See `Store.check_files`."""
+        try:
+            self._watch.check()
+        except StoreFileLost:
+            if self._failing is None and self._retry_clock is not None:
+                self._failing = self._retry_clock.now(), self._retry_clock.monotonic()
+                self._wake.set()
 
     def give_up(self) -> None:
         """See `Store.give_up`."""
@@ -341,6 +355,7 @@ class LogWriter:
     async def _probe(self, clock: Clock) -> None:
         """Test whether the store can be written by now, when no append waits for it any more."""
         try:
+            self._watch.check()
             ((version,),) = await self._connection.execute_fetchall("PRAGMA user_version")
             await self._connection.execute_fetchall("BEGIN IMMEDIATE")
             await self._connection.execute_fetchall(f"PRAGMA user_version = {version}")
@@ -356,6 +371,8 @@ class LogWriter:
         now, now_s = clock.now(), clock.monotonic()
         self._failing = since, since_s = self._failing or (now, now_s)
         reason = transient_reason(error)
+        if isinstance(error, StoreFileLost):
+            reason = f"{reason}; {await self._save_lost()}"
         locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
         if (not locked or now_s - since_s >= LOCK_GRACE_S) and (self.outage is None or self.outage.reason != reason):
             self.outage = StoreOutage(since, reason)
@@ -373,8 +390,16 @@ class LogWriter:
             self._refuse([*batch, *self._queue], StoreClosed(f"given up before this was written: {reason}"))
             self._queue.clear()
 
+    async def _save_lost(self) -> str:
+        """Save what lost files hold, once. Return what to do."""
+        try:
+            self._rescue = self._rescue or await run_in_thread(self._connection, rescue_store, self._watch)
+        except (OSError, sqlite3.Error) as error:
+            return f"what it held cannot be saved yet ({error}): make room beside it, and put it back"
+        return self._rescue
+
     def _mark_working(self) -> None:
-        self._failing, self._tries = None, 0
+        self._failing, self._tries, self._rescue = None, 0, ""
         if self.outage is not None:
             self.outage = None
             self._notify_outage()
@@ -411,7 +436,7 @@ class LogWriter:
     async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> list[tuple[AppendResult, ...]]:
         if self._is_last_unknown:
             await self._read_last()
-        plan = await run_in_thread(self._connection, commit_batch, batch, self.last)
+        plan = await run_in_thread(self._connection, commit_batch, batch, self.last, self._watch)
         if plan.rows:
             self.commits += 1
             self.last = plan.rows[-1].seq
@@ -430,13 +455,16 @@ class LogWriter:
         self._is_last_unknown = False
 
 
-def commit_batch(connection: sqlite3.Connection, batch: Sequence[Sequence[EntryDraft]], last: Seq) -> AppendPlan:
+def commit_batch(
+    connection: sqlite3.Connection, batch: Sequence[Sequence[EntryDraft]], last: Seq, watch: StoreWatch
+) -> AppendPlan:
     """Write a batch in one transaction, in the connection's thread. `last`: the log's last position before it."""
     plan = plan_append(batch, _find_known(connection, list(dedup_keys(batch))), last)
     if plan.rows:
         connection.execute("BEGIN IMMEDIATE")
         for sql, rows in _append_statements(plan):
             connection.executemany(sql, rows)
+        watch.check()
         try:
             connection.commit()
         except sqlite3.Error:  # it may be committed all the same
@@ -493,6 +521,7 @@ class Store(StoreReader):
             if patient:
                 await writing.execute_fetchall(f"PRAGMA busy_timeout = {int(locked_s * 1000)}")
             last = await run_in_thread(writing, last_seq)
+            watch = StoreWatch(path)
             opened.append(reading := await connect_reader(path))
         except BaseException as error:
             for connection in opened:
@@ -501,7 +530,7 @@ class Store(StoreReader):
             if isinstance(error, sqlite3.Error):
                 raise unreadable_error(path, error) from error
             raise
-        return cls(path, reading, writing, LogWriter(writing, last, clock if patient else None), lock)
+        return cls(path, reading, writing, LogWriter(writing, watch, last, clock if patient else None), lock)
 
     @staticmethod
     async def open_readonly(path: Path) -> StoreReader:
@@ -600,6 +629,10 @@ class Store(StoreReader):
         """
         self._writer.outage_listeners.append(listener)
 
+    def check_files(self) -> None:
+        """Begin an outage if the store's files were deleted or replaced. Call it every few seconds."""
+        self._writer.check_files()
+
     def give_up(self) -> None:
         """Stop waiting for the end of an outage: the gateway stops."""
         self._writer.give_up()
@@ -678,6 +711,7 @@ def _prepare_file(path: Path, clock: Clock) -> StoreLock:
     lock = StoreLock(path, clock.now())
     try:
         finish_moves(path)
+        adopt_rescued(path)
         upgrade_store(path)
     except BaseException:
         lock.release()

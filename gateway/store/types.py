@@ -282,6 +282,10 @@ class StoreUnreadable(StoreOpenError):
     """Not a store of ours, damaged, or not permitted."""
 
 
+class StoreFileLost(sqlite3.OperationalError):
+    """The file that is open is not the one at its path any more. The message says what happened to it."""
+
+
 _TRANSIENT_ERRORS = {
     sqlite3.SQLITE_FULL: "the disk is full: make room where the store is",
     sqlite3.SQLITE_BUSY: "another program holds a lock on the store: end it",
@@ -298,5 +302,7 @@ _TRANSIENT_ERRORS = {
 
 def transient_reason(error: Exception) -> str:
     """Return why a write failed, with a remedy, if a retry may help. Empty: it will not, e.g. the file is damaged."""
+    if isinstance(error, StoreFileLost):
+        return str(error)
     code = getattr(error, "sqlite_errorcode", None)
     return "" if code is None else _TRANSIENT_ERRORS.get(code & 0xFF, "")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -161,6 +162,99 @@ def test_whoever_waits_is_let_go_when_the_store_is_given_up(tmp_path: Path) -> N
                 store.give_up()
                 results = await asyncio.gather(*waiting, return_exceptions=True)
                 assert [type(one).__name__ for one in results] == ["StoreClosed"] * 3
+
+    run(story())
+
+
+async def lost(clock: ManualClock, store: Store) -> str:
+    """Why the log cannot be written, once the writer has noticed."""
+    store.check_files()
+    await passing(clock, lambda: store.outage)
+    assert store.outage is not None
+    return store.outage.reason
+
+
+async def keys(path: Path) -> list[str]:
+    """What is in the log."""
+    async with await Store.open(path, ManualClock(NOW)) as store:
+        return [one.key.rpartition(":")[2] for one in await store.entries() if one.key]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_that_is_deleted_or_replaced_is_noticed_and_kept(tmp_path: Path, replaced: bool) -> None:
+    path, clock = tmp_path / "s.db", ManualClock(NOW)
+
+    async def story() -> None:
+        async with patient(path, clock) as store:
+            await store.append(heard(1))
+            await store.append(heard(2))
+            for file in tmp_path.iterdir():
+                file.unlink()
+            if replaced:
+                path.write_bytes(b"something else")
+            reason = await lost(clock, store)
+            assert ("replaced by another" if replaced else "deleted or moved") in reason
+            assert f"all that it held is in {path}.rescued" in reason
+            waiting = asyncio.create_task(store.append(heard(3)))
+            await passing(clock, lambda: clock.monotonic() > 60)
+            assert not waiting.done(), "it would be written to a file that is gone"
+            store.give_up()
+            await asyncio.gather(waiting, return_exceptions=True)
+        if replaced:
+            assert path.read_bytes() == b"something else"
+            path.unlink()
+        assert await keys(path) == ["1", "2"]
+        assert not path.with_name("s.db.rescued").exists()
+
+    run(story())
+
+
+def test_an_append_meets_the_loss_before_anybody_looks(tmp_path: Path) -> None:
+    path, clock = tmp_path / "s.db", ManualClock(NOW)
+
+    async def story() -> None:
+        async with patient(path, clock) as store:
+            await store.append(heard(1))
+            path.rename(tmp_path / "elsewhere")
+            waiting = asyncio.create_task(store.append(heard(2)))
+            await passing(clock, lambda: store.outage)
+            (tmp_path / "elsewhere").rename(path)
+            await passing(clock, waiting.done)
+            assert store.outage is None
+        assert await keys(path) == ["1", "2"]
+
+    run(story())
+
+
+def test_a_write_ahead_log_that_is_deleted_is_noticed_and_nothing_is_lost_by_kill_9(tmp_path: Path) -> None:
+    path, clock, copy = tmp_path / "s.db", ManualClock(NOW), tmp_path / "copy.db"
+
+    async def story() -> None:
+        async with patient(path, clock) as store:
+            await store.append(heard(1))
+            path.with_name("s.db-wal").unlink()
+            assert "nothing is lost: restart the gateway" in await lost(clock, store)
+            shutil.copyfile(path, copy)  # what a killed process leaves
+            store.give_up()
+        assert await keys(copy) == await keys(path) == ["1"]
+
+    run(story())
+
+
+def test_where_a_lost_store_cannot_be_saved_it_is_tried_again(tmp_path: Path) -> None:
+    clock, directory = ManualClock(NOW), tmp_path / "data"
+    path = directory / "s.db"
+
+    async def story() -> None:
+        async with patient(path, clock) as store:
+            await store.append(heard(1))
+            shutil.rmtree(directory)
+            directory.write_text("no directory")
+            assert "cannot be saved yet" in await lost(clock, store)
+            directory.unlink()
+            await passing(clock, lambda: store.outage and "all that it held" in store.outage.reason)
+            store.give_up()
+        assert await keys(path) == ["1"]
 
     run(story())
 

@@ -175,6 +175,33 @@ async def test_the_program_ends_with_a_code_for_its_supervisor_if_it_is_told_to(
         fair(await it.verdict())
 
 
+@story
+async def test_a_store_that_is_deleted_is_noticed_told_and_taken_up_again(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        ann = it.api.person("Ann")
+        it.config["access"]["roles"] = {"owner": [f"telegram.test:{ann.id}"]}
+        it.write()
+        await it.start()
+        await it.answered(it.say(ann))
+        for file in it.directory.glob("reverie.db*"):
+            file.unlink()
+        await says(it, "was deleted or moved away while the gateway runs; put it back, or")
+        code, told = await ran(it, "health")
+        assert (code, "was deleted or moved away" in told) == (1, True)
+        token = it.say(ann)
+        await it.api.until(lambda: any("I cannot write my log" in text for text in it.api.said(ann)))
+        assert not it.heard(token)
+        await it.kill()
+        await it.start()
+        await says(it, "the store was deleted while the gateway ran, and is taken from")
+        await it.answered(token)
+        await it.calm()
+        await it.end()
+        found = await it.verdict()
+        assert (found.answered, found.uncertain) == (2, 0)
+        assert all("I cannot write my log" in fault for fault in found.faults), "only that could not be recorded"
+
+
 @pytest.mark.parametrize("ruin", ["2>&-", "2>/dev/full", "2> >(exit 0)", "0<&- 1>&- 2>&-"])
 @story
 async def test_without_a_standard_error_it_starts_and_logs_to_a_file(ruin: str, tmp_path: Path) -> None:
