@@ -196,10 +196,11 @@ _BELOW: Final = {
 
 def describe_end(verdict: ApprovalVerdict, asked: ApprovalRequested) -> str:
     """Return in words how long a longer approval holds."""
-    below = _BELOW.get(asked.label.integrity) if asked.label is not None else None
     if verdict == "always":
+        below = _BELOW.get(asked.label.integrity) if asked.label is not None else None
         return "for good" + (f", but not while {below} are in view" if below else "")
-    return f"until {f'I am shown {below}, ' if below else ''}the conversation begins afresh or I am restarted"
+    below = _BELOW.get(asked.standing)
+    return f"until {f'new {below} come in, ' if below else ''}the conversation begins afresh or I am restarted"
 
 
 def describe_requesters(askers: Sequence[Requester]) -> str:

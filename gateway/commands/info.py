@@ -277,7 +277,7 @@ def _build_approver(call: CommandCall) -> Approver:
     )
 
 
-_LASTING: Final = {"always": "for good", "session": "until less trusted text is in view or it begins afresh there"}
+_LASTING: Final = {"always": "for good", "session": "until less trusted text comes in or it begins afresh there"}
 
 
 def _format_askers(askers: Collection[str]) -> str:

@@ -500,11 +500,13 @@ class ApprovalRequested:
     """Label of the request that led to the call. None: not recorded."""
     rule: str = ""
     """The rule that asks for it, for people. Empty: not recorded."""
+    standing: str = "outside"
+    """An approval for the session ends once text below this integrity comes in."""
     kind: Literal["approval_asked"] = "approval_asked"
 
 
 ApprovalVerdict = Literal["once", "session", "always", "denied", "expired", "dropped"]
-"""Approved for this call, for the conversation until something less trusted is in view, or permanently; not approved;
+"""Approved for this call, for the conversation until something less trusted comes in, or permanently; not approved;
 no decision in time; the turn ended before a decision."""
 
 

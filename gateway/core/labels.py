@@ -19,7 +19,8 @@ from gateway.core.scopes import OWNER_SCOPE, PUBLIC, TRUSTED_ROLES
 Integrity = Literal["outside", "guest", "member", "admin", "owner"]
 """Lowest standing among the authors of a text. `outside`: they have no role here, or nobody knows who they are."""
 
-_ORDER: Final[tuple[str, ...]] = ("outside", "guest", "member", "admin", "owner")
+INTEGRITIES: Final[tuple[Integrity, ...]] = ("outside", "guest", "member", "admin", "owner")
+"""The lowest first."""
 MAX_READERS: Final = 16
 """Scopes that one label names. A text made of more places is for a verified owner in private alone."""
 
@@ -80,12 +81,12 @@ def join(labels: Iterable[Label]) -> Label:
 
 def rank_integrity(integrity: str) -> int:
     """Return the rank of an integrity or of a role: higher means more rights. Anything unknown is `outside`."""
-    return _ORDER.index(integrity) if integrity in _ORDER else 0
+    return INTEGRITIES.index(integrity) if integrity in INTEGRITIES else 0
 
 
 def label_of_role(role: str, source: str = "") -> Label:
     """Return the label of a text whose author has this role. A blocked person counts as somebody outside."""
-    return Label(_ORDER[rank_integrity(role)], source=source)  # type: ignore[arg-type]  # a member of the same list
+    return Label(INTEGRITIES[rank_integrity(role)], source=source)
 
 
 def raise_integrity(label: Label, integrity: Integrity) -> Label:

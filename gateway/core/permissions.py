@@ -72,6 +72,8 @@ class PermissionRequest:
     risk: str = ""
     """Reason why this call needs an approval whatever the rules of its tool, for people: the data it sends out, and
     where. Empty: none."""
+    clean: Integrity | None = None
+    """Lowest standing of a clean view in which the call would have no risk. None: none is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,8 @@ class PermissionDecision:
     """The role whose rights counted."""
     rule: str
     """The rule that decided, for people and for the model."""
+    standing: Integrity = "owner"
+    """Standing of the clean view, if there is to be one."""
 
 
 def proven_role(role: str, *, verified: bool) -> str:
@@ -140,14 +144,15 @@ def decide_permission(name: str, permit: ToolPermit, now: PermissionRequest) -> 
     if now.is_recovered and needed >= _rank("admin"):
         rule = f"this call of {name} was written as text, so it may be somebody else's idea"
         return PermissionDecision(outcome="approval", role=role, rule=rule)
-    if now.risk:
-        return PermissionDecision(outcome="approval", role=role, rule=now.risk)
     if permit.approval == "always":
-        return PermissionDecision(outcome="approval", role=role, rule=f"each call of {name} has to be approved")
-    if not _reaches(now.label, permit):
-        is_cleanable = bool(now.roles) and now.fixed is not None and _reaches(now.fixed, permit)
-        rule = _explain_label(name, permit, now.label)
-        return PermissionDecision(outcome="clean_view" if is_cleanable else "approval", role=role, rule=rule)
+        rule = now.risk or f"each call of {name} has to be approved"
+        return PermissionDecision(outcome="approval", role=role, rule=rule)
+    if now.risk or not _reaches(now.label, standing(permit)):
+        clean = now.clean if now.risk else standing(permit)
+        rule = now.risk or _explain_label(name, permit, now.label)
+        if clean is not None and now.roles and now.fixed is not None and _reaches(now.fixed, clean):
+            return PermissionDecision(outcome="clean_view", role=role, rule=rule, standing=clean)
+        return PermissionDecision(outcome="approval", role=role, rule=rule)
     return PermissionDecision(outcome="allowed", role=role, rule=f"{permit.role} and above")
 
 
@@ -173,9 +178,8 @@ def describe_cause(label: Label) -> str:
     return f"{words} in view{f', in {label.source}' if label.source else ''}, whose idea it may be"
 
 
-def _reaches(label: Label, permit: ToolPermit) -> bool:
-    """Return whether a request with this label may decide the call without an approval."""
-    return rank_integrity(label.integrity) >= rank_integrity(standing(permit))
+def _reaches(label: Label, integrity: Integrity) -> bool:
+    return rank_integrity(label.integrity) >= rank_integrity(integrity)
 
 
 def _explain_label(name: str, permit: ToolPermit, label: Label) -> str:

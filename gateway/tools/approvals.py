@@ -40,12 +40,22 @@ from gateway.access.channels import Channels
 from gateway.config.reload import LiveSettings
 from gateway.context.sources import SourceFinder
 from gateway.core.clock import Clock
-from gateway.core.events import Address, ConversationId, DeliveryReport, Post, PostKey
+from gateway.core.events import (
+    Address,
+    ConversationId,
+    DeliveryReport,
+    MembershipChanged,
+    Message,
+    MessageEdited,
+    Post,
+    PostKey,
+)
 from gateway.core.facts import (
     ApprovalEnded,
     ApprovalRequested,
     ApprovalRevoked,
     ApprovalVerdict,
+    Judgement,
     PostQueued,
     Seq,
     ToolRefused,
@@ -55,8 +65,8 @@ from gateway.core.facts import (
 )
 from gateway.core.format import format_duration
 from gateway.core.identity import AccessPolicy, has_role_holder, person_key, role_of
-from gateway.core.labels import Label
-from gateway.core.permissions import PermissionDecision
+from gateway.core.labels import INTEGRITIES, Integrity, Label, rank_integrity
+from gateway.core.permissions import PermissionDecision, lowest_role
 from gateway.core.ratelimit import LruDict
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall
@@ -89,6 +99,15 @@ class ApprovalRequest:
     def arguments(self) -> str:
         """Arguments in full, as people are shown them."""
         return format_arguments(self.call.arguments)
+
+    @property
+    def standing(self) -> Integrity:
+        """Integrity of the text that may come in without ending an approval for longer.
+
+        That of the tool, of whoever asked, or of what is in view: the lowest of the first two, or the last if higher.
+        """
+        asked = lowest_role([self.required_role, *(one.role for one in self.context.requesters)])
+        return INTEGRITIES[max(rank_integrity(asked), rank_integrity(self.label.integrity))]
 
     @property
     def scope(self) -> CallScope:
@@ -192,6 +211,7 @@ class Approvals:
         self._refused_calls = LruDict[ApprovalCallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
         store.subscribe(self._on_delivered, DeliveryReport)
         store.subscribe(self._on_decided, ApprovalEnded)
+        store.subscribe(self._on_arrived, Message, MessageEdited, MembershipChanged, Judgement)
 
     @property
     def room(self) -> Address | None:
@@ -221,7 +241,22 @@ class Approvals:
         decided = {one.approval for one in facts if one.verdict == "session"}
         for one, _ in self._pending.values():
             if one.fact is not None and one.fact.approval in decided:
-                self.grants.add_session_grant(one.fact.approval, one.request.scope)
+                self.grants.add_session_grant(one.fact.approval, one.request.scope, one.fact.standing)
+
+    def _on_arrived(self, entries: Sequence[LogEntry]) -> None:
+        """End grants of the session where a text comes in that the agent may be shown."""
+        texts = {one.seq: one.fact for one in entries if not isinstance(one.fact, Judgement)}
+        for one in entries:
+            text = texts.get(one.cause) if one.cause is not None else None
+            if (
+                text is None
+                or not isinstance(one.fact, Judgement)
+                or one.fact.fate == "refused"
+                or not one.conversation
+            ):
+                continue
+            is_foreign = bool(getattr(text, "carried", "") or getattr(text, "attachments", ()))
+            self.grants.end_foreign(one.conversation, "outside" if is_foreign else one.fact.role)
 
     async def recover(self) -> None:
         """Record the requests of an earlier process as dropped. Call once, before the first turn."""
@@ -236,13 +271,21 @@ class Approvals:
         """Return once all requests are decided in the log. Call after the turns have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def is_granted(self, request: ApprovalRequest) -> bool:
+        """Return whether an approval for longer covers the call."""
+        return not request.call.is_recovered and await self.grants.is_granted(request.scope)
+
+    def record_result(self, tool: str, label: Label, conversation: ConversationId) -> None:
+        """End the approvals there that hold until such text comes in. What a tool brings in does not end its own."""
+        self.grants.end_foreign(conversation, label.integrity, tool=tool)
+
     async def request_approval(self, request: ApprovalRequest) -> str:
         """Wait for an approval. Returns an empty text if it is given, else the reason for the model. Raises StoreError.
 
         Approved calls are not asked for again; the same call twice in a turn is asked for once. Calls that cannot be
         asked for are refused at once. When cancelled, the request is dropped, and a later answer has no effect.
         """
-        if not request.call.is_recovered and await self.grants.is_granted(request.scope):
+        if await self.is_granted(request):
             return ""
         turn, tool = request.context.turn, request.call.name
         if why := explain_too_long(request.arguments):
@@ -381,6 +424,7 @@ class Approvals:
                 until=now + timedelta(seconds=timeout_s),
                 label=request.label,
                 rule=request.decision.rule,
+                standing=request.standing,
             )
             channel = self._channels.get(pending.room.channel)
             has_buttons = channel is not None and channel.capabilities.buttons

@@ -29,7 +29,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, Sender
 from gateway.core.facts import ToolRefused, ToolStarted
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role, role_of
-from gateway.core.labels import Label, join, label_of_role
+from gateway.core.labels import INTEGRITIES, Integrity, Label, RequestLabel, join, label_of_role, rank_integrity
 from gateway.core.permissions import (
     PermissionDecision,
     PermissionRequest,
@@ -81,24 +81,20 @@ class PermissionGate:
         if call.is_recovered:
             context.request.add(Label("outside", source=f"the call of {name} in the text"))
         situation = self._build_situation(context, call, await tool.find_risk(call, context))
+        if situation.risk:
+            situation = replace(situation, clean=await find_clean_standing(tool, call, context, permit))
         verdict = decide_permission(name, permit, situation)
         if verdict.outcome == "refused":
             await self._record_refusal(name, verdict, context)
             return f"Refused: {verdict.rule}. Nothing was done."
-        if verdict.outcome == "clean_view":
-            raise CleanViewNeeded(name, standing(permit))
         if verdict.outcome == "allowed":
             return await self._record_begin(tool, call, context)
-        refusal = await self.approvals.request_approval(
-            ApprovalRequest(
-                call=call,
-                context=context,
-                required_role=permit.role,
-                decision=verdict,
-                label=situation.label,
-            )
+        request = ApprovalRequest(
+            call=call, context=context, required_role=permit.role, decision=verdict, label=situation.label
         )
-        if refusal:
+        if verdict.outcome == "clean_view" and not await self.approvals.is_granted(request):
+            raise CleanViewNeeded(name, verdict.standing)
+        if refusal := await self.approvals.request_approval(request):
             return refusal
         now = decide_permission(
             name,
@@ -109,6 +105,10 @@ class PermissionGate:
             await self._record_refusal(name, now, context)
             return f"Refused: {now.rule}. Nothing was done."
         return await self._record_begin(tool, call, context)
+
+    def record_result(self, tool: str, label: Label, conversation: ConversationId) -> None:
+        """Record that a tool's result comes into a conversation."""
+        self.approvals.record_result(tool, label, conversation)
 
     async def _record_begin(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
         """Record the begin of a call with side effects, so that no crash repeats it unnoticed.
@@ -147,6 +147,21 @@ class PermissionGate:
         logger.info("%s: %s is refused: %s", context.turn, name, verdict.rule)
         fact = ToolRefused(turn=context.turn, agent=context.agent, tool=name, role=verdict.role, rule=verdict.rule)
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=context.at.conversation)])
+
+
+async def find_clean_standing(tool: Tool, call: ToolCall, context: ToolContext, permit: ToolPermit) -> Integrity | None:
+    """Return the lowest standing of a clean view in which the call has no risk. None: there is none. Raises StoreError.
+
+    What such a view will hold is not known yet: at worst whatever has that standing, for the same readers.
+    """
+    fixed, readers = context.request.fixed, context.request.label.readers
+    if fixed is None:
+        return None
+    for integrity in INTEGRITIES[max(1, rank_integrity(standing(permit))) :]:
+        worst = replace(context, request=RequestLabel(fixed | Label(integrity, readers)))
+        if not await tool.find_risk(call, worst):
+            return integrity
+    return None
 
 
 def current_role(who: AccessPolicy, at: Address, asker: Requester) -> Role:
@@ -396,6 +411,7 @@ class ToolDispatcher:
 
     def _build_result(self, call: ToolCall, output: ToolOutput, context: ToolContext, *, error: bool) -> ToolResult:
         context.request.add(replace(output.label, source=output.label.source or call.name))
+        self._gate.record_result(call.name, output.label, context.at.conversation)
         redacted = self._redactor(output.text)
         text, beyond = redacted[:MAX_RESULT_CHARS], len(redacted) - MAX_RESULT_CHARS
         return ToolResult(

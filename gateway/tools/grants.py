@@ -123,6 +123,8 @@ class ToolGrant:
     """Id of the approval."""
     scope: CallScope
     lasting: Literal["session", "always"]
+    standing: str = "outside"
+    """It ends, if it is one of the session, once text below this integrity comes in."""
 
 
 class ToolGrants:
@@ -138,9 +140,22 @@ class ToolGrants:
         self._end_below(call.conversation, call.integrity)
         return any(covers(grant.scope, call) for grant in await self.list_grants())
 
-    def add_session_grant(self, approval: str, scope: CallScope) -> None:
-        """Approve until text of a lower integrity is in view there, a fresh start, or the end of the process."""
-        self._session.append(ToolGrant(approval=approval, scope=scope, lasting="session"))
+    def add_session_grant(self, approval: str, scope: CallScope, standing: str) -> None:
+        """Approve until a fresh start, the end of the process, or less trusted text.
+
+        That is text of a lower integrity than that of the call in view, or any new text below `standing`.
+        """
+        self._session.append(ToolGrant(approval=approval, scope=scope, lasting="session", standing=standing))
+
+    def end_foreign(self, conversation: ConversationId, integrity: str, *, tool: str = "") -> None:
+        """End the grants of the session there, but those of `tool`, that hold until text of this integrity comes in."""
+        self._session = [
+            one
+            for one in self._session
+            if one.scope.conversation != conversation
+            or one.scope.tool == tool
+            or rank_integrity(integrity) >= rank_integrity(one.standing)
+        ]
 
     def drop_session_grant(self, grant: ToolGrant) -> None:
         """Drop a grant of the session; a permanent one stays."""
@@ -167,6 +182,8 @@ class ToolGrants:
                 continue
             if isinstance(entry.fact, TurnRecord) and entry.fact.label is not None:
                 self._end_below(entry.conversation, entry.fact.label.integrity)
+                if entry.fact.cause == "digest":  # it showed what came in elsewhere
+                    self.end_foreign(entry.conversation, entry.fact.label.integrity)
             elif isinstance(entry.fact, ViewFolded) and "new" in entry.fact.kinds:
                 self.reset_conversation(entry.conversation)
 

@@ -22,7 +22,7 @@ from gateway.core.labels import Label, RequestLabel
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, ToolPermit
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Requester, ToolContext, build_tool
+from gateway.core.tool import Requester, ToolContext, ToolOutput, build_tool
 from gateway.core.tool_spec import ToolCall
 from gateway.store import Store
 from gateway.stream.outbox import Outbox
@@ -138,15 +138,19 @@ class House:
         turn: str = "t1",
         **more: Any,
     ) -> "asyncio.Task[ToolResult]":
-        """The model calls the tool, for these people; `permit`: what it needs; `foreign`: what brought text in."""
-        label = Label("outside" if more.pop("foreign", "") else "owner")
+        """The model calls the tool, for these people; `permit`: what it needs; `foreign`: what brought text in.
+
+        `fixed`: see `RequestLabel.fixed`. `brings`: label of its result.
+        """
+        request = RequestLabel(Label("outside" if more.pop("foreign", "") else "owner"))
+        request.fixed, brings = more.pop("fixed", None), more.pop("brings", Label())
         permit: ToolPermit = more.pop(
             "permit", ALLOW_ADMINS if askers != (MIA,) else replace(ALLOW_MEMBERS, approval="always")
         )
 
-        async def does(_: ToolContext, *, command: str = "ls") -> str:
+        async def does(_: ToolContext, *, command: str = "ls") -> ToolOutput:
             self.ran.append(command)
-            return DONE
+            return ToolOutput(text=DONE, label=brings)
 
         where = ToolContext(
             turn=TurnId(turn),
@@ -155,7 +159,7 @@ class House:
             visibility=Visibility(scope=PUBLIC),
             autonomous=not askers,
             requesters=askers,
-            request=RequestLabel(label),
+            request=request,
         )
         hands = dispatcher([build_tool(does, "Runs it.", permit, name=tool)], self._gate)
         call = asyncio.create_task(hands.call(ToolCall(id="c", name=tool, arguments=written), where))

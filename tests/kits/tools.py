@@ -7,12 +7,13 @@ from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
 from gateway.config.tools import ToolsConfig
 from gateway.context.observer import TurnTracker
-from gateway.core.labels import join, label_of_role
-from gateway.core.permissions import PermissionRequest, decide_permission, standing
+from gateway.core.events import ConversationId
+from gateway.core.labels import Label, join, label_of_role
+from gateway.core.permissions import PermissionRequest, decide_permission
 from gateway.core.redaction import Redactor
 from gateway.core.tool import CleanViewNeeded, Tool, ToolContext
 from gateway.core.tool_spec import ToolCall
-from gateway.tools.dispatch import DynamicTools, PermissionGate, RunningCalls, ToolDispatcher
+from gateway.tools.dispatch import DynamicTools, PermissionGate, RunningCalls, ToolDispatcher, find_clean_standing
 from gateway.tools.metrics import ToolStats
 
 
@@ -33,11 +34,15 @@ class NoApprovals(PermissionGate):
             fixed=None if fixed is None else fixed | by_role,
             is_recovered=call.is_recovered,
             risk=await tool.find_risk(call, context),
+            clean=await find_clean_standing(tool, call, context, tool.permit),
         )
         verdict = decide_permission(tool.spec.name, tool.permit, now)
         if verdict.outcome == "clean_view":
-            raise CleanViewNeeded(tool.spec.name, standing(tool.permit))
+            raise CleanViewNeeded(tool.spec.name, verdict.standing)
         return "" if verdict.outcome == "allowed" else f"Refused: {verdict.rule}. Nothing was done."
+
+    def record_result(self, tool: str, label: Label, conversation: ConversationId) -> None:
+        """Nobody was asked, so no approval ends."""
 
 
 def running_calls() -> RunningCalls:

@@ -117,13 +117,13 @@ def test_it_says_what_a_word_for_longer_covers(shape: str, askers: list[Requeste
     ("integrity", "session", "always"),
     [
         ("outside", "until the conversation begins afresh", "for good"),
-        ("guest", "until I am shown words from outside, the", "for good, but not while words from outside are in view"),
-        ("admin", "until I am shown words of members, of guests or from outside, the", "or from outside are in view"),
-        ("owner", "until I am shown words of anybody but owners, the", "of anybody but owners are in view"),
+        ("guest", "until new words from outside come in, the", "but not while words from outside are in view"),
+        ("admin", "until new words of members, of guests or from outside come in, the", "or from outside are in view"),
+        ("owner", "until new words of anybody but owners come in, the", "of anybody but owners are in view"),
     ],
 )
 def test_it_says_how_long_that_holds(integrity: Integrity, session: str, always: str) -> None:
-    asked = replace(_asked(), label=Label(integrity))
+    asked = replace(_asked(), label=Label(integrity), standing=integrity)
     assert session in describe_end("session", asked)
     assert describe_end("always", asked).endswith(always)
 

@@ -129,6 +129,10 @@ LOW: Final = Label("guest")
         ({"roles": [], "unasked_role": "owner"}, "approval"),
         ({"is_recovered": True}, "approval"),
         ({"risk": "it leaves the room"}, "approval"),
+        ({"risk": "it leaves the room", "clean": "admin"}, "clean_view"),
+        ({"risk": "it leaves the room", "clean": "admin", "fixed": Label("member")}, "approval"),
+        ({"risk": "it leaves the room", "clean": "admin", "fixed": None}, "approval"),
+        ({"risk": "it leaves the room", "clean": "admin", "label": Label()}, "clean_view"),
     ],
 )
 def test_a_call_that_only_other_pieces_hold_up_is_made_on_a_clean_view(changed: dict[str, Any], outcome: str) -> None:

@@ -13,12 +13,12 @@ import pytest
 
 from gateway.access.approval_texts import Approver
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, RoomId
+from gateway.core.events import Address, Attachment, RoomId
 from gateway.core.facts import ApprovalEnded, ApprovalRequested, PostQueued, Seq, ToolRefused, TurnRecord, ViewFolded
 from gateway.core.identity import Role
 from gateway.core.labels import Label
 from gateway.core.permissions import ALLOW_ADMINS, ToolPermit
-from gateway.core.tool import Requester
+from gateway.core.tool import CleanViewNeeded, Requester
 from gateway.store import NewEntry, Store, rebuild
 from gateway.tools.approvals import MAX_PENDING, MAX_PENDING_PER_CONVERSATION
 from tests.gateway.system.crash.cut_kit import Steps, cutting
@@ -238,7 +238,7 @@ async def test_what_is_approved_for_the_session_holds_for_such_calls_of_the_same
         answer = await it.say(f"!approve {asked.approval} session")
         covered = (
             'each call like `{"command": "ls …"}`, with anything for `…`, when nobody but `root` or `gus` asks, '
-            "until I am shown words from outside, the conversation begins afresh or I am restarted"
+            "until new words from outside come in, the conversation begins afresh or I am restarted"
         )
         assert covered in it.shown[0].body
         assert f"for `bash` here {covered}. `!revoke bash` takes that back." in answer
@@ -246,7 +246,7 @@ async def test_what_is_approved_for_the_session_holds_for_such_calls_of_the_same
         assert (await it.call(ROOT, GUS, turn="t2", written='{"command": "ls b"}')).text == DONE
         assert (await it.call(ROOT, written='{"command": "ls c"}', turn="t2", permit=ALWAYS)).text == DONE
         listed = await it.say("!approve")
-        assert "here/lobby` for `here:gus` or `here:root`, until less trusted text is in view or it begins" in listed
+        assert "here/lobby` for `here:gus` or `here:root`, until less trusted text comes in or it begins" in listed
         assert '`{"command": "ls …"}`' in listed
         others: list[tuple[list[Requester], dict[str, Any]]] = [
             ([ROOT, GUS], {"tool": "write_file"}),
@@ -310,6 +310,63 @@ async def test_it_ends_when_something_less_trusted_is_in_view(tmp_path: Path) ->
                 await it.store.append([outside])
         it.call(ROOT, GUS, turn="d")
         await it.asked(4)
+
+
+@pytest.mark.parametrize(
+    ("who", "text", "carries", "ends"),
+    [
+        (ROOT, "well", False, False),
+        (RICK, "well", False, False),
+        (GUS, "well", False, True),
+        (ROOT, "look what I was sent", True, True),
+    ],
+)
+@story
+async def test_beside_text_from_outside_it_ends_when_more_of_it_comes_in(
+    tmp_path: Path, who: Requester, text: str, carries: bool, ends: bool
+) -> None:
+    async with house(tmp_path) as it:
+        call = it.call(ROOT, foreign="web_fetch")
+        (asked,) = await it.asked()
+        assert "until new words of members, of guests or from outside come in, the" in it.shown[0].body
+        await it.say(f"!approve {asked.approval} session")
+        await call
+        assert (await it.call(ROOT, turn="t2", foreign="web_fetch")).text == DONE
+        files = (Attachment(id="1", form="file"),) if carries else ()
+        await it.consoles[HERE].receive_message(text, sender=who.name, room="lobby", attachments=files)
+        again = it.call(ROOT, turn="t3", foreign="web_fetch")
+        if ends:
+            await it.asked(2)
+        else:
+            assert (await again).text == DONE
+
+
+@pytest.mark.parametrize("tool", ["bash", "read_file"])
+@story
+async def test_what_another_tool_brings_in_ends_it_and_what_its_own_does_not(tmp_path: Path, tool: str) -> None:
+    async with house(tmp_path) as it:
+        call = it.call(ROOT, foreign="web_fetch", brings=Label("outside"))
+        (asked,) = await it.asked()
+        await it.say(f"!approve {asked.approval} session")
+        await call
+        await it.call(ROOT, turn="t2", tool=tool, foreign="web_fetch", permit=ToolPermit(), brings=Label("outside"))
+        again = it.call(ROOT, turn="t3", foreign="web_fetch")
+        if tool == "bash":
+            assert (await again).text == DONE
+        else:
+            await it.asked(2)
+
+
+@story
+async def test_where_a_call_is_approved_no_turn_is_taken_again_for_it(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        with pytest.raises(CleanViewNeeded):
+            await it.call(ROOT, foreign="web_fetch", fixed=Label())
+        call = it.call(ROOT, foreign="web_fetch")
+        (asked,) = await it.asked()
+        await it.say(f"!approve {asked.approval} session")
+        await call
+        assert (await it.call(ROOT, turn="t2", foreign="web_fetch", fixed=Label())).text == DONE
 
 
 @story
