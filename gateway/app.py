@@ -66,6 +66,7 @@ from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.rewind import Rewinder
 from gateway.store import Store, StoreClosed, StoreTasks
+from gateway.store.retention import run_retention
 from gateway.stream.attention import LiveAttention
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.internal import InternalIntake
@@ -535,6 +536,7 @@ class _Gateway:
                 serve_control(self.store.path, self.dispatcher.carry_out),
                 self.model_services.restore_cadences(self.store),
                 self.media.sweep(),
+                run_retention(self.store, self.live.settings.store.keep_s, self.clock),
                 ConfigWatcher(self.live, self.clock).run(),
                 self.model_services.keep_warm.run(self.agent_stats.count_request),
             ),

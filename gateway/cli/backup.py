@@ -20,7 +20,7 @@ import shutil
 import stat
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +32,7 @@ from gateway.config.models import Settings
 from gateway.core.clock import SystemClock
 from gateway.core.private_files import agent_state_directory
 from gateway.store import TableDifference
+from gateway.store.archive import archive_directory
 from gateway.store.files import StoreSummary, check_store, copy_store, newest_schema, seal_store
 from gateway.store.rebuild import rebuild_blocking
 
@@ -39,6 +40,9 @@ MANIFEST_NAME: Final = "manifest.json"
 STORE_NAME: Final = "store/reverie.db"
 OUTFILES_NAME: Final = "outfiles"
 """Attachments of waiting posts."""
+ARCHIVE_NAME: Final = "archive"
+"""Entries that have left the log."""
+_BESIDE_STORE: Final = (OUTFILES_NAME, ARCHIVE_NAME)
 ROOT_KINDS: Final = ("mind", "workspace", "files")
 """Directories of an agent: its state, its persona with its notes, and the working directory of its tools."""
 
@@ -104,14 +108,14 @@ def is_safe_name(name: str) -> bool:
     if "\0" in name or "\\" in name or any(part in ("", ".", "..") for part in parts):
         return False
     return (
-        name in (STORE_NAME, OUTFILES_NAME) or parts[0] == OUTFILES_NAME or (parts[0] in ROOT_KINDS and len(parts) > 1)
+        name in (STORE_NAME, *_BESIDE_STORE) or parts[0] in _BESIDE_STORE or (parts[0] in ROOT_KINDS and len(parts) > 1)
     )
 
 
 def root_name(name: str) -> str:
     """Return the root directory of a member, as in `BackupManifest.roots`; for the store, its own name."""
     parts = name.split("/")
-    return name if name == STORE_NAME else OUTFILES_NAME if parts[0] == OUTFILES_NAME else "/".join(parts[:2])
+    return name if name == STORE_NAME else parts[0] if parts[0] in _BESIDE_STORE else "/".join(parts[:2])
 
 
 _MARK_SUFFIX: Final = ".mark"
@@ -131,7 +135,10 @@ def backup_roots(settings: Settings) -> list[BackupSource]:
     found = [BackupSource(f"mind/{agent.id}", agent_state_directory(store, agent.id)) for agent in settings.agents]
     found += [BackupSource(f"workspace/{agent.id}", agent.workspace) for agent in settings.agents if agent.workspace]
     found += [BackupSource(f"files/{agent.id}", agent.files) for agent in settings.agents if agent.files]
-    found.append(BackupSource(OUTFILES_NAME, store.parent / OUTFILES_NAME))
+    found += [
+        BackupSource(OUTFILES_NAME, store.parent / OUTFILES_NAME),
+        BackupSource(ARCHIVE_NAME, archive_directory(store)),
+    ]
     chosen = list[BackupSource]()
     for root in found:
         if is_safe_name(root.name) and not any(_is_inside(root.path, other.path) for other in chosen):
@@ -220,17 +227,16 @@ def create_backup(
         left_out = list[str]()
         with os.fdopen(os.open(archive, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                roots = [root for root in backup_roots(settings) if root.path.is_dir()]
+                named = backup_roots(settings)
+                roots = [root for root in named if root.path.is_dir() and root.name != ARCHIVE_NAME]
                 # Before the store: what a file lacks is later added from the log; what it had beyond the log would
                 # stay.
-                members = [
-                    added
-                    for root in roots
-                    for one in list_files(root, left_out)
-                    if (added := _add_member(tar, one)) is not None
-                ]
+                members = _add_roots(tar, roots, left_out)
                 copy_store(store, copied, lambda done, all_: progress("copied", done, all_))
-                found, differences = _examine_copy(copied, whole=whole, progress=progress)
+                # After the store: what leaves the log meanwhile is in both, and the copy in the archive is not valid.
+                archives = [root for root in named if root.path.is_dir() and root.name == ARCHIVE_NAME]
+                roots, members = [*roots, *archives], [*members, *_add_roots(tar, archives, left_out)]
+                found, differences = _examine_copy(copied, store, whole=whole, progress=progress)
                 members += filter(None, [_add_member(tar, BackupSource(STORE_NAME, copied))])
                 manifest = BackupManifest(
                     made=now,
@@ -251,14 +257,20 @@ def create_backup(
     return BackupReport(target, target.stat().st_size, manifest, tuple(differences or ()))
 
 
+def _add_roots(tar: tarfile.TarFile, roots: Sequence[BackupSource], left_out: list[str]) -> list[BackupMember]:
+    files = (one for root in roots for one in list_files(root, left_out))
+    return [added for one in files if (added := _add_member(tar, one)) is not None]
+
+
 def _examine_copy(
-    copied: Path, *, whole: bool, progress: BackupProgress
+    copied: Path, store: Path, *, whole: bool, progress: BackupProgress
 ) -> tuple[StoreSummary, list[TableDifference] | None]:
-    """Check the copy and rebuild its tables. Return its summary and the differences; None: not compared."""
+    """Check the copy of a store and rebuild its tables. Return its summary and the differences; None: not compared."""
     found = check_store(copied)
     if found.schema != newest_schema() or not (whole or found.entries <= AUTO_REPLAY_ENTRIES):
         return found, None
-    differences = rebuild_blocking(copied, lambda done, all_: progress("replayed", done, all_), SystemClock())
+    archives = archive_directory(store)
+    differences = rebuild_blocking(copied, lambda done, all_: progress("replayed", done, all_), SystemClock(), archives)
     seal_store(copied)
     return found, differences
 

@@ -8,14 +8,13 @@ found and corrected; for `replay`: something differs.
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, TextIO, get_args
+from typing import Any, Final, TextIO
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -30,7 +29,7 @@ from gateway.cli.options import (
 )
 from gateway.cli.replay import ReplayReport, add_policy_remarks, format_replay_report, replay_report_as_json
 from gateway.core.events import ConversationId, Usage
-from gateway.core.facts import AuditRecord, Fact, Seq
+from gateway.core.facts import AuditRecord, Seq, fact_kinds
 from gateway.core.fields import Duration
 from gateway.core.format import format_table
 from gateway.core.identity import normalize_person_key
@@ -39,6 +38,7 @@ from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.runtime.dmn_admin import build_dmn_policy
 from gateway.store import LogEntry, LogRow, SpendingKey, SpendingSum, StoreError, StoreReader, ledger, rebuild
+from gateway.store.archive import ArchivedLog, row_to_line
 from gateway.store.format import actor_name, format_entry
 from gateway.store.ledger import LedgerRequest
 from gateway.stream.trace import explain_event
@@ -251,24 +251,18 @@ _TAIL_POLL_S = 0.25
 """Seconds between two looks of `tail -f`; a look that finds nothing costs one index probe."""
 
 
-def fact_kinds() -> list[str]:
-    """Return all kinds of entries."""
-    tags = (get_args(fact.__annotations__["kind"]) for fact in get_args(Fact))
-    return sorted({tag for group in tags for tag in group})
-
-
 def log_show_command(args: argparse.Namespace) -> int:
     """Handle `log show`."""
 
     async def run(reader: StoreReader) -> None:
-        redactor = build_redactor(args.config)
+        redactor, log = build_redactor(args.config), ArchivedLog(reader)
         last = 50 if args.last is None and args.after is None else args.last
         if last is None:
-            pages = _iter_pages(reader, args.after, kinds=args.kind, conversation=args.conversation, match=args.match)
+            pages = _iter_pages(log, args.after, kinds=args.kind, conversation=args.conversation, match=args.match)
             async for page in pages:
                 _write_rows(sys.stdout, page, redactor, jsonl=args.jsonl)
         else:
-            newest = await reader.entry_rows(
+            newest = await log.entry_rows(
                 after=args.after or 0,
                 kinds=args.kind,
                 conversation=args.conversation,
@@ -286,7 +280,7 @@ def log_tail_command(args: argparse.Namespace) -> int:
 
     async def run(reader: StoreReader) -> None:
         redactor = build_redactor(args.config)
-        page = await reader.entry_rows(limit=max(0, args.n), newest=True)
+        page = await ArchivedLog(reader).entry_rows(limit=max(0, args.n), newest=True)
         last = page or (await reader.entry_rows(limit=1, newest=True) if args.n <= 0 else [])
         position = last[-1][0] if last else 0
         _write_rows(sys.stdout, page, redactor, jsonl=False)
@@ -341,23 +335,16 @@ def log_rebuild_command(args: argparse.Namespace) -> int:
     return 1 if differences else 0
 
 
-def _row_as_json(row: LogRow) -> str:
-    seq, at, kind, conversation, key, cause, body = row
-    head = {"seq": seq, "at": at, "kind": kind, "conversation": conversation, "key": key, "cause": cause}
-    fact = body if body.isascii() else json.dumps(json.loads(body))  # ASCII: safe on every terminal
-    return f'{json.dumps(head)[:-1]}, "body": {fact}}}'
-
-
 def _write_rows(out: TextIO, page: list[LogRow], redactor: Redactor, *, jsonl: bool) -> None:
     out.writelines(
-        (_row_as_json(row) if jsonl else format_entry(LogEntry.from_row(row), redactor)) + "\n" for row in page
+        (row_to_line(row) if jsonl else format_entry(LogEntry.from_row(row), redactor)) + "\n" for row in page
     )
 
 
 async def _export_log(reader: StoreReader, out: TextIO, progress: ReportProgress) -> None:
     newest = await reader.entry_rows(limit=1, newest=True)
     last = newest[0][0] if newest else 0
-    async for page in _iter_pages(reader, 0):
+    async for page in _iter_pages(ArchivedLog(reader), 0):
         _write_rows(out, page, Redactor(), jsonl=True)
         progress(page[-1][0], max(last, page[-1][0]))
 
@@ -367,7 +354,7 @@ def _no_progress(_done: int, _whole: int) -> None:
 
 
 async def _iter_pages(
-    reader: StoreReader,
+    reader: StoreReader | ArchivedLog,
     after: int,
     *,
     kinds: list[str] | None = None,

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from gateway.cli.backup import (
+    ARCHIVE_NAME,
     MANIFEST_NAME,
     STORE_NAME,
     BackupManifest,
@@ -337,7 +338,11 @@ def verify_backup(archive: Path, into: Path, progress: RestoreProgress) -> Verif
         raise InvalidBackup("its store is not the one that its manifest tells of: do not use it")
     current = found.schema == newest_schema()
     differences = (
-        rebuild_blocking(store, lambda done, whole: progress("replayed", done, whole), SystemClock()) if current else []
+        rebuild_blocking(
+            store, lambda done, whole: progress("replayed", done, whole), SystemClock(), into / ARCHIVE_NAME
+        )
+        if current
+        else []
     )
     seal_store(store)
     return VerifiedBackup(manifest=manifest, differences=tuple(differences))

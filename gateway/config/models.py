@@ -17,7 +17,7 @@ from channels.telegram.config import TelegramConfig
 from gateway.config.source import check_path
 from gateway.config.tools import ToolsConfig
 from gateway.core.events import Address
-from gateway.core.facts import AMBIENT, INNER_CHANNEL, LOW, NORMAL, URGENT
+from gateway.core.facts import AMBIENT, INNER_CHANNEL, LOW, NORMAL, PRUNABLE_KINDS, URGENT, PrunableKind
 from gateway.core.fields import ConfigSection, Duration, GuardedRegex, TimeZone
 from gateway.core.media_types import FILE_PLACEHOLDER
 
@@ -216,14 +216,37 @@ class CommandsConfig(ConfigSection):
     """Commands of one person that are answered per minute. 0: none."""
 
 
+MIN_KEEP_S = 2 * 86_400.0
+"""Budgets and limits look back to yesterday."""
+
+
+def _check_keep(value: float) -> float:
+    if value < MIN_KEEP_S:
+        raise ValueError("at least 2d: budgets and limits look back to yesterday")
+    return value
+
+
+KeepTime = Annotated[Duration, AfterValidator(_check_keep)]
+
+
 class StoreConfig(ConfigSection):
-    """The log."""
+    """Location of the log, and how long it keeps what nothing needs any more."""
 
     path: LocalPath = Path("data/reverie.db")
     """One file, made at the first start; the files that agents keep are beside it."""
     exit_after: Duration | None = None
     """Time without a log that can be written (disk full, locked, deleted) after which the gateway ends with code 75,
     for a supervisor that starts it again. null: it waits until the log can be written."""
+    keep: KeepTime | None = None
+    """Age at which entries leave the log for archives beside it, which `reverie log` still reads. What the
+    agent still needs, and what notes, approvals and the audit rest on, stays. None: everything stays."""
+    keep_kinds: dict[PrunableKind, KeepTime] = Field(default_factory=dict)
+    """Other ages for single kinds of entries, e.g. `{room: 90d}`; `reverie log show` tells kinds."""
+
+    @property
+    def keep_s(self) -> dict[str, float]:
+        """Age in seconds by kind. A kind that is not in it stays."""
+        return (dict.fromkeys(PRUNABLE_KINDS, self.keep) if self.keep is not None else {}) | dict(self.keep_kinds)
 
 
 MIN_TOKEN_CHARS = 16

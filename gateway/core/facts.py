@@ -895,6 +895,15 @@ Fact = (
 NOTIFICATION_CLASSES: Final[tuple[type[Notification], ...]] = get_args(Notification)
 """All types of notifications, to subscribe to them."""
 
+PrunableKind = Literal[
+    "direct", "mention", "reply", "room", "edited", "deleted", "reacted", "membership", "command", "link", "alarm",
+    "finished", "delivery", "judged", "turn_ended", "folded", "compaction_lock", "evidence", "carded", "post",
+    "sending", "part", "previewed", "preview_ended", "cursor", "handled", "dmn", "tool_begun", "acted", "limited",
+    "cost_reserved",
+]  # fmt: skip
+"""Kinds whose entries may leave the log once nothing needs them (`gateway.store.retention`)."""
+PRUNABLE_KINDS: Final[frozenset[str]] = frozenset(get_args(PrunableKind))
+
 FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
 """`dump_json` and `validate_json` are each other's inverse on every `Fact`."""
 
@@ -918,6 +927,12 @@ def is_inner(conversation: ConversationId) -> bool:
 def address_of(event: Notification) -> Address | None:
     """Return the place of an event; None if it belongs to no place."""
     return None if isinstance(event, ConnectionChanged) else event.at
+
+
+def fact_kinds() -> list[str]:
+    """Return all kinds of entries."""
+    tags = (get_args(fact.__annotations__["kind"]) for fact in get_args(Fact))
+    return sorted({tag for group in tags for tag in group})
 
 
 def dedup_key(event: Notification) -> str:

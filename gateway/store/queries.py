@@ -194,7 +194,7 @@ WITH told AS (
     FROM unread GROUP BY conversation
 )
 SELECT told.conversation, urgent, normal, low, ambient, oldest, log.at
-FROM told CROSS JOIN log ON log.seq = told.oldest ORDER BY highest DESC, oldest
+FROM told CROSS JOIN log ON log.seq = (SELECT min(seq) FROM log WHERE seq >= told.oldest) ORDER BY highest DESC, oldest
 """
 
 CONNECTION_STATES = "SELECT channel, up, reason, at FROM link ORDER BY channel"

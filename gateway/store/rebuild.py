@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.core.clock import Clock, SystemClock
+from gateway.store.archive import archive_directory, insert_archived
 from gateway.store.files import copy_store, finish_moves, newest_schema
 from gateway.store.projections import PROJECTED_TABLES, Statement, group_statements, project_fact
 from gateway.store.queries import COLUMNS
@@ -77,18 +78,22 @@ def _keep_old_schema(path: Path, version: int) -> None:
 async def rebuild(
     path: Path, *, progress: RebuildProgress | None = None, clock: Clock | None = None
 ) -> list[TableDifference]:
-    """Replay the log, repair every table that differs, and return the differences. Empty: all was well.
+    """Replay the log and its archives, repair every table that differs, and return the differences. Empty: all is well.
 
     Holds the store's lock: raises StoreInUse while a gateway runs; also StoreMissing, StoreTooNew and StoreUnreadable.
     The repair is one transaction. Cancelled, it still runs to its end in its thread, holding the lock.
     """
     return await asyncio.to_thread(
-        rebuild_blocking, path, progress or (lambda _done, _whole: None), clock or SystemClock()
+        rebuild_blocking,
+        path,
+        progress or (lambda _done, _whole: None),
+        clock or SystemClock(),
+        archive_directory(path),
     )
 
 
-def rebuild_blocking(path: Path, progress: RebuildProgress, clock: Clock) -> list[TableDifference]:
-    """Run `rebuild` in the calling thread, which also calls `progress`."""
+def rebuild_blocking(path: Path, progress: RebuildProgress, clock: Clock, archives: Path) -> list[TableDifference]:
+    """Run `rebuild` in the calling thread, which also calls `progress`. `archives`: the directory that has them."""
     if path.exists():
         lock = StoreLock(path, clock.now())
     else:
@@ -100,6 +105,7 @@ def rebuild_blocking(path: Path, progress: RebuildProgress, clock: Clock) -> lis
         connection = sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
+            _include_archives(connection, archives)
             _replay(connection, progress)
             differences = [difference for table in PROJECTED_TABLES if (difference := _repair_table(connection, table))]
             if difference := _repair_search(connection):
@@ -117,12 +123,7 @@ def rebuild_blocking(path: Path, progress: RebuildProgress, clock: Clock) -> lis
 def _replay(connection: sqlite3.Connection, progress: RebuildProgress) -> None:
     """Fold the log into temporary tables of the same names, which hide the real ones."""
     for table in PROJECTED_TABLES:
-        for kind, sql in connection.execute(
-            "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL ORDER BY type DESC",
-            (table,),
-        ).fetchall():
-            create = "CREATE TEMP TABLE " if kind == "table" else "CREATE INDEX temp."
-            connection.execute(sql.replace("CREATE TABLE " if kind == "table" else "CREATE INDEX ", create, 1))
+        _hide_table(connection, table)
     (whole,) = connection.execute("SELECT count(*) FROM log").fetchone()
     log = connection.execute(f"SELECT {COLUMNS} FROM log ORDER BY seq")  # noqa: S608 - constants only
     done = 0
@@ -131,6 +132,33 @@ def _replay(connection: sqlite3.Connection, progress: RebuildProgress) -> None:
             connection.executemany(sql, params)
         done += len(rows)
         progress(done, whole)
+
+
+def _hide_table(connection: sqlite3.Connection, table: str) -> None:
+    """Create an empty temporary table of the same name, with the same indexes, which hides the real one."""
+    for kind, sql in connection.execute(
+        "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = ? AND type IN ('table', 'index') "
+        "AND sql IS NOT NULL ORDER BY type DESC",
+        (table,),
+    ).fetchall():
+        create = "CREATE TEMP TABLE " if kind == "table" else "CREATE INDEX temp."
+        connection.execute(sql.replace("CREATE TABLE " if kind == "table" else "CREATE INDEX ", create, 1))
+
+
+def _include_archives(connection: sqlite3.Connection, archives: Path) -> None:
+    """If entries have left the log, hide it behind a temporary one that has them. Raises StoreUnreadable."""
+    (left,) = connection.execute("SELECT coalesce(sum(entries), 0) FROM archive").fetchone()
+    if not left:
+        return
+    _hide_table(connection, "log")
+    connection.execute("INSERT INTO temp.log SELECT * FROM main.log")
+    try:
+        found = insert_archived(connection, archives, "temp.log")
+    except OSError as error:
+        raise StoreUnreadable(f"cannot read the archives in {archives}: {error.strerror}") from error
+    if found != left:
+        what = f"{left - found:,} of {left:,} archived entries are missing in {archives}"
+        raise StoreUnreadable(f"{what}: put the archives back, or the tables cannot be compared with the whole log")
 
 
 def _project_row(row: tuple[object, ...]) -> Iterator[Statement]:

@@ -8,8 +8,10 @@ the disk is full, the file is locked or a write fails, appends wait in their ord
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextvars import Context
@@ -27,7 +29,7 @@ from gateway.core.facts import FACT, ChannelCardPinned, Fact, Seq
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import StoreWatch, adopt_rescued, finish_moves, rescue_store
 from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
-from gateway.store.reader import StoreReader, ViewEntries, connect_reader, last_seq, run_in_thread
+from gateway.store.reader import LogRow, StoreReader, ViewEntries, connect_reader, last_seq, run_in_thread
 from gateway.store.rebuild import upgrade_store
 from gateway.store.schema import (
     WRITER_PRAGMAS,
@@ -44,6 +46,7 @@ from gateway.store.types import (
     NewEntry,
     StoreClosed,
     StoreFileLost,
+    StoreUnreadable,
     UnreadEntries,
     transient_reason,
 )
@@ -474,13 +477,53 @@ def commit_batch(
     return plan
 
 
+def delete_moved(
+    connection: sqlite3.Connection, rows: Sequence[LogRow], digests: Sequence[tuple[bytes, int]], name: str, valid: int
+) -> float:
+    """See `Store.move_out`. One transaction, in the connection's thread."""
+    begun_s = time.monotonic()
+    if connection.in_transaction:  # the writer looks whether the store can be written again
+        raise sqlite3.OperationalError("the log is being written")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.executemany("INSERT INTO leaving (seq) VALUES (?)", [(row[0],) for row in rows])
+        connection.execute(
+            "INSERT INTO search (search, rowid, text) SELECT 'delete', seq, text FROM said "
+            "WHERE seq IN (SELECT seq FROM leaving)"
+        )
+        connection.executemany("INSERT OR IGNORE INTO archived_key (digest, seq) VALUES (?, ?)", digests)
+        connection.execute("DELETE FROM log WHERE seq IN (SELECT seq FROM leaving)")
+        connection.execute("DELETE FROM leaving")
+        connection.execute(
+            "INSERT INTO archive (name, bytes, entries) VALUES (?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET bytes = excluded.bytes, entries = entries + excluded.entries",
+            (name, valid, len(rows)),
+        )
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
+    return time.monotonic() - begun_s
+
+
+def key_digest(key: str) -> bytes:
+    """Return what is kept of the deduplication key of an entry that has left the log."""
+    return hashlib.blake2b(key.encode(), digest_size=16).digest()
+
+
 def _find_known(connection: sqlite3.Connection, wanted: list[str]) -> dict[str, Seq]:
-    """Return the keys that are in the log already, with their seqs."""
+    """Return the keys that were in the log already, with their seqs."""
     if not wanted:
         return {}
     size = next((size for size in reversed(_ROWS_PER_STATEMENT) if size >= len(wanted)), len(wanted))
     sql = f"SELECT key, seq FROM log WHERE key IN ({', '.join('?' * size)})"  # noqa: S608 - question marks only
-    return {key: Seq(seq) for key, seq in connection.execute(sql, wanted + [None] * (size - len(wanted)))}
+    known = {key: Seq(seq) for key, seq in connection.execute(sql, wanted + [None] * (size - len(wanted)))}
+    if len(known) < len(wanted) and connection.execute("SELECT 1 FROM archived_key LIMIT 1").fetchone() is not None:
+        for key in wanted:
+            found = connection.execute("SELECT seq FROM archived_key WHERE digest = ?", (key_digest(key),)).fetchone()
+            if found is not None:
+                known.setdefault(key, Seq(found[0]))
+    return known
 
 
 class Store(StoreReader):
@@ -650,6 +693,18 @@ class Store(StoreReader):
         order of their subscriptions; an exception is logged, and keeps nothing from the others or the append's caller.
         """
         self._writer.subscriptions.append((subscriber, fact_types))
+
+    async def move_out(
+        self, rows: Sequence[LogRow], digests: Sequence[tuple[bytes, int]], name: str, valid: int
+    ) -> float:
+        """Delete entries that the archive `name` holds durably within its first `valid` bytes, and record that.
+
+        `digests`: of their keys, with their positions. Returns the seconds for which the writer was busy. Raises
+        sqlite3.Error, also while the store cannot be written: then nothing is deleted.
+        """
+        if self.outage is not None:
+            raise StoreUnreadable(f"the log cannot be written: {self.outage.reason}")
+        return await run_in_thread(self._writing, delete_moved, rows, digests, name, valid)
 
     async def close(self) -> None:
         """Write the queue, then release the file and the lock. Idempotent."""

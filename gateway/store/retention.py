@@ -1,0 +1,277 @@
+"""Retention: entries that are old enough, and that nothing needs any more, leave the log for archives.
+
+`prune_store` is one pass. It finds what must stay (`_FIND_NEEDED`), then takes small steps: up to `STEP_ROWS` entries
+are appended to their archive and flushed, then one transaction deletes them and records the archive's new length. So a
+crash at any moment leaves each entry in the log, in an archive, or in both with the archive's copy behind its recorded
+length, where the next pass removes it. No derived table changes, except the search index.
+
+What stays, however old it is:
+
+- every kind that is not in `PRUNABLE_KINDS`, and what caused such an entry: notes, memory, labels of files, approvals,
+  acts of administration, reminders, roles, settings made in chat;
+- what the next request of a conversation holds or may open: turns in view, the newest turns and messages, what they
+  cover and name, edits of that, the pinned card and the topic;
+- unread messages, posts that are not delivered, and what they answer. Of what is merely overheard, the newest
+  `KEPT_OVERHEARD` of each conversation: no turn shows more, and the older ones are counted in `unread`.
+"""
+
+import asyncio
+import logging
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+from gateway.core.clock import Clock
+from gateway.core.facts import MESSAGE_KINDS, PRUNABLE_KINDS, fact_kinds
+from gateway.store.archive import append_rows, archive_directory, archive_name, list_archives, read_rows
+from gateway.store.overview import FIRST_ENTRY_SINCE
+from gateway.store.queries import COLUMNS
+from gateway.store.reader import LogRow
+from gateway.store.schema import sqlite_uri
+from gateway.store.store import Store, key_digest
+from gateway.store.types import StoreError, StoreUnreadable
+
+logger = logging.getLogger("reverie.store")
+
+INTERVAL_S: Final = 6 * 3600.0
+"""Time between two passes."""
+STEP_ROWS: Final = 200
+STEP_BYTES: Final = 500_000
+"""Most of one step, in entries and in characters of their facts: some milliseconds for the log's writer."""
+STEP_PAUSE_S: Final = 0.05
+"""Pause after each step, for messages: a pass moves at most 4,000 entries a second."""
+KEPT_OVERHEARD: Final = 1_000
+KEPT_MESSAGES: Final = 50
+"""Newest messages of each conversation that stay: as many as the channel card looks at."""
+KEPT_TURNS: Final = 25
+"""Newest turns of each conversation that stay: more than a rewind looks at."""
+_HANDLE: Final = re.compile(r"(?<![A-Za-z0-9])[etm](\d{1,18})(?!\d)")
+"""Handles of results, turns and messages (`gateway.context.evidence`)."""
+
+_MESSAGES = ", ".join(f"'{kind}'" for kind in MESSAGE_KINDS)
+_STAYING = ", ".join(f"'{kind}'" for kind in sorted(set(fact_kinds()) - PRUNABLE_KINDS))
+_KEEP_NAMED = "INSERT OR IGNORE INTO needed SELECT seq FROM log WHERE seq = ?"
+_FIND_NEEDED: Final = f"""
+CREATE TEMP TABLE needed (seq INTEGER PRIMARY KEY);
+CREATE TEMP TABLE place (name TEXT PRIMARY KEY);
+BEGIN;
+INSERT INTO place WITH RECURSIVE found (name) AS (
+    SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation > found.name)
+    FROM found WHERE found.name IS NOT NULL
+) SELECT name FROM found WHERE name IS NOT NULL;
+INSERT INTO needed SELECT max(seq) FROM log HAVING max(seq) IS NOT NULL;
+
+-- Unread, and not delivered.
+INSERT OR IGNORE INTO needed SELECT seq FROM unread WHERE urgency >= 1;
+INSERT OR IGNORE INTO needed SELECT unread.seq FROM place CROSS JOIN unread ON unread.seq IN (
+    SELECT seq FROM unread AS one INDEXED BY unread_conversation WHERE one.conversation = place.name AND one.urgency < 1
+    ORDER BY seq DESC LIMIT {KEPT_OVERHEARD});
+INSERT OR IGNORE INTO needed SELECT seq FROM outbox;
+INSERT OR IGNORE INTO needed SELECT part.seq
+FROM outbox CROSS JOIN log AS post ON post.seq = outbox.seq
+CROSS JOIN log AS part INDEXED BY log_conversation
+    ON part.conversation = post.conversation AND part.seq > post.seq AND part.kind IN ('sending', 'part')
+WHERE json_extract(part.body, '$.post') = outbox.post;
+
+-- What the view of each conversation shows.
+INSERT OR IGNORE INTO needed SELECT turn.seq
+FROM place CROSS JOIN log AS turn INDEXED BY log_turn ON turn.kind = 'turn_ended' AND turn.conversation = place.name
+WHERE turn.seq >= coalesce((SELECT start FROM view WHERE view.conversation = place.name), 0);
+INSERT OR IGNORE INTO needed SELECT turn.seq FROM place CROSS JOIN log AS turn ON turn.seq IN (
+    SELECT seq FROM log AS one INDEXED BY log_turn WHERE one.kind = 'turn_ended' AND one.conversation = place.name
+    ORDER BY seq DESC LIMIT {KEPT_TURNS});
+INSERT OR IGNORE INTO needed SELECT fold FROM view WHERE fold > 0;
+INSERT OR IGNORE INTO needed SELECT said.seq FROM place CROSS JOIN log AS said ON said.seq IN (
+    SELECT seq FROM log AS one INDEXED BY log_conversation
+    WHERE one.conversation = place.name AND one.kind IN ({_MESSAGES}) ORDER BY seq DESC LIMIT {KEPT_MESSAGES});
+INSERT OR IGNORE INTO needed SELECT card.seq FROM place CROSS JOIN log AS card ON card.seq = (
+    SELECT max(seq) FROM log AS one INDEXED BY log_carded WHERE one.kind = 'carded' AND one.conversation = place.name);
+INSERT OR IGNORE INTO needed SELECT topic.seq FROM place CROSS JOIN log AS topic ON topic.seq = (
+    SELECT max(seq) FROM log AS one INDEXED BY log_topic WHERE one.kind = 'membership'
+    AND json_extract(one.body, '$.change') = 'topic' AND one.conversation = place.name);
+COMMIT;
+"""  # noqa: S608 - constants only
+_FIND_RELATED: Final = f"""
+BEGIN;
+INSERT OR IGNORE INTO needed SELECT CAST(told.value AS INTEGER)
+FROM needed CROSS JOIN log AS turn ON turn.seq = needed.seq AND turn.kind = 'turn_ended'
+CROSS JOIN json_each(turn.body, '$.covers') AS told;
+INSERT OR IGNORE INTO needed SELECT result.seq
+FROM needed CROSS JOIN log AS turn ON turn.seq = needed.seq AND turn.kind = 'turn_ended'
+CROSS JOIN log AS result ON result.key > 'evidence:' || json_extract(turn.body, '$.turn') || ':'
+    AND result.key < 'evidence:' || json_extract(turn.body, '$.turn') || ';';
+INSERT OR IGNORE INTO needed SELECT changed.seq
+FROM needed CROSS JOIN log AS said ON said.seq = needed.seq AND said.kind IN ({_MESSAGES})
+CROSS JOIN log AS changed INDEXED BY log_reworded ON changed.conversation = said.conversation
+    AND json_extract(changed.body, '$.message') = json_extract(said.body, '$.id')
+    AND changed.kind IN ('edited', 'deleted');
+
+-- What follows from these, twice (judgements; posts and their deliveries), and what led to all that stays.
+INSERT OR IGNORE INTO needed
+SELECT later.seq FROM needed CROSS JOIN log AS later INDEXED BY log_cause ON later.cause = needed.seq;
+INSERT OR IGNORE INTO needed
+SELECT later.seq FROM needed CROSS JOIN log AS later INDEXED BY log_cause ON later.cause = needed.seq;
+INSERT OR IGNORE INTO needed
+SELECT cause FROM log INDEXED BY log_kind WHERE kind IN ({_STAYING}) AND cause IS NOT NULL;
+INSERT OR IGNORE INTO needed WITH RECURSIVE up (seq) AS (
+    SELECT log.cause FROM needed CROSS JOIN log USING (seq) WHERE log.cause IS NOT NULL
+    UNION SELECT log.cause FROM up CROSS JOIN log USING (seq) WHERE log.cause IS NOT NULL
+) SELECT seq FROM up;
+COMMIT;
+"""  # noqa: S608 - constants only
+_SAME_ENTRY = (
+    "SELECT 1 FROM log WHERE seq = ? AND at = ? AND kind = ? AND conversation IS ? AND key IS ? AND cause IS ?"
+)
+_VIEW_BODIES = (
+    "SELECT log.body FROM needed CROSS JOIN log ON log.seq = needed.seq AND log.kind IN ('turn_ended', 'folded')"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneReport:
+    """Result of one pass."""
+
+    entries: int
+    """Number of entries that left the log."""
+    longest_s: float
+    """Longest time that one step kept the log's writer busy, by the clock of the machine."""
+
+
+async def run_retention(store: Store, keep: Mapping[str, float], clock: Clock) -> None:
+    """Prune now and every `INTERVAL_S`, without end. `keep`: as for `prune_store`; empty: everything stays."""
+    while keep:
+        try:
+            report = await prune_store(store, keep, clock)
+        except (StoreError, OSError, sqlite3.Error) as error:
+            logger.warning("old entries stay in the log for now: %s", error)
+        else:
+            if report.entries:
+                logger.info("%d old entries have left the log for its archives", report.entries)
+        await clock.sleep(INTERVAL_S)
+
+
+async def prune_store(
+    store: Store,
+    keep: Mapping[str, float],
+    clock: Clock,
+    *,
+    after_archive: Callable[[], None] = lambda: None,
+) -> PruneReport:
+    """Move entries to archives: those of a kind in `keep` that are older than so many seconds, unless they are needed.
+
+    Messages are taken in meanwhile. Raises StoreError, OSError and sqlite3.Error: then the rest stays until the next
+    pass. `after_archive`: called in each step between its two halves.
+    """
+    now, directory = clock.now(), archive_directory(store.path)
+    connection = await asyncio.to_thread(_open_pass, store.path, directory)
+    moved, position, longest_s = 0, 0, 0.0
+    try:
+        bounds = await asyncio.to_thread(_find_bounds, connection, keep, now)
+        while rows := await asyncio.to_thread(_next_rows, connection, position, bounds):
+            name = archive_name(rows[0][0])
+            valid = await asyncio.to_thread(_archive_rows, connection, directory / name, rows)
+            after_archive()
+            took_s = await store.move_out(rows, [(key_digest(row[4]), row[0]) for row in rows if row[4]], name, valid)
+            moved, position, longest_s = moved + len(rows), rows[-1][0], max(longest_s, took_s)
+            await clock.sleep(STEP_PAUSE_S)
+    finally:
+        await asyncio.to_thread(connection.close)
+    return PruneReport(entries=moved, longest_s=longest_s)
+
+
+def _open_pass(path: Path, directory: Path) -> sqlite3.Connection:
+    """Open a connection of the pass, which knows in `temp.needed` what stays."""
+    connection = sqlite3.connect(sqlite_uri(path, "ro"), uri=True, isolation_level=None, check_same_thread=False)
+    try:
+        _trim_archives(connection, directory)
+        connection.executescript(_FIND_NEEDED)  # a turn that ends from now on covers what is unread here
+        named = {int(seq) for (body,) in connection.execute(_VIEW_BODIES) for seq in _HANDLE.findall(body)}
+        connection.executemany(_KEEP_NAMED, [(seq,) for seq in named])
+        connection.executescript(_FIND_RELATED)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _trim_archives(connection: sqlite3.Connection, directory: Path) -> None:
+    """Remove what a crash has left behind the valid bytes of the archives: all of it is still in the log.
+
+    What is not came with another store: the file is kept under another name.
+    """
+    for path in [archive.path for archive in list_archives(directory)]:
+        valid = _recorded_bytes(connection, path.name)
+        if path.stat().st_size == valid:
+            continue
+        foreign = path.stat().st_size < valid or not _are_stored(connection, path, valid)
+        if foreign:
+            aside = path.with_name(f"{path.name}.{path.stat().st_mtime_ns}.aside")
+            logger.warning("the archive %s is not the one that this store has written: it is kept as %s", path, aside)
+            shutil.copy2(path, aside)
+        if valid and path.stat().st_size > valid:
+            with path.open("r+b") as file:
+                file.truncate(valid)
+        elif not valid or foreign:
+            path.unlink()
+
+
+def _are_stored(connection: sqlite3.Connection, path: Path, valid: int) -> bool:
+    try:
+        return all(connection.execute(_SAME_ENTRY, row[:6]).fetchone() is not None for row in read_rows(path, valid))
+    except StoreUnreadable:  # cut off in the middle of a write, where no line is whole
+        return True
+
+
+def _archive_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[LogRow]) -> int:
+    """Append rows to the archive, or begin it anew if it was taken away; return its valid bytes."""
+    return append_rows(path, _recorded_bytes(connection, path.name) if path.exists() else 0, rows)
+
+
+def _recorded_bytes(connection: sqlite3.Connection, name: str) -> int:
+    found = connection.execute("SELECT bytes FROM archive WHERE name = ?", (name,)).fetchone()
+    return int(found[0]) if found is not None else 0
+
+
+def _find_bounds(
+    connection: sqlite3.Connection, keep: Mapping[str, float], now: datetime
+) -> list[tuple[str, int, list[str]]]:
+    """Return the times before which kinds are too old, each with the position that ends the search, and the kinds."""
+    groups: dict[float, list[str]] = {}
+    for kind, keep_s in keep.items():
+        groups.setdefault(keep_s, []).append(kind)
+    found = []
+    for keep_s, kinds in groups.items():
+        at = (now - timedelta(seconds=keep_s)).astimezone(UTC).isoformat(timespec="microseconds")
+        found.append((at, int(connection.execute(FIRST_ENTRY_SINCE, (at,)).fetchone()[0]), kinds))
+    return found
+
+
+def _next_rows(
+    connection: sqlite3.Connection, position: int, bounds: Sequence[tuple[str, int, list[str]]]
+) -> list[LogRow]:
+    """Return the rows of the next step, oldest first, all for one archive."""
+    terms, params = [], list[str | int]([position, max(end for _, end, _ in bounds)])
+    for at, end, kinds in bounds:
+        terms.append(f"(+kind IN ({', '.join('?' * len(kinds))}) AND seq < ? AND at < ?)")
+        params += [*kinds, end, at]
+    rows: list[LogRow] = connection.execute(
+        f"SELECT {COLUMNS} FROM log WHERE seq > ? AND seq < ? AND ({' OR '.join(terms)}) "  # noqa: S608 - constants only
+        f"AND NOT EXISTS (SELECT 1 FROM temp.needed WHERE needed.seq = log.seq) ORDER BY seq LIMIT {STEP_ROWS}",
+        params,
+    ).fetchall()
+    size = 0
+
+    def fits(row: LogRow) -> bool:
+        nonlocal size
+        size += len(row[6])
+        return row is rows[0] or (size <= STEP_BYTES and archive_name(row[0]) == archive_name(rows[0][0]))
+
+    return list(takewhile(fits, rows))

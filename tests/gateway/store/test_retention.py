@@ -1,0 +1,314 @@
+"""Retention: what is old and not needed leaves the log for archives; nothing is lost, and nothing else changes."""
+
+import asyncio
+import gzip
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from gateway.core.clock import ManualClock
+from gateway.core.facts import PRUNABLE_KINDS, Seq
+from gateway.store import LogRow, NewEntry, Store, StoreReader, StoreUnreadable, rebuild
+from gateway.store.archive import ArchivedLog, archive_directory, list_archives, read_rows
+from gateway.store.projections import PROJECTED_TABLES
+from gateway.store.retention import KEPT_MESSAGES, prune_store
+from tests.gateway.store.test_rebuild import entries as any_entries
+from tests.kits.examples import examples
+from tests.kits.store import NOW, heard, judged, place, run, said, turn
+
+ROOT = Path(__file__).resolve().parents[3]
+LATER = NOW + timedelta(days=500)
+KEEP = dict.fromkeys(PRUNABLE_KINDS, 400 * 86_400.0)
+A, B = place("#a").conversation, place("#b").conversation
+
+
+class Now(ManualClock):
+    """A clock on which nobody waits."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+        await asyncio.sleep(0)
+
+
+async def opened(path: Path, now: datetime = LATER) -> Store:
+    return await Store.open(path, Now(now))
+
+
+async def pruned(store: Store, keep: Mapping[str, float] = KEEP, **more: Any) -> int:
+    return (await prune_store(store, keep, Now(LATER), **more)).entries
+
+
+async def whole(reader: StoreReader) -> list[LogRow]:
+    return await ArchivedLog(reader).entry_rows(limit=100_000)
+
+
+def tables(path: Path) -> dict[str, list[Any]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in PROJECTED_TABLES}
+
+
+async def looked_at(reader: StoreReader) -> list[Any]:
+    """What requests and deliveries are made of."""
+    found: list[Any] = [
+        await reader.undelivered_posts(),
+        await reader.due_conversations(0),
+        await reader.pending_reminders(),
+        await reader.undecided(),
+        await reader.connection_states(),
+        await reader.open_previews(),
+        await reader.notification_types(),
+        await reader.spending_sums("all"),
+        [(one.conversation, one.oldest, one.urgent, one.ambient) for one in await reader.pending_counts()],
+    ]
+    found += [await reader.current_facts(kind) for kind in ("role_given", "approval_ended", "audience", "named")]
+    for conversation in (A, B):
+        unread, view = await reader.unread_entries(conversation, most=50), await reader.view_entries(conversation)
+        found += [
+            replace(unread, has_changes=False),
+            view.turns,
+            view.fold,
+            await reader.pinned_card(conversation),
+            await reader.last_topic_change(conversation),
+            await reader.newest_senders(conversation, before=2**62, most=KEPT_MESSAGES),
+            await reader.newest_turns(conversation, before=None, newest=20),
+        ]
+        for one in view.turns:
+            covers = one.fact.covers if one.kind == "turn_ended" else ()  # type: ignore[union-attr]
+            for seq in covers:
+                found += [await reader.entry(seq), await reader.find_judgement(seq)]
+        for one in unread.messages:
+            found.append(await reader.find_judgement(one.seq))
+    return found
+
+
+@settings(max_examples=examples(60), phases=[Phase.generate])
+@given(st.lists(st.lists(any_entries, min_size=1, max_size=6), max_size=8), st.lists(st.integers(0, 7), max_size=3))
+def test_whatever_is_in_the_log_pruning_loses_nothing_and_changes_no_request(
+    batches: list[list[NewEntry]], prunings: list[int]
+) -> None:
+    async def story(path: Path) -> None:
+        appended: dict[str, Seq] = {}
+        total = 0
+        for number, batch in enumerate(batches):
+            async with await opened(path) as store:
+                for entry, result in zip(batch, await store.append(batch), strict=True):
+                    if entry.key is not None:
+                        assert appended.setdefault(entry.key, result.seq) == result.seq, "a key counts for good"
+                if number not in prunings:
+                    continue
+                before, rows, kept = await looked_at(store), await whole(store), tables(path)
+                moved = await pruned(store)
+                total += moved
+                assert len(await store.entry_rows(limit=100_000)) == len(rows) - total
+                assert await looked_at(store) == before
+                assert _same(await whole(store), rows)
+            assert tables(path) == kept
+            async with await opened(path) as store:
+                assert await looked_at(store) == before
+        if batches:
+            assert await rebuild(path) == []
+
+    with tempfile.TemporaryDirectory() as folder:
+        run(story(Path(folder) / "s.db"))
+
+
+def _same(found: list[LogRow], expected: list[LogRow]) -> bool:
+    """Equal rows; JSON may be written in other ways."""
+    return [(*row[:6], json.loads(row[6])) for row in found] == [(*row[:6], json.loads(row[6])) for row in expected]
+
+
+def _line(number: int, room: str = "#a", at: datetime = NOW, urgency: int = 0) -> list[NewEntry]:
+    message = replace(said(number, f"line {number} of the garden", room), at=at)
+    return [message, replace(judged(message, urgency, "due" if urgency else "context"), at=at)]  # type: ignore[arg-type]
+
+
+async def talked(store: Store, lines: int, *, dealt: bool = True) -> None:
+    """Lines of a room in one append, and a turn that deals with all of them and shows the last."""
+    results = await store.append([entry for number in range(lines) for entry in _line(number)])
+    if dealt:
+        await store.append([turn(A, results[-2].seq)])
+
+
+def test_what_has_left_is_read_with_the_rest_and_never_taken_for_new(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    async def story() -> None:
+        async with await opened(path) as store:
+            await talked(store, 300)
+            rows = await whole(store)
+            assert await pruned(store) == 2 * (300 - KEPT_MESSAGES)
+            left = await store.entry_rows(limit=1_000)
+            assert {row[2] for row in left} == {"room", "judged", "turn_ended"}
+            log = ArchivedLog(store)
+            assert _same(await whole(store), rows)
+            assert [row[0] for row in await log.entry_rows(newest=True, limit=550)] == [row[0] for row in rows[-550:]]
+            assert [row[0] for row in await log.entry_rows(after=100, before=110)] == list(range(101, 110))
+            assert len(await log.entry_rows(kinds=["room"], limit=1_000)) == 300
+            assert await log.entry_rows(kinds=["room"], conversation=B) == []
+            assert [json.loads(row[6])["id"] for row in await log.entry_rows(match='"line 7 of"')] == ["7"]
+            assert await log.entry_rows(limit=0, newest=True) == []
+            again = await store.append(_line(3))
+            assert [one.is_new for one in again] == [False, False]
+            assert again[0].seq == rows[6][0], "the position that it had"
+            assert await store.find_word_uses(["garden"], newest=500, notes_after=0)
+            assert len(await store.entries(match="garden")) == KEPT_MESSAGES
+            (archive,) = list_archives(archive_directory(path))
+            lines = gzip.decompress(archive.path.read_bytes()).decode().splitlines()
+            assert [json.loads(line)["seq"] for line in lines] == [row[0] for row in rows[:500]]
+            assert archive.path.stat().st_mode & 0o777 == 0o600
+        assert await rebuild(path) == []
+
+    run(story())
+
+
+def test_kinds_have_their_own_age_and_young_entries_stay(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await talked(store, 100)
+            await store.append([entry for number in range(200, 300) for entry in _line(number, at=LATER)])
+            assert await pruned(store, {"judged": 400 * 86_400.0}) == 100 - 1, "that of the line in view stays"
+            assert len(await store.entries(kinds=["room"])) == 200
+            assert await pruned(store, {"room": 600 * 86_400.0}) == 0
+
+    run(story())
+
+
+def test_of_what_is_overheard_the_newest_stays_and_the_rest_is_counted(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await talked(store, 1_300, dealt=False)
+            before = await store.unread_entries(A, most=50)
+            assert await pruned(store) == 600
+            assert await store.unread_entries(A, most=50) == before
+            assert before.omitted == 1_250
+            ((counts,),) = [await store.pending_counts()]
+            assert counts.ambient == 1_300
+
+    run(story())
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.gateway.store.test_retention import opened, pruned
+
+steps = iter(range(int(sys.argv[2])))
+
+def die():
+    if next(steps, None) is None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with await opened(Path(sys.argv[1])) as store:
+        await pruned(store, after_archive=die)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_kill_between_archive_and_deletion_loses_and_repeats_nothing(tmp_path: Path, step: int) -> None:
+    path = tmp_path / "s.db"
+
+    async def prepare() -> list[LogRow]:
+        async with await opened(path) as store:
+            await talked(store, 300)
+            return await whole(store)
+
+    rows = run(prepare())
+    child = subprocess.run([sys.executable, "-c", KILLED, str(path), str(step)], cwd=ROOT, check=False)
+    assert child.returncode == -signal.SIGKILL
+    (archive,) = list_archives(archive_directory(path))
+    with archive.path.open("ab") as torn:
+        torn.write(b"\x1f\x8b\x08\x00torn")  # a disk that had not written all of it
+
+    async def resume() -> None:
+        async with await opened(path) as store:
+            assert _same(await whole(store), rows), "read while both have it"
+            await pruned(store)
+            assert _same(await whole(store), rows)
+            archived = [row[0] for row in read_rows(archive.path)]
+            assert len(archived) == len(set(archived)) == 500
+            assert not set(archived) & {row[0] for row in await store.entry_rows(limit=1_000)}
+        assert await rebuild(path) == []
+
+    run(resume())
+
+
+def test_the_log_still_refuses_to_be_changed(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await talked(store, 200)
+            await pruned(store)
+        with closing(sqlite3.connect(tmp_path / "s.db")) as connection:
+            for sql in ("DELETE FROM log", "UPDATE log SET body = '{}'"):
+                with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+                    connection.execute(sql)
+
+    run(story())
+
+
+def test_archives_of_another_store_are_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        path = tmp_path / "s.db"
+        for number in (9_000, 9_001):
+            async with await opened(path) as store:
+                await store.append(heard(number))
+                await talked(store, 200 if number == 9_000 else 230)
+                await pruned(store)
+            if number == 9_000:
+                path.unlink()
+        found = sorted(one.suffix for one in archive_directory(path).iterdir())
+        assert found == [".aside", ".gz"]
+        assert await rebuild(path) == []
+        (archive,) = list_archives(archive_directory(path))
+        archive.path.unlink()
+        with pytest.raises(StoreUnreadable, match="put the archives back"):
+            await rebuild(path)
+
+    run(story())
+    assert "is not the one that this store has written" in caplog.text
+
+
+def test_an_archive_that_was_taken_away_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    async def story() -> None:
+        async with await opened(path) as store:
+            await talked(store, 200)
+            await pruned(store)
+            (archive,) = list_archives(archive_directory(path))
+            archive.path.rename(tmp_path / "away")
+            await store.append([entry for number in range(300, 400) for entry in _line(number)])
+            await store.append([turn(A, upto=10_000)])
+            assert await pruned(store) > 0
+            assert gzip.decompress(archive.path.read_bytes()).startswith(b'{"seq": ')
+
+    run(story())
+
+
+def test_messages_are_taken_in_while_entries_leave(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await talked(store, 1_000)
+            leaving = asyncio.create_task(pruned(store))
+            number = 5_000
+            while not leaving.done():
+                assert (await store.append(_line(number := number + 1)))[0].is_new
+            assert await leaving > 0
+
+    run(story())
