@@ -11,6 +11,8 @@ every derived table again from the log and reports the differences.
   overview.py     queries of the dashboard and the console, on a connection of their own
   schema.py       the file: lock, migrations (`migrations/*.sql`), checks
   rebuild.py      upgrade of an older store, and repair of the derived tables
+  retention.py    what leaves the log, and what stays however old it is
+  archive.py      files of what has left, and reading log and archives as one
   files.py        copies and checks of stores; moves of several files as one
   ledger.py       expected and billed cost of model requests, for people
   format.py       log entries on one line, for people

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from gateway.cli.main import main
 from gateway.core.clock import ManualClock
 from gateway.core.facts import PRUNABLE_KINDS, Seq
 from gateway.store import LogRow, NewEntry, Store, StoreReader, StoreUnreadable, rebuild
@@ -26,6 +27,7 @@ from gateway.store.archive import ArchivedLog, archive_directory, list_archives,
 from gateway.store.projections import PROJECTED_TABLES
 from gateway.store.retention import KEPT_MESSAGES, prune_store
 from tests.gateway.store.test_rebuild import entries as any_entries
+from tests.kits.backup import configured, made, put
 from tests.kits.examples import examples
 from tests.kits.store import NOW, heard, judged, place, run, said, turn
 
@@ -312,3 +314,27 @@ def test_messages_are_taken_in_while_entries_leave(tmp_path: Path) -> None:
             assert await leaving > 0
 
     run(story())
+
+
+def test_a_backup_holds_the_archives_and_both_are_restored_and_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = configured(tmp_path / "a"), configured(tmp_path / "b")
+    one.store.path.parent.mkdir(parents=True)
+
+    async def fill() -> list[LogRow]:
+        async with await opened(one.store.path) as store:
+            await talked(store, 200)
+            await pruned(store)
+            return await whole(store)
+
+    rows = run(fill())
+    backup = made(one, tmp_path / "b.tar")
+    assert (backup.differences, backup.manifest.replayed) == ((), True)
+    put(tmp_path / "b.tar", other, exact=True)
+    assert run(rebuild(other.store.path)) == []
+    assert main(["log", "export", "--store", str(other.store.path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == [*[row[0] for row in rows], rows[-1][0] + 1]
+    assert main(["log", "show", "--store", str(other.store.path), "--match", '"line 7 of"']) == 0
+    assert "line 7 of the garden" in capsys.readouterr().out

@@ -52,7 +52,7 @@ async def write(path: Path) -> int:
         importlib.import_module(name)
         for name in ("tests.kits.store", "gateway.core.facts", "gateway.store", "gateway.core.clock")
     )
-    entry, at = store_.Entry, kit.place("#a").conversation
+    entry, at = store_.NewEntry, kit.place("#a").conversation
     story = [
         one
         for number in range(6)
@@ -60,13 +60,13 @@ async def write(path: Path) -> int:
     ]
     story.append(kit.turn(at, 1))
     story += [
-        entry(fact=records.Queued(post=kit.post(key)), at=kit.NOW, conversation=at, key=f"post:{key}")
+        entry(fact=records.PostQueued(post=kit.post(key)), at=kit.NOW, conversation=at, key=f"post:{key}")
         for key in ("done", "half", "begun", "waiting")
     ]
     story += [
-        entry(fact=records.Sending(post="half", part=0, bodies=("one", "two")), at=kit.NOW, conversation=at),
-        entry(fact=records.PartEnded(post="half", part=0, state="sent", reason=""), at=kit.NOW, conversation=at),
-        entry(fact=records.Sending(post="begun", part=0, bodies=("one",)), at=kit.NOW, conversation=at),
+        entry(fact=records.PartSendStarted(post="half", part=0, bodies=("one", "two")), at=kit.NOW, conversation=at),
+        entry(fact=records.PartSendEnded(post="half", part=0, state="sent", reason=""), at=kit.NOW, conversation=at),
+        entry(fact=records.PartSendStarted(post="begun", part=0, bodies=("one",)), at=kit.NOW, conversation=at),
         kit.delivered("done"),
         entry(fact=records.CursorMoved(channel="irc.test", value="c1"), at=kit.NOW),
     ]
@@ -74,7 +74,7 @@ async def write(path: Path) -> int:
         await store.append(story)
         for number, (fact, place) in enumerate(facts()):
             await store.append([entry(fact=fact, at=kit.NOW + timedelta(seconds=number), conversation=place)])
-        return len(await store.rows(limit=100_000))
+        return len(await store.entry_rows(limit=100_000))
 
 
 def main() -> None:

@@ -286,7 +286,12 @@ def document(second: bool) -> Json:
             "transcribe_timeout": either(62.5, 63.5),
             "keep": either(86_400.5, 86_401.5),
         },
-        "store": {"path": either("reverie.db", "other.db"), "exit_after": either(605.5, None)},
+        "store": {
+            "path": either("reverie.db", "other.db"),
+            "exit_after": either(605.5, None),
+            "keep": either(34_560_000.5, 34_560_001.5),
+            "keep_kinds": {"room": either(7_776_000.5, 7_776_001.5)},
+        },
         "ops": {
             "host": either("127.0.0.1", "::1"),
             "port": either(0, 9),
