@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from functools import partial
 
 from agent.models.base import Model
@@ -120,11 +120,13 @@ async def run(
     model: Model | None = None,
     live: LiveSettings | None = None,
     redactor: Redactor | None = None,
+    stays: bool = False,
 ) -> None:
     """Run the gateway until `stop` is set; then finish or park the work in progress, within ten seconds, and return.
 
     `channels` and `model`: used in place of the configured ones. `live`: settings that may change at run time.
-    `redactor`: redactor with the configuration's secrets; None: one is built from the settings.
+    `redactor`: redactor with the configuration's secrets; None: one is built from the settings. `stays`: go on trying
+    although every channel was refused, in place of `NoChannelsLeft`.
     Raises `StoreError` if the store cannot be opened or written, `ChannelUnavailable`, `PriceTableError`,
     `NoChannelsLeft`, `StoreGivenUp`. Any other exception is a bug. On cancellation nothing is finished or parked: what
     was durable is taken up at the next start.
@@ -135,7 +137,7 @@ async def run(
     if channels is None:
         check_adapters(live.settings)
     async with _opened(live, clock, channels, model=model, redactor=redactor) as (gateway, _):
-        await gateway.serve(stop)
+        await gateway.serve(stop, stays=stays)
 
 
 async def carry_out_stopped(settings: Settings, order: CommandRequest) -> ControlResponse:
@@ -481,10 +483,10 @@ class _Gateway:
             )
             live.add_listener(reconciler)
 
-    async def serve(self, stop: asyncio.Event) -> None:
+    async def serve(self, stop: asyncio.Event, *, stays: bool = False) -> None:
         """Start the services in the order of their dependencies, and stop them along the way of a message.
 
-        So work in progress can end.
+        So work in progress can end. `stays`: as `run`.
         """
         set_title_lookup(self.titles.title)
         names = ", ".join(self.channels)
@@ -495,7 +497,7 @@ class _Gateway:
         ]
         try:
             await self._start(background)
-            await self._wait_until_stopped(stop)
+            await self._wait_until_stopped(stop, stays=stays)
         except StoreClosed:
             if not self.store.given_up:
                 raise
@@ -557,16 +559,12 @@ class _Gateway:
         background += map(start, (self.command_menus.run(), self.reminders.run(), self.presence.run()))
         self.channel_supervisor.start(self.intake)
 
-    async def _wait_until_stopped(self, stop: asyncio.Event) -> None:
-        """Return once it is set, no channel is left, or the log is given up."""
-        waits = [
-            asyncio.create_task(one)
-            for one in (
-                stop.wait(),
-                self.channel_supervisor.wait_until_all_refused(),
-                self.outages.store_given_up.wait(),
-            )
-        ]
+    async def _wait_until_stopped(self, stop: asyncio.Event, *, stays: bool) -> None:
+        """Return once it is set, no channel is left (unless it `stays`), or the log is given up."""
+        ends: list[Coroutine[None, None, object]] = [stop.wait(), self.outages.store_given_up.wait()]
+        if not stays:
+            ends.append(self.channel_supervisor.wait_until_all_refused())
+        waits = [asyncio.create_task(one) for one in ends]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:

@@ -38,7 +38,7 @@ from channels.irc.compose import (
 )
 from channels.irc.config import IrcConfig
 from channels.irc.identity import direct_chat_of, is_room_name
-from channels.irc.outgoing import MAX_IN_FLIGHT
+from channels.irc.outgoing import MAX_IN_FLIGHT, FloodPace
 from channels.irc.people import IrcState, build_sender_id, direct_chat, message_target
 from channels.irc.registration import LoginHistory
 from channels.irc.render import FORMATTING
@@ -92,6 +92,7 @@ class IrcChannel:
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._inbox = IrcNotificationQueue()
         self._state, self._logins = IrcState(cursor), LoginHistory()
+        self._pace = FloodPace()
         self._session: IrcSession | None = None
         """Set while parts can be sent."""
         self._up: bool | None = None
@@ -353,7 +354,7 @@ class IrcChannel:
         """
         config, old_config = self._config, before._config  # noqa: SLF001 - same class
         if (config.host, config.port) == (old_config.host, old_config.port):
-            self._state = before._state  # noqa: SLF001 - same class
+            self._state, self._pace = before._state, before._pace  # noqa: SLF001 - same class
             # A room that is configured anew may be joined again.
             self._state.barred_rooms -= {room.lower() for room in config.rooms if room not in old_config.rooms}
             for item in before._inbox.filter_pending(lambda _: True):  # noqa: SLF001 - same class
@@ -411,6 +412,7 @@ class IrcChannel:
             self._inbox,
             state=self._state,
             logins=self._logins,
+            pace=self._pace,
             secure_port=port if context is not None else None,
         )
         helpers: list[asyncio.Task[None]] = []

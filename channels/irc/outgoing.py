@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from channels.base import BeforeSend, RecipientAway, Rejected, SendError, Uncertain, Unreachable, no_before_send
 from channels.irc.compose import retarget
+from channels.irc.config import IrcRateLimit
 from channels.irc.identity import absence_text
 from channels.irc.render import strip_formatting
 from channels.irc.wire import (
@@ -32,7 +33,7 @@ from channels.irc.wire import (
     refusal_reason,
 )
 from gateway.core.events import MessageId, Receipt, RoomId
-from gateway.core.ratelimit import TokenBuckets
+from gateway.core.ratelimit import Rate, TokenBuckets
 
 if TYPE_CHECKING:
     from channels.irc.session import IrcSession
@@ -58,6 +59,38 @@ class _WrittenLine:
     id: MessageId | None = None
 
 
+_MIN_PACE: Final = 1 / 16
+_RECOVERY_PER_S: Final = 0.1 / 3600
+_MAX_FLOOD_KILLS, _FLOOD_WINDOW_S = 3, 3600.0
+
+
+class FloodPace:
+    """Share of the configured pace that an account uses, learned from the times the server threw it off for flooding.
+
+    Each time halves it, and it grows by a tenth of the configured pace in an hour. Pure.
+    """
+
+    def __init__(self) -> None:
+        self._share, self._since_s = 1.0, 0.0
+        self._kills_s: deque[float] = deque(maxlen=_MAX_FLOOD_KILLS)
+
+    def share(self, now_s: float) -> float:
+        """Return the share, above 0, at most 1."""
+        return min(1.0, self._share + (now_s - self._since_s) * _RECOVERY_PER_S)
+
+    def rate(self, flood: IrcRateLimit, now_s: float) -> Rate:
+        """Return the rate of the lines."""
+        share = self.share(now_s)
+        return Rate(max(1, int(flood.burst * share)), 60 * flood.per_s * share)
+
+    def record_kill(self, now_s: float) -> float:
+        """Halve the pace; return the seconds until the next connection, so that there are at most three in an hour."""
+        self._share, self._since_s = max(_MIN_PACE, self.share(now_s) / 2), now_s
+        self._kills_s.append(now_s)
+        is_full = len(self._kills_s) == _MAX_FLOOD_KILLS
+        return max(0.0, self._kills_s[0] + _FLOOD_WINDOW_S - now_s) if is_full else 0.0
+
+
 class SendWindow:
     """Lines written between two barriers, and the server's answers to them. Targets are folded names.
 
@@ -75,6 +108,8 @@ class SendWindow:
         self._refusals: Counter[str] = Counter()
         """Target -> number of numerics that name it; empty target: numerics without one."""
         self._reasons: dict[str, str] = {}
+        self._strange_echoes: set[str] = set()
+        """Targets with an echo of other text than ours: the room changes what is said."""
 
     def add_line(self, owner: Hashable, target: str, text: str) -> None:
         """Record a written line."""
@@ -93,6 +128,20 @@ class SendWindow:
                 lines[index].id = MessageId(msgid) if msgid else None
                 self._answered_counts[target] = index + 1
                 return
+        self._strange_echoes.add(target)
+
+    def echoed(self, owner: Hashable) -> Receipt | None:
+        """Return the receipt of an owner whose lines were all echoed; None: not all were."""
+        lines = [line for line in self._lines if line.owner is owner]
+        if not lines or not all(line.is_echoed for line in lines):
+            return None
+        return Receipt(ids=tuple(line.id for line in lines if line.id is not None))
+
+    def is_unseen(self, owner: Hashable) -> bool:
+        """Return whether a server that echoes at once surely relayed no line of `owner`, now that it says no more."""
+        return not any(
+            line.is_echoed or line.target in self._strange_echoes for line in self._lines if line.owner is owner
+        )
 
     def record_refusal(self, names: Collection[str], reason: str, *, anybody: bool) -> None:
         """Record a refusal of a line to one of `names`, or, with `anybody`, perhaps to an unnamed target."""
@@ -240,6 +289,8 @@ class IrcOutgoing:
         self.uses_labels = False
         """The server agreed to answer by label. Set on every change; items in progress keep their way of confirmation.
         """
+        self._label_patience_s = 0.0
+        """Age at a barrier of a label whose answer does not come any more once that is answered; 0: not asked yet."""
         self._labels_ignored = False
         """The server agreed to labels but does not answer by them."""
         self._awaiting_whois: dict[str, tuple[float, list[SendItem]]] = {}
@@ -249,6 +300,10 @@ class IrcOutgoing:
         self._tokens, self._numbers, self._label_numbers = itertools.count(1), itertools.count(1), itertools.count(1)
         self._wake = asyncio.Event()
         self._close_reason = ""
+
+    def set_rate(self, rate: Rate) -> None:
+        """Write at this rate from now on."""
+        self._bucket.set_rate(rate)
 
     def queue_line(self, raw: str, target: str = "") -> None:
         """Append a line of our own; `target` (folded) if it is a message, which may be refused.
@@ -490,7 +545,16 @@ class IrcOutgoing:
 
         From then on barriers are used instead, so that later items do not wait so long.
         """
-        before_s = self._clock.monotonic() - timeout_s
+        self._expire_labels(self._clock.monotonic() - timeout_s)
+
+    def probe_labels(self, patience_s: float) -> None:
+        """Set a barrier if a label is unanswered for longer than `patience_s`: its answer should come before that."""
+        before_s = self._clock.monotonic() - patience_s
+        if not self._pings and any(line.sent_s < before_s for line in self._labels.values()):
+            self._label_patience_s = patience_s
+            self.queue_ping()
+
+    def _expire_labels(self, before_s: float) -> None:
         for item in dict.fromkeys(line.item for line in self._labels.values() if line.sent_s < before_s):
             self._labels_ignored = True
             self._forget_labels(item)
@@ -547,11 +611,44 @@ class IrcOutgoing:
             outcomes = ping.window.outcomes()
             for item in ping.items:
                 self._settle(item, outcomes[item])
+            if self._label_patience_s:
+                self._expire_labels(ping.sent_s - self._label_patience_s)
         self._requeue_blocked()
 
-    def close(self, reason: str) -> None:
-        """Fail all items: the connection is gone. Written parts are uncertain, waiting ones were surely not sent."""
+    def _find_unseen(self) -> set[SendItem]:
+        """Return the written items that no line was relayed of, if the server has answered all that it processed.
+
+        It works in order: behind a PING without an answer it has processed nothing; and before, only what it echoed, if
+        it echoes. An echo of a private message may come late, from another server.
+        """
+        echoes = "echo-message" in self._session.caps
+        windows = [*((ping.window, ping.items) for ping in self._pings)]
+        windows.append((self._window, [*self._unconfirmed, *(item for item in self._waiting if item.lines_written)]))
+        unseen = {
+            item
+            for number, (window, items) in enumerate(windows)
+            for item in items
+            if not item.labelled
+            and (number > 0 or (echoes and self._is_room(item) and not item.multiline_text and window.is_unseen(item)))
+        }
+        for item in {line.item for line in self._labels.values()}:
+            if echoes and self._is_room(item) and not any(line.is_answered for line in item.labelled):
+                unseen.add(item)
+        return unseen
+
+    def _is_room(self, item: SendItem) -> bool:
+        return self._session.isupport.is_room(item.target)
+
+    def close(self, reason: str, *, is_complete: bool = False) -> None:
+        """Fail all items: the connection is gone. Written parts are uncertain, waiting ones were surely not sent.
+
+        `is_complete`: the server has said goodbye, so we have all its answers: what it did not process was not sent.
+        """
         self._close_reason = self._close_reason or reason
+        unseen = self._find_unseen() if is_complete else set()
+        windows = [*((ping.items, ping.window) for ping in self._pings), (self._unconfirmed, self._window)]
+        echoed = [(item, window.echoed(item)) for items, window in windows for item in items if is_complete]
+        receipts = {item: receipt for item, receipt in echoed if receipt is not None}
         # Cleared before any future is resolved: its callbacks may look at this object.
         items = [item for ping in self._pings for item in ping.items] + self._unconfirmed + list(self._waiting)
         items += [line.item for line in self._labels.values() if line.item not in items]
@@ -562,6 +659,10 @@ class IrcOutgoing:
         self._pings.clear()
         self._unconfirmed, self._window, self._labels = [], SendWindow(), {}
         for item in items:
-            if item.future is not None and not item.future.done():
-                error: SendError = Uncertain(reason) if item.lines_written else Unreachable(reason)
-                item.future.set_exception(error)
+            if item.future is None or item.future.done():
+                continue
+            if item in receipts:
+                item.future.set_result(receipts[item])
+            else:
+                is_open = item.lines_written and item not in unseen
+                item.future.set_exception(Uncertain(reason) if is_open else Unreachable(reason))

@@ -15,7 +15,7 @@ from channels.irc.history import PING_PREFIX, IrcEmitter
 from channels.irc.identity import IdentityState, NickIdentities
 from channels.irc.inbound import CtcpResponder, IrcLineContext
 from channels.irc.membership import IrcMembership, RoomModes
-from channels.irc.outgoing import IrcOutgoing
+from channels.irc.outgoing import FloodPace, IrcOutgoing
 from channels.irc.people import NO_CURSOR, IrcState, IrcUsers, NetsplitTracker, who_query
 from channels.irc.registration import IrcRegistration, LoginHistory, StsUpgrade
 from channels.irc.render import strip_formatting
@@ -26,12 +26,13 @@ from channels.irc.wire import (
     IrcLine,
     Isupport,
     ReceivedLine,
+    classify_goodbye,
     format_line,
     parse_line,
 )
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, ConnectionChanged, Message, Notification, RoomId
-from gateway.core.ratelimit import Rate, TokenBuckets
+from gateway.core.ratelimit import TokenBuckets
 
 logger = logging.getLogger("reverie.irc")
 BATCH_SIZE = 256
@@ -107,6 +108,8 @@ _CAP_TIMEOUT_S = 10.0
 _MOTD_WAIT_S = 5.0
 _JOIN_WAIT_S = 10.0
 _TICK_S = 10.0
+_LABEL_PATIENCE_S = 10.0
+"""Time for the answer to a labelled line, before the server is asked whether it has got so far."""
 _LOGGED_OUT_TIMEOUT_S = 60.0
 """Time that services have to accept a new login."""
 
@@ -123,11 +126,12 @@ class IrcSession:
         *,
         state: IrcState,
         logins: LoginHistory,
+        pace: FloodPace,
         secure_port: int | None,
     ) -> None:
         """Start logged out.
 
-        `state` and `logins` outlive the connection; `secure_port` is its TLS port, None without TLS.
+        `state`, `logins` and `pace` outlive the connection; `secure_port` is its TLS port, None without TLS.
         """
         self.name, self._config, self.clock, self.inbox, self.state = name, config, clock, inbox, state
         self._secure_port = secure_port
@@ -142,7 +146,7 @@ class IrcSession:
         self._hostmask, self.typing_state = HostmaskTracker(), TypingState()
         self._emitter = IrcEmitter(self, config.history_age)
         self._ctcp = CtcpResponder(config.contact, config.source)
-        self.outgoing = IrcOutgoing(self, TokenBuckets(Rate(config.flood.burst, 60 * config.flood.per_s)))
+        self.outgoing = IrcOutgoing(self, TokenBuckets(pace.rate(config.flood, clock.monotonic())))
         self.membership = IrcMembership(self, config)
         self._waiters: list[tuple[RoomId, asyncio.Future[None]]] = []
         self._is_ready = asyncio.Event()
@@ -150,8 +154,11 @@ class IrcSession:
         self.welcomed = asyncio.Event()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Reason of the end of the connection; Denied if another attempt is useless."""
+        self._pace = pace
         self._error_text = ""
         """Text of the server's ERROR."""
+        self._kill_text = ""
+        """Who threw us off with KILL, and why."""
         self.upgrade_port: int | None = None
         """Set if the connection ended because the server wants TLS on this port."""
 
@@ -203,8 +210,21 @@ class IrcSession:
     def mark_lost(self, reason: str) -> None:
         """Record that the connection is lost, or must be treated so."""
         reason += f": {self._error_text}" if self._error_text else ""
-        self.outgoing.close(reason)
-        if not self.lost.done():
+        self.outgoing.close(reason, is_complete=bool(self._error_text))
+        if self.lost.done():
+            return
+        cause = classify_goodbye(self._error_text)
+        if cause == "flooded":
+            wait_s = self._pace.record_kill(self.clock.monotonic())
+            logger.warning("%s: the server says that we send too fast; half as fast from now on", self.name)
+            if not wait_s:
+                self.lost.set_result(reason)
+                return
+            reason = f"thrown off three times in an hour for sending too fast: lower `flood` ({self._error_text})"
+            self.lost.set_exception(Denied(reason, retry_after_s=wait_s))
+        elif cause == "removed" or self._kill_text:
+            self.lost.set_exception(Denied(f"thrown off the network: {self._error_text or self._kill_text}"))
+        else:
             self.lost.set_result(reason)
 
     def flush(self) -> None:
@@ -223,6 +243,9 @@ class IrcSession:
             return
         if line.command == "PING":
             self.connection.pong(f":{line.param(-1)}")
+        elif line.command == "KILL" and self.isupport.fold(line.param(0)) == self.isupport.fold(self.nick):
+            if "collision" not in line.param(-1).lower():
+                self._kill_text = strip_formatting(f"killed by {line.source.nick}: {line.param(-1)}")[:300]
         elif line.command == "ERROR":
             # https://modern.ircdocs.horse/#error-message: the server is about to close. Not all do so at once.
             self._error_text = strip_formatting(line.param(-1))[:300]
@@ -397,6 +420,8 @@ class IrcSession:
     def _tick(self) -> None:
         now_s = self.clock.monotonic()
         self.membership.tick()
+        self.outgoing.set_rate(self._pace.rate(self._config.flood, now_s))
+        self.outgoing.probe_labels(_LABEL_PATIENCE_S)
         self._emitter.check_timeout()
         self._query_modes()
         if self.outgoing.release_unanswered(now_s - _WHOIS_TIMEOUT_S):

@@ -14,7 +14,7 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from irc.client import NickMask
 from irc.features import FeatureSet
@@ -428,6 +428,22 @@ def _join_multiline(batch: _OpenBatch) -> IrcLine | None:
     source = opening.source or lines[0].source
     tags = {key: value for key, value in opening.tags.items() if key != "batch"}
     return IrcLine(lines[0].command, (opening.param(2) or lines[0].param(0), text), source, tags)
+
+
+_FLOODED = re.compile(r"excess flood|flooding|recvq", re.IGNORECASE)
+_REMOVED = re.compile(
+    r"\bkill(?:ed)?\b(?!.*collision)|\b[kgzdxq]-?lined?\b|\bbanned\b|\b(?:auto|a)kill(?:ed)?\b|\bdnsbl\b", re.IGNORECASE
+)
+
+
+def classify_goodbye(text: str) -> Literal["flooded", "removed", ""]:
+    """Return why a server closes, by the text of its ERROR, which no standard lays down.
+
+    flooded: we sent too fast. removed: an operator or the network threw us off, or a ban did. Empty: anything else.
+    """
+    if _FLOODED.search(text):
+        return "flooded"
+    return "removed" if _REMOVED.search(text) else ""
 
 
 # fmt: off

@@ -26,7 +26,7 @@ from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError
 
-DONE, FAILED, TRY_AGAIN = 0, 1, os.EX_TEMPFAIL
+DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
 """Exit codes: done; failed while running; the log was given up (75), so a supervisor should start again. See
 `BAD_USAGE`."""
 
@@ -55,6 +55,12 @@ def main(argv: list[str] | None = None) -> int:
         choices=LOG_FORMATS,
         default="auto",
         help="how its own log looks (default auto: text on a terminal, else JSON)",
+    )
+    commands.choices["run"].add_argument(
+        "--stay",
+        action="store_true",
+        help="go on trying if every channel is refused, in place of ending with code 77: for a supervisor that starts "
+        "again whatever ends",
     )
     demo = commands.add_parser("demo", help="talk to a bot on an IRC server of your own, right here")
     demo.add_argument("--once", metavar="LINE", help="say one line, wait for the answer, and exit")
@@ -125,10 +131,10 @@ def _run(args: argparse.Namespace) -> int:
     start_logging(logging.DEBUG if args.verbose else logging.INFO, redactor, form=args.log, spare=spare)
     # Until `_freeze_garbage`: collections during the start take a fifth of its time.
     gc.disable()
-    return asyncio.run(_serve(settings, args.config, redactor))
+    return asyncio.run(_serve(settings, args.config, redactor, stays=args.stay))
 
 
-async def _serve(settings: Settings, directory: Path, redactor: Redactor) -> int:
+async def _serve(settings: Settings, directory: Path, redactor: Redactor, *, stays: bool) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
     from gateway.config.reload import LiveSettings  # noqa: PLC0415 - as above
     from gateway.config.secrets import PriceTableError  # noqa: PLC0415 - as above
@@ -141,13 +147,16 @@ async def _serve(settings: Settings, directory: Path, redactor: Redactor) -> int
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, live.request_reload)
     settled = asyncio.create_task(_freeze_garbage())
     try:
-        await app.run(settings, stop, live=live, redactor=redactor)
+        await app.run(settings, stop, live=live, redactor=redactor, stays=stays)
     except (ChannelUnavailable, PriceTableError) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator can fix it; a traceback does not help
         return BAD_USAGE
-    except (StoreError, app.NoChannelsLeft) as error:
+    except StoreError as error:
         logger.error("%s", error)  # noqa: TRY400 - as above
         return FAILED
+    except app.NoChannelsLeft as error:
+        logger.error("%s", error)  # noqa: TRY400 - as above
+        return REFUSED
     except app.StoreGivenUp as error:
         logger.error("%s", error)  # noqa: TRY400 - as above
         return TRY_AGAIN

@@ -93,6 +93,8 @@ GOODBYE_S = 3.0
 """Real seconds after which a goodbye, which takes one, is broken off, so that nothing waits for it for ever."""
 REFUSED_RETRY_S = (60.0, 600.0)
 """Seconds until a refused channel is tried again: the first time, and from then on."""
+REFUSALS_COUNT_S = 3600.0
+"""Seconds for which a refusal of a channel that was up makes the next delay longer."""
 RESTART_TIMEOUT_S = 30.0
 """Seconds after which a restart is reported as not connected yet."""
 
@@ -121,6 +123,8 @@ class _ChannelRun:
     task: asyncio.Task[None] | None = None
     refusal: str | None = None
     """Reason why its platform refuses it; None: not refused, or unknown."""
+    refused_s: list[float] = field(default_factory=list)
+    """Times of its latest refusals, monotonic seconds."""
     down_reason: str = ""
     """Reason why it is down."""
     is_in_trouble: bool = False
@@ -327,7 +331,13 @@ class ChannelSupervisor:
             try:
                 await run.channel.run(run.receive)
             except Denied as error:  # the others go on
-                delay_s = REFUSED_RETRY_S[0 if run.refusal is None else 1]
+                now_s = self._clock.monotonic()
+                run.refused_s = [one for one in run.refused_s if now_s - one < REFUSALS_COUNT_S]
+                # Refused once it was up, e.g. killed by an operator: each time of an hour doubles the delay.
+                growing_s = REFUSED_RETRY_S[0] * 2.0 ** len(run.refused_s)
+                delay_s = REFUSED_RETRY_S[1] if run.refusal is not None else min(growing_s, REFUSED_RETRY_S[1])
+                delay_s = max(delay_s, error.retry_after_s)
+                run.refused_s.append(now_s)
                 logger.error("%s is refused: %s; next attempt in %.0f s", name, error.reason, delay_s)  # noqa: TRY400
                 run.refusal = error.reason
                 self._stats.mark_refused(name, error.reason, self._clock.now())

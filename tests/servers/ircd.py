@@ -132,6 +132,8 @@ class Faults:
     drop_again: bool = False
     hold_pongs: bool = False
     silent: bool = False
+    flood_at: int | None = None
+    """Message of a connection at which the server throws it off for flooding, with what it has not read yet."""
     hold_labels: bool = False
     """Answers to labelled commands are late (until `release_labels()`)."""
 
@@ -444,6 +446,9 @@ class Client:
                 self.ircd.lines.append(line)
                 if self._fault(line):
                     self.drop()
+                    break
+                if sum("PRIVMSG" in one for one in self.lines) == self.ircd.faults.flood_at:
+                    self.send("ERROR :Closing Link: 127.0.0.1 (Excess Flood)")
                     break
                 if not self.ircd.faults.silent:
                     self.ircd.handle(self, line)

@@ -14,9 +14,11 @@ import pytest
 from channels.base import CanType, Denied, RateLimited, Uncertain
 from channels.irc.channel import IrcChannel
 from channels.irc.compose import HostmaskTracker
-from channels.irc.outgoing import SendWindow
+from channels.irc.config import IrcRateLimit
+from channels.irc.outgoing import FloodPace, SendWindow
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, ConnectionChanged, Receipt, RoomId
+from gateway.core.ratelimit import Rate
 from tests.channels.irc.channel_kit import NAME, Running, config, features, never_answered, part, running, settled
 from tests.kits.stopwatch import Stopwatch
 from tests.servers.ircd import CAPS, LOCALHOST, MODERN, WRONG, Ircd, Options, server_context
@@ -369,7 +371,7 @@ async def test_a_server_that_forgets_labels_is_asked_by_ping_from_then_on() -> N
         await run.up()
         await never_answered(ircd, run, clock)
         await run.channel.send(part("b"))
-        assert ircd.lines[-2:] == ["PRIVMSG #room :b", "PING reverie-1"]
+        assert ircd.lines[-2:] == ["PRIVMSG #room :b", "PING reverie-2"]
 
 
 @pytest.mark.parametrize("answer", ["421 reverie TAGMSG :Unknown command", "FAIL TAGMSG UNKNOWN_COMMAND :no"])
@@ -549,3 +551,69 @@ async def test_a_missing_file_is_the_operators_to_mend(tls: dict[str, str]) -> N
             await run.task
         await asyncio.sleep(0)
         assert not ircd.clients
+
+
+GOODBYES = {
+    "killed on Solanum": "Closing Link: 127.0.0.1 (Killed (oper (spam)))",
+    "killed on InspIRCd": "Closing link: (bot@127.0.0.1) [Killed (oper (spam))]",
+    "killed on ngIRCd": "KILLed by oper: spam",
+    "banned": "Closing Link: 127.0.0.1 (K-Lined)",
+    "banned on InspIRCd": "Closing link: (bot@127.0.0.1) [G-lined: spam]",
+    "banned on UnrealIRCd": "Closing Link: [127.0.0.1] (User has been banned from Net (spam))",
+}
+
+
+@pytest.mark.parametrize("goodbye", GOODBYES.values(), ids=GOODBYES)
+async def test_who_is_thrown_off_by_the_network_does_not_come_back_at_once(
+    goodbye: str, ircd: Ircd, run: Running
+) -> None:
+    ircd.clients[0].send(f"ERROR :{goodbye}")
+    with pytest.raises(Denied, match="thrown off the network"):
+        await run.task
+    assert run.links == [True, False]
+
+
+async def test_a_kill_counts_also_where_the_server_says_no_more(ircd: Ircd, run: Running) -> None:
+    ircd.clients[0].send(":oper!o@host KILL reverie :host!oper (spam)")
+    ircd.clients[0].drop_after_flush()
+    with pytest.raises(Denied, match=r"killed by oper: host!oper \(spam\)"):
+        await run.task
+
+
+@pytest.mark.parametrize("goodbye", ["Closing Link: (Server shutting down)", "Killed (irc.test (Nick collision))"])
+async def test_a_server_that_restarts_throws_nobody_off(goodbye: str) -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        ircd.clients[0].send(f"ERROR :{goodbye}")
+        ircd.clients[0].drop_after_flush()
+        await run.until_advancing(clock, lambda: run.links == [True, False, True])
+
+
+async def test_a_third_excess_flood_in_an_hour_is_the_last_of_that_hour() -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        for number in range(1, 3):
+            await run.until_advancing(clock, lambda: run.links.count(True) == number)  # noqa: B023 - run at once
+            ircd.clients[-1].send("ERROR :Closing Link: 127.0.0.1 (Excess Flood)")
+        await run.until_advancing(clock, lambda: run.links.count(True) == 3)
+        ircd.clients[-1].send("ERROR :Closing Link: 127.0.0.1 (Excess Flood)")
+        with pytest.raises(Denied, match="too fast: lower `flood`") as denied:
+            await run.task
+        assert 3000 < denied.value.retry_after_s <= 3600
+
+
+def test_the_pace_halves_with_each_flood_and_recovers_by_a_tenth_an_hour() -> None:
+    pace, flood = FloodPace(), IrcRateLimit(burst=4, per_s=1.0)
+    assert pace.rate(flood, 0) == Rate(4, 60)
+    assert pace.record_kill(0) == 0
+    assert pace.rate(flood, 0) == Rate(2, 30)
+    assert pace.record_kill(600) == 0
+    assert pace.rate(flood, 600).per_minute == pytest.approx(30.5 / 2, abs=0.5)
+    assert pace.record_kill(900) == 2700
+    assert pace.rate(flood, 900).burst == 1
+    assert pace.rate(flood, 900 + 3600).per_minute == pytest.approx(pace.rate(flood, 900).per_minute + 6)
+    assert pace.rate(flood, 10**6) == Rate(4, 60)
+    for _ in range(50):
+        pace.record_kill(10**6)
+    assert pace.rate(flood, 10**6).per_minute == 60 / 16

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -175,6 +176,65 @@ async def test_a_part_goes_only_when_its_turn_has_come() -> None:
             clock.advance(1.0)
             await asyncio.sleep(0)
         assert gone == ["a", "b", "c", "d"]
+
+
+FLOODS: dict[str, tuple[str, Sequence[type]]] = {
+    "echoes": (CAPS, (Receipt, Receipt, Unreachable, Unreachable)),
+    "labels": (f"{CAPS} labeled-response", (Receipt, Receipt, Unreachable, Unreachable)),
+    "neither": (CAPS.replace("echo-message ", ""), (Uncertain, Uncertain, Uncertain, Uncertain)),
+}
+
+
+@pytest.mark.parametrize("what", FLOODS)
+async def test_who_is_thrown_off_for_flooding_knows_what_was_relayed(what: str) -> None:
+    caps, fates = FLOODS[what]
+    async with Ircd(Options(caps=caps)) as ircd, running(ircd, ManualClock()) as run:
+        await run.up()
+        ircd.faults.flood_at = 3
+        results = await sent_together(run, [part(body, key=body) for body in ("a", "b", "c", "d")])
+        assert [type(result) for result in results] == list(fates)
+
+
+async def test_behind_a_ping_without_an_answer_nothing_was_relayed() -> None:
+    clock = ManualClock()
+    async with Ircd(Options(caps=CAPS.replace("echo-message ", ""))) as ircd, running(ircd, clock) as run:
+        await run.up()
+        ircd.faults.hold_pongs = True
+        first = asyncio.create_task(sent_together(run, [part("a", key="a")]))
+        await ircd.received("PING reverie-1")
+        second = asyncio.create_task(sent_together(run, [part("b", key="b")]))
+        await ircd.received("PRIVMSG #room :b")
+        ircd.clients[0].send("ERROR :Closing Link: 127.0.0.1 (Excess Flood)")
+        assert [type(result) for result in [*await first, *await second]] == [Uncertain, Unreachable]
+
+
+async def test_where_a_room_changes_what_is_said_nothing_is_taken_for_not_relayed() -> None:
+    async with Ircd() as ircd, running(ircd, ManualClock()) as run:
+        await run.up()
+        ircd.faults.silent = True
+        sending = asyncio.create_task(sent_together(run, [part("damn", key="a")]))
+        await ircd.received("PRIVMSG #room :damn")
+        ircd.clients[0].send(":reverie!r@h PRIVMSG #room :****")
+        ircd.clients[0].send("ERROR :Closing Link: 127.0.0.1 (Excess Flood)")
+        assert [type(result) for result in await sending] == [Uncertain]
+
+
+async def test_a_labelled_answer_that_never_comes_holds_its_room_back_for_seconds() -> None:
+    clock = ManualClock()
+    async with Ircd(Options(caps=LABELS)) as ircd, running(ircd, clock) as run:
+        await run.up()
+        begun_s = clock.monotonic()
+        ircd.faults.hold_labels = True
+        sending = asyncio.create_task(run.channel.send(part("a")))
+        await ircd.received("@label=r1 ")
+        while not sending.done():
+            await settled(ircd.clients[0], f"t{clock.monotonic()}")
+            clock.advance(1)
+            await asyncio.sleep(0)
+        with pytest.raises(Uncertain, match="did not answer"):
+            await sending
+        assert clock.monotonic() - begun_s < 25
+        await run.channel.send(part("b", key="b"))
 
 
 NO_ECHO = CAPS.replace("echo-message ", "")

@@ -223,6 +223,8 @@ class Moody:
         self.name, self.capabilities = self.console.name, self.console.capabilities
         self.mood = mood
         self.runs = 0
+        self.thrown_off: asyncio.Future[None] = asyncio.Future()
+        """Raise the error of this while it is up."""
         self.split, self.send = self.console.split, self.console.send
 
     async def run(self, emit: Emit) -> None:
@@ -230,7 +232,14 @@ class Moody:
         if self.mood == "refused":
             raise Denied("the token is refused")
         if self.mood == "up":
-            await self.console.run(emit)
+            self.thrown_off = asyncio.Future()
+            running = asyncio.create_task(self.console.run(emit))
+            try:
+                await asyncio.wait({running, self.thrown_off}, return_when=asyncio.FIRST_COMPLETED)
+                self.thrown_off.result()
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
         now = datetime.now(UTC)
         if self.mood == "away":
             await emit(
@@ -284,6 +293,32 @@ async def test_a_refused_channel_is_tried_again_and_owners_are_told_once_of_both
         clock.advance(600)
         await until(lambda: it.stats.snapshot().channels[0].state == "up")
         assert it.told[1:] == ["moody is up again."]
+
+
+async def test_who_is_refused_again_and_again_once_up_waits_longer_each_time(tmp_path: Path) -> None:
+    """E.g. killed by an operator of IRC. An hour later that is forgotten."""
+    channel, clock = Moody(), ManualClock()
+    async with moody(tmp_path, channel, clock) as it:
+
+        def state() -> str:
+            return it.stats.snapshot().channels[0].state
+
+        async def is_back_after(wait_s: float, retry_after_s: float = 0.0) -> None:
+            channel.thrown_off.set_exception(Denied("killed", retry_after_s=retry_after_s))
+            await until(lambda: state() == "refused")
+            await asyncio.sleep(0.01)
+            clock.advance(wait_s - 1)
+            await asyncio.sleep(0.01)
+            assert state() == "refused"
+            clock.advance(1)
+            await until(lambda: state() == "up")
+
+        for wait_s in (60.0, 120.0, 240.0, 480.0, 600.0, 600.0):
+            await is_back_after(wait_s)
+        clock.advance(3600)
+        await is_back_after(60.0)
+        await is_back_after(3000.0, retry_after_s=3000.0)
+        assert it.told[:2] == ["moody is refused by its platform: killed. I keep trying.", "moody is up again."]
 
 
 @pytest.mark.parametrize(("mood", "reason"), [("silent", "it has not answered yet"), ("away", "cannot connect")])
