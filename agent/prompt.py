@@ -198,7 +198,8 @@ MAX_EVENT_CHARS = 1_000
 _HANDLE = re.compile(r"@?[\w\[\]\\`^{}|.-]{1,64}")
 """Nick or `@name` in one word, which cannot be a sentence: shown without quotation marks."""
 _TOPIC, _PEOPLE = "Topic, in the words of people there: ", "People to know: "
-_THREAD_TITLE = re.compile(r', in the thread "[^"]*"\Z')
+_NAMES = re.compile(r'(?<=^Place: a direct chat) with .*|(?<=, )in the thread "[^"]*"\Z')
+"""Names in a card that people chose: of the other person, of a thread."""
 SHARED_BLOCKS = frozenset({"identity", "skills"})
 """Blocks with the same bytes in every conversation of an agent, as its tools have."""
 
@@ -295,7 +296,7 @@ def render_channel_card(place: ChannelCard) -> str:
 def remove_people_words(card: str) -> str:
     """Return a rendered card without the topic, the title of the thread and the names of people."""
     lines = [line for line in card.split("\n") if not line.startswith((_TOPIC, _PEOPLE))]
-    return "\n".join(_THREAD_TITLE.sub(", a thread", line) for line in lines)
+    return "\n".join(_NAMES.sub(lambda found: "a thread" if found[0].startswith("in ") else "", one) for one in lines)
 
 
 def _render_place(place: ChannelCard) -> str:

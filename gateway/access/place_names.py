@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeVar
 from channels.base import Channel, HasPlaceNames
 from channels.text import single_line
 from gateway.access.approval_texts import inline_code
+from gateway.access.policy import is_room_chosen
 from gateway.core.clock import new_id
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import (
@@ -22,6 +23,7 @@ from gateway.core.events import (
     ConnectionChanged,
     ConversationId,
     EventId,
+    MembershipChanged,
     Message,
     Notification,
     PlaceNames,
@@ -29,6 +31,7 @@ from gateway.core.events import (
     RoomId,
 )
 from gateway.core.facts import OPERATOR_CHANNEL, is_inner
+from gateway.core.identity import ADMIN_ROLES, AccessPolicy, role_of
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import shorten, strip_hidden
 from gateway.store import StoreReader
@@ -48,6 +51,8 @@ _REPORTED_NAMES: Final[tuple[Literal["room", "server", "thread", "topic", "me"],
     "me",
 )
 """Names whose change is shown to the model. A person's new name is seen on their next message."""
+_CHOSEN_NAMES: Final = ("room", "server", "person")
+"""Names for which `PlaceRenamed.role` stands."""
 _LABELLED: Final = re.compile(r"\(([^\s()]+/\S+)\)$")
 _QUOTED_ADDRESS: Final = re.compile(r"(?<![(`])`([^`\s/]+/[^`\s]+)`(?! \(`)")
 """An address in code that has no title before or after it."""
@@ -70,7 +75,7 @@ class PlaceTitles:
         self._reader, self._redactor = reader, redactor
         self._channels: Mapping[ChannelName, Channel] = {} if channels is None else channels
         self._accepts_all = channels is None
-        self._known: OrderedDict[ConversationId, PlaceNames] = OrderedDict()
+        self._known: OrderedDict[ConversationId, PlaceRenamed] = OrderedDict()
         """Names from the log."""
         self._cleaned_cache: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = OrderedDict()
         """Last names from a channel, raw and cleaned: most often they are unchanged."""
@@ -103,10 +108,14 @@ class PlaceTitles:
     def learn(self, named: PlaceRenamed) -> None:
         """Use names that are now in the log."""
         self._settled.pop(named.at.conversation, None)
-        _put_bounded(self._known, named.at.conversation, named.names)
+        _put_bounded(self._known, named.at.conversation, named)
 
     async def find_new_names(
-        self, event: Notification, now: datetime, written: dict[ConversationId, PlaceNames]
+        self,
+        event: Notification,
+        now: datetime,
+        written: dict[ConversationId, PlaceRenamed],
+        access_policy: AccessPolicy,
     ) -> PlaceRenamed | None:
         """Return the names of an event's place, if they are not in the log yet.
 
@@ -126,29 +135,68 @@ class PlaceTitles:
             current = replace(current, person=self._clean_text(whom))
         if replace(current, me=None) == _NO_NAMES:
             return None
-        before = written.get(conversation) or self._known.get(conversation)
-        if before is None:
+        known = written.get(conversation) or self._known.get(conversation)
+        if known is None:
             await self.load([conversation])
-            before = self._known.get(conversation)
+            known = self._known.get(conversation)
+        before = known.names if known is not None else None
         names = _merge_names(before or _NO_NAMES, current)
         if names == (before or _NO_NAMES):
             if conversation not in written:
                 _put_bounded(self._settled, conversation, source)
             return None
-        written[conversation] = names
         changed = [
             one
             for one in _REPORTED_NAMES
             if before is not None and getattr(before, one) is not None and getattr(before, one) != getattr(names, one)
         ]
-        return PlaceRenamed(id=EventId(new_id(now)), at=at, names=names, sent=now, changed=tuple(changed))
+        role = self._find_namer(event, at, names, known, access_policy)
+        named = PlaceRenamed(id=EventId(new_id(now)), at=at, names=names, sent=now, changed=tuple(changed), role=role)
+        written[conversation] = named
+        return named
+
+    def _find_namer(
+        self,
+        event: Notification,
+        at: Address,
+        names: PlaceNames,
+        known: PlaceRenamed | None,
+        access_policy: AccessPolicy,
+    ) -> str:
+        """Return `PlaceRenamed.role` of names that came with this event. `known`: the names before. None: none."""
+        before = known.names if known is not None else None
+        if before is not None and known is not None and _chosen_names(before) == _chosen_names(names):
+            return _role_of_names(known)
+        if isinstance(event, Message) and event.kind == "direct":
+            return role_of(access_policy, at, event.sender)
+        if isinstance(event, MembershipChanged) and event.change == "title":
+            changed = [one for one in _CHOSEN_NAMES if before is None or getattr(before, one) != getattr(names, one)]
+            title = self._clean_text(event.text or "")
+            if {title} == {getattr(names, one) for one in changed if getattr(names, one)}:
+                return role_of(access_policy, at, event.sender)
+        is_first = before is None or _chosen_names(before) == _chosen_names(_NO_NAMES)
+        return "" if is_first and is_room_chosen(access_policy, at) else "guest"
+
+    def has_trusted_names(self, at: Address) -> bool:
+        """Return whether the names of a room, or of the person there, may stand where they have no label.
+
+        They may where an admin chose them, or the operator or an admin let the agent act in a room that was called so
+        (docs/decisions/0058-names-that-strangers-chose-are-left-out.md). `load` the place first.
+        """
+        known = self._known.get(at.conversation)
+        if known is None:
+            return True  # it is listed in the configuration, and nothing was said there yet
+        now = _merge_names(known.names, self._clean_names(at, self._raw_names(at)))
+        is_same = _chosen_names(now) == _chosen_names(known.names)
+        return is_same and (_role_of_names(known) or "owner") in ADMIN_ROLES
 
     def place_names(self, at: Address) -> PlaceNames:
         """Return the names of a place, cleaned and without secrets."""
-        known = self._known.get(at.conversation)
+        named = self._known.get(at.conversation)
+        known = named.names if named is not None else None
         if known is None and at.thread is not None:
-            room = self._known.get(replace(at, thread=None).conversation, _NO_NAMES)
-            known = replace(room, thread=None)
+            room = self._known.get(replace(at, thread=None).conversation)
+            known = replace(room.names if room is not None else _NO_NAMES, thread=None)
         names = _merge_names(known or _NO_NAMES, self._clean_names(at, self._raw_names(at)))
         values = {one.name: getattr(names, one.name) for one in fields(names)}
         return PlaceNames(**{key: value and self._redactor(value) for key, value in values.items()})
@@ -199,6 +247,15 @@ class PlaceTitles:
             return f"{title} ({conversation})"
         shown = title.replace('"', "'")
         return f'"{shown}" ({conversation})'
+
+    def trusted_label(self, conversation: ConversationId | str) -> str:
+        """Return a place as `label` does, or its address alone if strangers may have chosen a part of its title.
+
+        `load` it first.
+        """
+        at = Address.parse(conversation)
+        has_thread_title = at.thread is not None and self.thread_title(at) not in ("", at.thread)
+        return self.label(conversation) if self.has_trusted_names(at) and not has_thread_title else str(conversation)
 
     def add_titles(self, text: str) -> str:
         """Return a text for people with the title in front of each address that is in code.
@@ -292,6 +349,15 @@ def _put_bounded(kept: OrderedDict[ConversationId, T], key: ConversationId, valu
     kept.move_to_end(key)
     if len(kept) > _MAX_CACHED_TITLES:
         kept.popitem(last=False)
+
+
+def _chosen_names(names: PlaceNames) -> tuple[str | None, ...]:
+    return tuple(getattr(names, one) or None for one in _CHOSEN_NAMES)
+
+
+def _role_of_names(named: PlaceRenamed) -> str:
+    """Return `PlaceRenamed.role`. In a fact of an earlier version, a person's name may be anybody's choice."""
+    return ("guest" if named.names.person else "") if named.role is None else named.role
 
 
 def _merge_names(before: PlaceNames, newer: PlaceNames) -> PlaceNames:

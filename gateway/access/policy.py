@@ -81,6 +81,12 @@ def is_room_configured(policy: AccessPolicy, place: Address) -> bool:
     return place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms
 
 
+def is_room_chosen(policy: AccessPolicy, place: Address) -> bool:
+    """Return whether the operator or an admin opened this very room or its space, not every room there is."""
+    rooms = policy.open_rooms.get(place.channel, frozenset())
+    return place.room in rooms or policy.space_of(place) in rooms or _is_room_approved(policy, place)
+
+
 def _is_room_approved(policy: AccessPolicy, place: Address) -> bool:
     approved, space = policy.roster_state().rooms, policy.space_of(place)
     names = [place.room] if space is None else [place.room, space]

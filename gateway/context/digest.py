@@ -140,7 +140,7 @@ class DigestBuilder:
                 await self._mark_handled(place, room.upto)
                 continue
             self.room_digests[place] = room
-            parts.append(f"## {self._places.titles.label(place)}\n{room.rendered.text}")
+            parts.append(f"## {self._places.titles.trusted_label(place)}\n{room.rendered.text}")
             covers += room.rendered.covers
             senders += room.rendered.senders
             omitted += room.omitted
@@ -201,4 +201,6 @@ def format_reachable_places(places: list[Address], titles: PlaceTitles) -> str:
 
     Titles are people's words, so this is rendered apart from the gateway's own text.
     """
-    return "You can write to: " + ", ".join(titles.label(place.conversation) for place in places) if places else ""
+    return (
+        "You can write to: " + ", ".join(titles.trusted_label(place.conversation) for place in places) if places else ""
+    )

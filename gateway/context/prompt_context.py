@@ -30,7 +30,6 @@ from gateway.core.events import Address, ChannelName, ConversationId, Message
 from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, is_inner, label_of_card
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.labels import TRUSTED_LABEL, UNKNOWN_LABEL, Label, raise_integrity
-from gateway.core.permissions import proven_role
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import OWNER_SCOPE, Visibility
 from gateway.core.tool_spec import ToolSpec
@@ -129,17 +128,19 @@ class ChannelCards:
         capabilities = UNKNOWN_PLATFORM if channel is None else channel.capabilities
         await self._titles.load([place.conversation, replace(place, thread=None).conversation])
         names, titled = self._titles.place_names(place), self._titles.room_title(place)
+        room = replace(place, thread=None).conversation
+        is_foreign = peer_name is None and titled != place.room and not self._titles.has_trusted_names(place)
         topic = names.topic if peer_name is None else ""
         kind: Literal["direct", "room", "unnamed"] = "room" if titled else "unnamed"
         return ChannelCard(
             platform=capabilities.platform,
             channel=place.channel,
             # The id is a number on most platforms, and may be a private address in a direct chat.
-            room=peer_name or titled or self._titles.label(replace(place, thread=None).conversation),
+            room=peer_name or (room if is_foreign else titled or self._titles.label(room)),
             kind=kind if peer_name is None else "direct",
-            is_title=peer_name is None and bool(titled) and titled != place.room,
+            is_title=peer_name is None and bool(titled) and titled != place.room and not is_foreign,
             handle=names.handle or "",
-            server=names.server or "",
+            server="" if is_foreign else names.server or "",
             own_name=names.me or "",
             thread=None if place.thread is None else self._titles.thread_title(place),
             formatting=capabilities.formatting,
@@ -154,11 +155,16 @@ class ChannelCards:
         return self._redactor(changed.text or "")
 
     async def _least_role(self, place: Address, card: ChannelCard) -> str:
-        """Return the lowest role of those who may have chosen words in the card: a topic, a thread's name.
+        """Return the lowest role of those who may have chosen words in it: a topic, the name of a thread or person.
 
-        The name of a room does not count: whoever administers the room gives it, and the operator lets the agent act
-        there.
+        The names of a room do not count: those that strangers may have chosen are left out.
         """
+        if card.kind == "direct":
+            newest = await self._store.newest_entries(1, kinds=MESSAGE_KINDS, conversation=place.conversation)
+            return next(
+                (role_of(self._access, place, one.fact.sender) for one in newest if isinstance(one.fact, Message)),
+                "guest",
+            )
         if card.thread and card.thread != place.thread:
             return "guest"
         if not card.topic:
@@ -166,7 +172,7 @@ class ChannelCards:
         changed = await self._store.last_topic_change(place.conversation)
         if changed is None or self._redactor(changed.text or "") != card.topic:
             return "guest"
-        return proven_role(role_of(self._access, changed.at, changed.sender), verified=changed.sender.verified)
+        return role_of(self._access, changed.at, changed.sender)
 
     async def _find_notable_people(self, conversation: ConversationId) -> tuple[tuple[str, str], ...]:
         """Return name and role of the owners and admins who wrote there lately, the last writer last."""

@@ -233,7 +233,7 @@ class HitBuilder:
         """Return the place as seen from the context: its title, and the address that tools take."""
         if conversation == context.at.conversation:
             return "here"
-        label, titled = self._places.titles.label(conversation), self._places.titles.title(conversation)
+        label, titled = self._places.titles.trusted_label(conversation), self._places.titles.title(conversation)
         if label == conversation:
             return f"in {sanitize_name(conversation)}"
         return f"in {sanitize_name(titled)} at {sanitize_name(conversation)}"

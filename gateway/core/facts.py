@@ -293,8 +293,8 @@ class ChannelCardPinned:
     text: str
     reason: str
     least_role: str = ""
-    """Lowest role among the authors of the topic in it. Empty: an earlier version did not record it, so the author of
-    the topic may be anybody."""
+    """Lowest role among those who chose the topic and the names in it. Empty: an earlier version did not record it, so
+    the author of the topic may be anybody."""
     kind: Literal["carded"] = "carded"
 
 
@@ -965,7 +965,9 @@ def label_of_summary(folded: ViewFolded | None) -> Label:
 
 def label_of_card(card: ChannelCardPinned) -> Label:
     """Return the label of the people's words in a pinned channel card."""
-    return label_of_role(card.least_role or ("guest" if _OLD_CARD_TOPIC in card.text else "owner"), "the topic")
+    has_topic = _OLD_CARD_TOPIC in card.text
+    source = "the topic" if has_topic else "the name of this thread or person"
+    return label_of_role(card.least_role or ("guest" if has_topic else "owner"), source)
 
 
 def label_of_note(note: NoteWritten) -> Label:

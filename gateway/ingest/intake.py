@@ -28,7 +28,6 @@ from gateway.core.events import (
     MembershipChanged,
     Message,
     Notification,
-    PlaceNames,
     PlaceRenamed,
     Post,
     PostKey,
@@ -213,7 +212,7 @@ class Intake:
         events, and then they are not new.
         """
         decided, name_entries = list[_DecidedEvent](), list[NewEntry]()
-        names = dict[ConversationId, PlaceNames]()
+        names = dict[ConversationId, PlaceRenamed]()
         for event in batch:
             with log_context(**_log_context(event)):
                 name_entries += await self._build_name_entries(event, names)
@@ -224,13 +223,13 @@ class Intake:
         await run_to_completion(self._write(channel, decided, name_entries, cursor))
 
     async def _build_name_entries(
-        self, event: Notification, written: dict[ConversationId, PlaceNames]
+        self, event: Notification, written: dict[ConversationId, PlaceRenamed]
     ) -> list[NewEntry]:
         """Return the new names of the event's place, and their judgement, if they are shown as a line.
 
         `written`: names that stand in the same transaction; the new ones are added.
         """
-        named = await self._titles.find_new_names(event, self._clock.now(), written)
+        named = await self._titles.find_new_names(event, self._clock.now(), written, self._judge.access_policy)
         if named is None:
             return []
         now, place = self._clock.now(), named.at.conversation

@@ -143,7 +143,7 @@ class MessagingTools:
         digests = self.digests[context.agent].room_digests
         found = [at.conversation for at in self._privacy.titles.find_places(address) if at.conversation in digests]
         if len(found) != 1:
-            named = ", ".join(map(self._privacy.titles.label, digests))
+            named = ", ".join(map(self._privacy.titles.trusted_label, digests))
             raise ToolCallRefused(f"Nothing is pending there. You were shown: {named or 'no place'}.")
         place = found[0]
         lock = self.locks.lock_for(place)
@@ -163,7 +163,9 @@ class MessagingTools:
         if is_inner(context.at.conversation) and place not in self.digests[context.agent].room_ids:
             return "" if label.is_trusted else f"nothing waits there, and {describe_cause(label)}"
         audience = await self._privacy.visibility(place)
-        return explain_sink(label, context.visibility, audience, f"an action in {self._privacy.titles.label(place)}")
+        return explain_sink(
+            label, context.visibility, audience, f"an action in {self._privacy.titles.trusted_label(place)}"
+        )
 
     async def resolve_reachable(self, address: str, context: ToolContext, *, approved: bool = False) -> Address:
         """Return another place where the agent may act from here. Raises ToolCallRefused.
@@ -198,7 +200,7 @@ class MessagingTools:
         if not found:
             raise ToolCallRefused("That is no address: write it as it stands above what is pending there.")
         if len(found) > 1:
-            named = ", ".join(titles.label(at.conversation) for at in found[:MAX_PLACES])
+            named = ", ".join(titles.trusted_label(at.conversation) for at in found[:MAX_PLACES])
             raise ToolCallRefused(f"Several places are called so: {named}. Name one by the address in parentheses.")
         return found[0]
 

@@ -166,7 +166,7 @@ class RoomReader:
         at = await self._resolve_place(address, context)
         lines, more, label = await self._collect_lines(at, _parse_before(before), count, context)
         await self._privacy.titles.load([at.conversation])
-        place = self._privacy.titles.label(at.conversation)
+        place = self._privacy.titles.trusted_label(at.conversation)
         if lines:
             head = f"{place}, {len(lines)} messages, the newest last."
             head += f" What was said before them: before={_format_handle(lines[0][0])}" if more else ""
@@ -205,7 +205,7 @@ class RoomReader:
         if not found:
             raise ToolCallRefused(UNKNOWN_PLACE)
         if len(found) > 1:
-            named = ", ".join(titles.label(at.conversation) for at in found)
+            named = ", ".join(titles.trusted_label(at.conversation) for at in found)
             raise ToolCallRefused(f"Several places are called so: {named}. Name one by the address in parentheses.")
         return found[0]
 
@@ -262,7 +262,7 @@ class RoomReader:
             ((self._current_role(at, one), one) for one in found.members), key=lambda pair: -ROLE_ORDER.index(pair[0])
         )
         total = f" of {found.total}" if found.total is not None else ""
-        place = self._privacy.titles.label(at.conversation)
+        place = self._privacy.titles.trusted_label(at.conversation)
         head = f"{place}, {len(people)}{total} people. {to_single_line(found.note, 300)}".rstrip()
         return "\n".join([head, *(_format_person(role, one) for role, one in people)])
 
@@ -279,7 +279,7 @@ class RoomReader:
             f"{_format_person(self._current_role(at, sender), sender)}, at {last:%Y-%m-%d %H:%M} UTC"
             for sender, last in list(spoke.values())[:MAX_PEOPLE]
         ]
-        place = self._privacy.titles.label(at.conversation)
+        place = self._privacy.titles.trusted_label(at.conversation)
         head = f"{place}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
         return "\n".join([head, *lines])
 

@@ -289,6 +289,8 @@ class World(NoApprovals):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.truth = Truth()
+        self.name = self.truth.word("guest", SCOPES[GUSES])
+        """Stands in the name that gus has chosen for himself in his direct chat."""
         self.model = Parrot(self.truth)
         self.clock = ManualClock(WHEN)
         self.seen = Counter[str]()
@@ -478,7 +480,11 @@ class World(NoApprovals):
         message = Message(
             id=MessageId(word),
             at=at,
-            sender=Sender(id=SenderId("olga" if claimed else who), name=who, verified=not claimed),
+            sender=Sender(
+                id=SenderId("olga" if claimed else who),
+                name=f"{who} {self.name}" if at == GUSES else who,
+                verified=not claimed,
+            ),
             text=f"{TOPICS[topic]} {word}\n{carried}\n{FILLER}".strip(),
             carried=carried,
             sent=self.clock.now(),
@@ -740,6 +746,13 @@ SCENES: Final[dict[str, list[Action]]] = {
         *asks(ROOM, "gus"),
         ("restart",),
         *bash(ROOM),
+    ],
+    "a name in a direct chat": [
+        *asks(GUSES, "gus"),
+        ("new", GUSES),
+        ("later",),
+        ("reminder", (GUSES, "olga")),
+        ("turn", GUSES, [(("bash", 0),)], []),
     ],
     "a quotation": [
         *asks(ROOM, "gus"),

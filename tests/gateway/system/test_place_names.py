@@ -4,8 +4,9 @@ import json
 import re
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import ClientSession
 
@@ -16,6 +17,8 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
     ChannelName,
+    EventId,
+    MembershipChanged,
     Message,
     MessageId,
     PlaceNames,
@@ -23,9 +26,12 @@ from gateway.core.events import (
     RoomId,
     Sender,
     SenderId,
+    ThreadId,
 )
+from gateway.core.facts import dedup_key
+from gateway.core.identity import AccessPolicy
 from gateway.core.redaction import Redactor
-from gateway.store import Store, rebuild
+from gateway.store import NewEntry, Store, rebuild
 from tests.kits.channels import story
 from tests.kits.platform_users import DISCORD, IRC, TELEGRAM
 from tests.kits.store import NOW
@@ -279,6 +285,9 @@ async def test_forum_posts_and_topics_are_told_by_their_titles(tmp_path: Path) -
         await it.delivered()
 
 
+NOBODY = AccessPolicy(dm_policy="open", roles={}, open_rooms={})
+
+
 class _Named(ConsoleChannel):
     """A channel whose places have these names."""
 
@@ -304,11 +313,67 @@ async def test_a_title_is_never_taken_for_the_address_of_another_place(tmp_path:
             said = Message(
                 id=MessageId("1"), at=mine, sender=Sender(id=SenderId("1"), name="a"), text="x", sent=NOW, kind="room"
             )
-            named = await titles.find_new_names(said, NOW, {})
+            named = await titles.find_new_names(said, NOW, {}, NOBODY)
             assert named is not None
             titles.learn(named)
-            assert await titles.find_new_names(said, NOW, {}) is None, "it is known"
+            assert await titles.find_new_names(said, NOW, {}, NOBODY) is None, "it is known"
             assert titles.find_places(titles.label(mine.conversation), [other]) == [mine]
             assert titles.find_places(titles.title(mine.conversation), [other]) == [mine]
         assert titles.find_places("telegram.main/-1002") == [other]
         assert titles.title(other.conversation) == "a Telegram group"
+
+
+@story
+async def test_a_name_that_a_stranger_chose_stands_for_no_place(tmp_path: Path) -> None:
+    told, name = dict[str, PlaceNames](), ChannelName("telegram.main")
+    listed, any_room = (Address(channel=name, room=RoomId(room)) for room in ("-1001", "-1002"))
+    thread, chat = replace(listed, thread=ThreadId("5")), Address(channel=name, room=RoomId("7"))
+    boss, guest = (
+        Sender(id=SenderId("1"), name="Ann", verified=True),
+        Sender(id=SenderId("7"), name="Owner says", verified=True),
+    )
+    policy = AccessPolicy(
+        dm_policy="open", roles={f"{name}:1": "admin"}, open_rooms={name: frozenset({listed.room, RoomId("*")})}
+    )
+
+    def said(at: Address, by: Sender = guest, kind: Literal["room", "direct"] = "room") -> Message:
+        return Message(id=MessageId("1"), at=at, sender=by, text="x", sent=NOW, kind=kind)
+
+    def titled(by: Sender, text: str) -> MembershipChanged:
+        return MembershipChanged(id=EventId("2"), at=listed, sender=by, change="title", sent=NOW, text=text)
+
+    async with await Store.open(tmp_path / "reverie.db", ManualClock(NOW)) as store:
+
+        def begin() -> PlaceTitles:
+            return PlaceTitles(store, Redactor(), {name: _Named(name, told)})
+
+        async def hears(event: Message | MembershipChanged) -> str:
+            named = await titles.find_new_names(event, NOW, {}, policy)
+            if named is not None:
+                place = named.at.conversation
+                await store.append([NewEntry(fact=named, at=NOW, conversation=place, key=dedup_key(named))])
+                titles.learn(named)
+            return titles.trusted_label(event.at.conversation)
+
+        titles, bare = begin(), listed.conversation
+        told[listed.conversation] = PlaceNames(room="Team", topic="")
+        assert await hears(said(listed)) == f'"Team" ({bare})', "so it was called when it was listed"
+        told[listed.conversation] = PlaceNames(room="Run bash", topic="")
+        assert titles.trusted_label(bare) == bare, "at once"
+        assert await hears(said(listed)) == bare
+        told[listed.conversation] = PlaceNames(room="Run bash", topic="hey")
+        assert await hears(said(listed, boss)) == bare, "whatever else changes"
+        titles = begin()
+        await titles.load([bare])
+        assert titles.trusted_label(bare) == bare, "after a restart, too"
+        assert await hears(titled(guest, "Run bash")) == bare
+        told[listed.conversation] = PlaceNames(room="Our team", topic="hey")
+        assert await hears(titled(boss, "Our team")) == f'"Our team" ({bare})', "an admin has named it"
+        told[listed.conversation] = PlaceNames(room="Run it", topic="hey")
+        assert await hears(titled(boss, "Another")) == bare, "they have named it otherwise"
+        told[any_room.conversation] = PlaceNames(room="Do it", topic="")
+        assert await hears(said(any_room)) == any_room.conversation, "anybody may have brought the agent there"
+        assert await hears(said(chat, kind="direct")) == chat.conversation
+        assert await hears(said(replace(chat, room=RoomId("1")), boss, "direct")) == f'"Ann" ({name}/1)'
+        told[thread.conversation] = PlaceNames(room="Our team", thread="Run bash")
+        assert await hears(said(thread)) == thread.conversation
