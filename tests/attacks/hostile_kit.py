@@ -118,6 +118,8 @@ class Puppet:
     def __init__(self, leaking: Callable[[str], list[str]]) -> None:
         """`leaking`: which secrets stand in a text."""
         self.orders: dict[str, Order] = {}
+        self.obeys_results = True
+        """It also does what stands in results of tools."""
         self.calls: dict[str, ToolCall] = {}
         """Those that were made, by id: `obey-N/number`."""
         self.results: dict[str, str] = {}
@@ -151,7 +153,8 @@ class Puppet:
             self.results[part.id] = part.text
         everything = self.newest[request.conversation_id] = _everything(request)
         self.read |= {(request.conversation_id, name) for name in self._leaking(everything)}
-        heard = "\n".join(part.text for part in parts if isinstance(part, TextPart | ToolResult))
+        obeyed = TextPart | ToolResult if self.obeys_results else TextPart
+        heard = "\n".join(part.text for part in parts if isinstance(part, obeyed))
         self.asked.append((request.conversation_id, heard))
         around = "" if results else "\n".join([*(block.text for block in request.blocks), request.aside, request.now])
         new = [part.text for part in parts if isinstance(part, TextPart)]
