@@ -4,7 +4,7 @@ ARGS ?=
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help install demo test test-all proof check docs lock bench clean
+.PHONY: help install demo test test-all crash soak proof check docs lock bench clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -36,6 +36,12 @@ test-all: test ## run the integration and system tests as well, with what they p
 
 proof: .venv/.tools ## run what takes minutes, and the laws with all their examples: hours on two cores
 	EXAMPLES=all $(PYTEST) -m 'system or soak or hypothesis' -rP $(ARGS)
+
+crash: .venv/.tools ## kill the gateway, cut its connections and fill its disk: the crash suite without its long runs
+	$(PYTEST) -m 'not soak' -rP tests/gateway/system/crash tests/gateway/store $(ARGS)
+
+soak: .venv/.tools ## the same for hours, and simulated weeks: all tests marked soak
+	$(PYTEST) -m soak -rP $(ARGS)
 
 check: .venv/.tools ## ruff, mypy, import contracts, dead code
 	.venv/bin/ruff check

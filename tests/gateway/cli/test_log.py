@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from gateway.cli.log import _AUDIT_PAGE, fact_kinds, parse_since
+from gateway.cli.log import _AUDIT_PAGE, parse_since
 from gateway.cli.main import main
-from gateway.core.facts import FACT, AuditRecord, DmnStateSaved, Fact, Seq
+from gateway.core.facts import FACT, AuditRecord, DmnStateSaved, Fact, Seq, fact_kinds
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, NewEntry
