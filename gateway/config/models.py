@@ -614,6 +614,8 @@ class DmnConfig(ConfigSection):
     """Minimal size of new notes for that."""
     memory_chars: int = Field(default=8_000, ge=0, le=12_000)
     """Maximal size of MEMORY.md."""
+    parallel_turns: int | None = Field(default=None, ge=1)
+    """Turns of an agent at the same time, in different conversations. None: 100, and 8 for llamacpp and local."""
     timezone: TimeZone = "UTC"
     """Time zone of schedules that name none: an IANA name, e.g. Europe/Zurich."""
     max_reminders: int = Field(default=20, ge=0)

@@ -52,7 +52,7 @@ from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
 from gateway.stream.media import MediaStore
 from gateway.stream.presence import PresenceTracker
-from gateway.stream.preview import TurnPreviews
+from gateway.stream.preview import QUEUED_TEXT, TurnPreviews
 from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.agent import RestTools, SkillTools
 from gateway.tools.dispatch import ToolDispatcher, are_blocked
@@ -267,6 +267,12 @@ class Agent(AgentLoop):
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         return await self._turns.give_up(self.context, conversation, reason, autonomous=autonomous)
+
+    async def tell_queued(self, conversation: ConversationId) -> None:
+        unread = await self._agents.store.unread_entries(conversation, most=1)
+        if unread.messages and not is_inner(conversation):
+            cause = unread.messages[0].seq
+            await self._agents.previews.post_notice(Address.parse(conversation), QUEUED_TEXT, cause)
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
         if is_inner(conversation):

@@ -34,6 +34,10 @@ _DIRECTIVE_ORDERS: Final[Mapping[str, signals.DmnOrder]] = {
     "off": "off",
 }
 _CENT: Final = 0.01
+LANES: Final = 100
+"""Turns at the same time, where a provider asks for a pause if that is too many."""
+LANES_OF_OWN_MODEL: Final = 8
+"""The same for a model on this machine or a server of one's own, which only becomes slower."""
 
 
 class DmnSource(Protocol):
@@ -244,7 +248,9 @@ def _format_dollars(amount: float) -> str:
 
 def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
     """Build the policy of an agent's DMN loop."""
-    dmn = settings.dmn
+    dmn, llm = settings.dmn, settings.llm
+    own = next(one.model for one in settings.agents if one.id == agent)
+    is_here = own in llm.models and llm.providers[llm.models[own].provider].kind in ("llamacpp", "local")
     return DmnPolicy(
         inner=inner_conversation(agent),
         engaged_s=dmn.engaged,
@@ -255,6 +261,7 @@ def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
         daily_turns=dmn.daily_turns,
         daily_cost_usd=dmn.daily_cost_usd,
         forage=dmn.forage,
+        lanes=dmn.parallel_turns or (LANES_OF_OWN_MODEL if is_here else LANES),
         dream_every_s=dmn.dream_every,
         dream_tokens=dmn.dream_tokens,
     )

@@ -7,6 +7,7 @@ turns. The state is saved when it has changed, with the signals since the last s
 import asyncio
 import contextlib
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ logger = logging.getLogger("reverie.loop")
 
 SAVE_AFTER_S: Final = 1.0
 """Longest delay of a save that is not urgent: nobody waits for it. After a turn it rides on the next commit."""
+QUEUE_S: Final = 15.0
+"""Time for which a turn waits for others without a word."""
 FIRST_AWAY_S: Final = 5.0
 MAX_AWAY_S: Final = 60.0
 """Time for which a model that does not answer is left alone, if its provider does not say: doubling, at most this."""
@@ -211,6 +214,9 @@ class AgentLoop(ABC):
         """Highest possible costs of the running turns, as far as the day's budget pays them."""
         self._reminded: set[ConversationId] = set()
         """Places where a reminder has fired, and no turn has begun since."""
+        self._queued: dict[ConversationId, float] = {}
+        """Places whose turns wait for others to end, oldest first, and since when (monotonic). inf: people know it."""
+        self._queue_task: asyncio.Task[None] | None = None
         self._put_off: dict[ConversationId, None] = {}
         """Places whose questions wait for a model, oldest first."""
         self._away: TurnOutcome | None = None
@@ -235,6 +241,10 @@ class AgentLoop(ABC):
     @abstractmethod
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         """Consume all that is unread there, with one message that there is no answer."""
+
+    @abstractmethod
+    async def tell_queued(self, conversation: ConversationId) -> None:
+        """Tell the people there that others are answered first."""
 
     @abstractmethod
     async def unread_urgency(self, conversation: ConversationId) -> int:
@@ -341,6 +351,7 @@ class AgentLoop(ABC):
         before = self.state
         self.state, effects = dmn.step(before, signal, self.policy)
         self._trace.record(before, signal, self.policy, self.state, effects)
+        self._watch_queue()
         if self._trace.is_full:
             self._save_after(signal, ())
         if self.state.mode is not before.mode:
@@ -372,7 +383,7 @@ class AgentLoop(ABC):
         A parked turn has left no trace, unless it has used tools: the next start takes up its input again.
         """
         self.send(Stopping(at=self._clock.now()))
-        for timer in (self._timer, self._away_task):
+        for timer in (self._timer, self._away_task, self._queue_task):
             if timer is not None:
                 timer.cancel()
         tasks = [task for _, task in self._running.values()]
@@ -457,6 +468,28 @@ class AgentLoop(ABC):
             is_blocked = bool(self.state.errors or dmn.blocking_reasons(self.state, self.policy, now))
             if self._reminded.intersection(due) and not is_blocked:
                 self.tick()
+
+    def _watch_queue(self) -> None:
+        """Note since when turns wait for others to end."""
+        waiting = {turn.conversation for turn in self.state.waiting}
+        if not waiting and not self._queued:
+            return
+        now_s = self._clock.monotonic()
+        known = {place: since_s for place, since_s in self._queued.items() if place in waiting}
+        self._queued = known | {
+            turn.conversation: now_s for turn in self.state.waiting if turn.conversation not in known
+        }
+        if self._queued and self._queue_task is None and not self.state.stopping:
+            self._queue_task = self._tasks.create_task(self._tell_queue())
+
+    async def _tell_queue(self) -> None:
+        while untold := [place for place, since_s in self._queued.items() if since_s != math.inf]:
+            if (left_s := self._queued[untold[0]] + QUEUE_S - self._clock.monotonic()) > 0:
+                await self._clock.sleep(left_s)
+            else:
+                self._queued[untold[0]] = math.inf
+                await self.tell_queued(untold[0])
+        self._queue_task = None
 
     def _settle_put_off(self, place: ConversationId, result: TurnResult) -> None:
         """Keep the question of a turn that was put off; else let those that wait be asked, for a model answers."""

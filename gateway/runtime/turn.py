@@ -211,7 +211,8 @@ class TurnRunner:
             key = PostKey(hashlib.sha256(f"put off:{turn.conversation}:{awaited.seq}".encode()).hexdigest()[:26])
             post = Post(key=key, to=turn.place, text=text, reply_to=reply_to, style="notice")
             fact = PostQueued(post=post)
-            entries.append(NewEntry(fact=fact, at=now, conversation=turn.conversation, key=f"post:{key}"))
+            place, cause = turn.conversation, awaited.seq
+            entries.append(NewEntry(fact=fact, at=now, conversation=place, key=f"post:{key}", cause=cause))
         await turn.context.store.append(entries)
         return replace(_to_result(outcome, autonomous=turn.autonomous), put_off=outcome)
 
@@ -630,7 +631,7 @@ class Turn(FoldHost):
     def expect_answer(self) -> None:
         """Have whoever waits for an answer told if the model is slow from now on."""
         if self.preview is not None and _is_answer_awaited(self):
-            self.preview.expect_answer()
+            self.preview.expect_answer(_oldest_awaited(self).seq)
 
     async def fetch_arrivals(self, room: int) -> str:
         """See `agent.turn_context.TurnHost`. News of the inner conversation wait for its next digest."""
@@ -824,7 +825,8 @@ async def build_stop_record(context: AgentContext, conversation: ConversationId,
 class _Awaited(NamedTuple):
     """What somebody waits for an answer to."""
 
-    seq: int
+    seq: Seq | None
+    """None: it is not known."""
     at: datetime
 
 
@@ -835,7 +837,7 @@ def _oldest_awaited(turn: Turn) -> _Awaited:
             return _Awaited(one.seq, one.at)
     for earlier in reversed(turn.view.turns if turn.view is not None else ()):
         return _Awaited(earlier.seq, earlier.at)
-    return _Awaited(0, turn.context.clock.now())
+    return _Awaited(None, turn.context.clock.now())
 
 
 def _may_wait(turn: Turn) -> bool:

@@ -16,7 +16,7 @@ from agent.turn import presentable_text
 from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError, Unreachable
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, ChannelName, MessageId, Post, PostKey
-from gateway.core.facts import PostQueued, PreviewEnded, PreviewShown
+from gateway.core.facts import PostQueued, PreviewEnded, PreviewShown, Seq
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store, StoreError
 
@@ -36,6 +36,8 @@ GOODBYE_S = 2.0
 SLOW_S = 20.0
 """Seconds that people wait for a model without a word."""
 SLOW_TEXT = "The model I think with is slow right now. I am still waiting for its answer."
+QUEUED_TEXT = "I am asked for a lot at once just now. I will answer as soon as it is your turn."
+"""Posted where a turn waits for others to end."""
 FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
 """Waits between attempts to delete a preview: doubling from the first to the second."""
 
@@ -76,12 +78,12 @@ class TurnPreviews:
         """Append that a message is a preview, or that it is none any more."""
         await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=fact.at.conversation)])
 
-    async def post_notice(self, at: Address, text: str) -> None:
-        """Append a post that belongs to no turn, so that no model reads it."""
+    async def post_notice(self, at: Address, text: str, cause: Seq | None) -> None:
+        """Append a post that belongs to no turn, so that no model reads it. `cause`: the message that waits."""
         now = self.clock.now()
         post = Post(key=PostKey(new_id(now)), to=at, text=text, style="notice")
-        entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=at.conversation, key=f"post:{post.key}")
-        await self._store.append([entry])
+        fact, key = PostQueued(post=post), f"post:{post.key}"
+        await self._store.append([NewEntry(fact=fact, at=now, conversation=at.conversation, key=key, cause=cause)])
 
     async def clear(self, at: Address, message: MessageId) -> None:
         """Delete a preview, one attempt. Raises `SendError` if it is to be tried again."""
@@ -176,14 +178,15 @@ class TurnPreview:
         if self._preview_task is None:
             self._preview_task = self._previews.tasks.create_task(self._run_preview(self._preview))
 
-    def expect_answer(self) -> None:
+    def expect_answer(self, cause: Seq | None = None) -> None:
         """Say once that the model is slow if nothing of its answer is visible `SLOW_S` from now. Returns at once.
 
         It is said in the preview, which the answer replaces; where the platform has none, in a post of its own.
+        `cause`: the message that waits for it.
         """
         self.expect_nothing()
         if not (self._told_slow or self._ended):
-            self._slow_task = self._previews.tasks.create_task(self._tell_slow())
+            self._slow_task = self._previews.tasks.create_task(self._tell_slow(cause))
 
     def expect_nothing(self) -> None:
         """Take back `expect_answer`: the answer is visible, or it is not the model that people wait for."""
@@ -191,13 +194,13 @@ class TurnPreview:
             self._slow_task.cancel()
             self._slow_task = None
 
-    async def _tell_slow(self) -> None:
+    async def _tell_slow(self, cause: Seq | None) -> None:
         await self._previews.clock.sleep(SLOW_S)
         self._slow_task, self._told_slow = None, True
         if self._preview is not None:
             self.update(SLOW_TEXT)
         else:
-            await self._previews.post_notice(self._at, SLOW_TEXT)
+            await self._previews.post_notice(self._at, SLOW_TEXT, cause)
 
     async def end(self, *, parked: bool = False) -> None:
         """End the preview: when this returns nothing is shown any more, or it is being deleted.

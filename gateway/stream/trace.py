@@ -32,6 +32,7 @@ from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, StoreReader
 from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS, format_entry
 from gateway.store.overview import NotificationRow
+from gateway.stream.preview import QUEUED_TEXT, SLOW_TEXT
 
 
 class EventOutcome(StrEnum):
@@ -294,7 +295,7 @@ async def _explain_judged(reader: StoreReader, found: EventTrail, judged: Judgem
     if found.outcome is EventOutcome.NOTED:
         return [f"noted; it needs no turn: {judged.rule}"]
     asked = "context for the next turn" if judged.fate == "context" else "due for a turn"
-    lines = [f"{asked}: {judged.rule}", *_explain_look(found), *await _explain_put_off(reader, found)]
+    lines = [f"{asked}: {judged.rule}", *_explain_look(found), *await _explain_wait(reader, found)]
     handler = found.dealt_with
     if handler is None:
         return [*lines, "context for the next turn there" if found.looked_at else "no turn has ended there since"]
@@ -324,16 +325,22 @@ async def _explain_rewinds(reader: StoreReader, event: LogEntry, handler: LogEnt
     return lines
 
 
-async def _explain_put_off(reader: StoreReader, found: EventTrail) -> list[str]:
-    """Explain that it waited for a model, if it did."""
-    place, handler = found.judgement.conversation, found.dealt_with
+_WAIT_TEXTS: Final = {SLOW_TEXT: "that the model is slow", QUEUED_TEXT: "that others are answered first"}
+
+
+async def _explain_wait(reader: StoreReader, found: EventTrail) -> list[str]:
+    """Explain what it had to wait for, if anything."""
+    place, handler, lines = found.judgement.conversation, found.dealt_with, list[str]()
+    for queued in await reader.caused_by(found.event.seq):
+        if isinstance(queued.fact, PostQueued) and queued.fact.post.text in _WAIT_TEXTS:
+            lines.append(f"people were told {_WAIT_TEXTS[queued.fact.post.text]} (entry {queued.seq})")
     turns = await reader.newest_entries(_MAX_LISTED, kinds=["turn_ended"], conversation=place, after=found.event.seq)
     for entry in turns:
         turn = entry.fact
         if isinstance(turn, TurnRecord) and turn.outcome == "interrupted" and turn.failure and not turn.upto:
             waits = "it waits for one" if handler is None else "it waited for one"
-            return [f"no model answered in {_format_turn(entry)} ({turn.failure}: {turn.reason}); {waits}"]
-    return []
+            return [*lines, f"no model answered in {_format_turn(entry)} ({turn.failure}: {turn.reason}); {waits}"]
+    return lines
 
 
 def _explain_look(found: EventTrail) -> list[str]:

@@ -42,6 +42,7 @@ class DrivenLoop(AgentLoop):
         policy = policy or DmnPolicy(inner=inner_conversation(agent))
         super().__init__(agent, store, clock, policy=policy, state=state or DmnState(), tasks=tasks)
         self.turns = turns
+        self.queued: list[ConversationId] = []
 
     async def take_turn(
         self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
@@ -53,6 +54,9 @@ class DrivenLoop(AgentLoop):
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         return await self.turns.give_up(conversation, reason, autonomous=autonomous)
+
+    async def tell_queued(self, conversation: ConversationId) -> None:
+        self.queued.append(conversation)
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
         return await self.turns.unread_urgency(conversation)

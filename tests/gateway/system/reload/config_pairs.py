@@ -139,6 +139,7 @@ def document(second: bool) -> Json:
             },
         },
         "dmn": {
+            "parallel_turns": either(11, 12),
             "engaged": either(5.5, 6.5),
             "working": either(3.5, 4.5),
             "foraging": either(30.5, 31.5),

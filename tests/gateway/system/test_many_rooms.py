@@ -1,0 +1,92 @@
+"""Many rooms ask at once: so many turns at a time, the others in their order, and told that they wait."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.loader import parse_config
+from gateway.core.clock import ManualClock
+from gateway.runtime.dmn_admin import LANES, LANES_OF_OWN_MODEL, build_dmn_policy
+from gateway.store import Store
+from gateway.stream.preview import QUEUED_TEXT
+from gateway.stream.trace import explain_event
+from tests.kits.gateway import Held, Running, running
+from tests.kits.waiting import until
+
+ROOMS = [f"room{number}" for number in range(6)]
+ANSWER = "You said: "
+
+
+def llm(kind: str, **more: Any) -> dict[str, Any]:
+    provider = {"kind": kind, **more}
+    return {"providers": {"p": provider}, "models": {"main": {"provider": "p", "name": "m"}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "configured", "lanes"),
+    [("anthropic", {}, LANES), ("local", {}, LANES_OF_OWN_MODEL), ("local", {"dmn": {"parallel_turns": 3}}, 3)],
+)
+def test_how_many_turns_at_a_time(tmp_path: Path, kind: str, configured: dict[str, Any], lanes: int) -> None:
+    given = {"agents": [{"id": "ana"}], "llm": llm(kind), "store": {"path": "r.db"}, **configured}
+    assert build_dmn_policy(parse_config(given, tmp_path), "ana").lanes == lanes
+
+
+async def asked(gateway: Running, room: str, text: str = "hello?") -> None:
+    await gateway.console.receive_message(f"reverie, {text}", sender="ann", room=room)
+
+
+async def test_a_hundred_rooms_are_answered_side_by_side(tmp_path: Path) -> None:
+    rooms, model = [f"room{number}" for number in range(99)], Held()
+    async with running(tmp_path, model, rooms=rooms) as gateway:
+        for room in rooms:
+            await asked(gateway, room)
+        await gateway.asked(99)  # all of them, before any is answered
+        model.go.set()
+        await gateway.screen.until(99)
+    assert sorted(part.to.room for part in gateway.screen.parts) == sorted(rooms)
+
+
+async def test_who_has_to_wait_for_others_is_told_once_and_answered_in_turn(tmp_path: Path) -> None:
+    clock, model = ManualClock(), Held()
+    async with running(tmp_path, model, rooms=ROOMS, clock=clock, dmn={"parallel_turns": 3}) as gateway:
+        for room in ROOMS[:4]:  # one of the three is for direct chats alone
+            await asked(gateway, room)
+            await asyncio.sleep(0.02)
+        await asked(gateway, ROOMS[0], "and again?")
+        await gateway.asked(2)
+        while len(gateway.screen.parts) < 2:
+            clock.advance(0.5)
+            await asyncio.sleep(0.005)
+        assert 15 <= clock.monotonic() < 20
+        assert [(part.to.room, part.body, part.style) for part in gateway.screen.parts] == [
+            (room, QUEUED_TEXT, "notice") for room in ROOMS[2:4]
+        ]
+        async with await Store.open_readonly(gateway.path) as reader:
+            (third,) = [one.seq for one in await reader.entries(kinds=["mention"]) if ROOMS[2] in str(one.conversation)]
+            why = await explain_event(reader, third)
+        assert why is not None
+        assert [line for line in why if line.startswith("people were told that others are answered first")]
+        model.go.set()
+        await until(lambda: len([one for one in gateway.screen.parts if one.body.startswith(ANSWER)]) >= 5)
+        answered = [str(part.to.room) for part in gateway.screen.parts if part.body.startswith(ANSWER)]
+        assert answered.index(ROOMS[2]) < 5
+        assert set(answered[:4]) == set(ROOMS[:4])  # nobody is answered twice before all are once
+        queued = [part for part in gateway.screen.parts if part.body == QUEUED_TEXT]
+        assert len(queued) == 2
+        assert QUEUED_TEXT not in str(model.requests[-1].conversation)
+
+
+async def test_who_waits_for_a_moment_only_is_told_nothing(tmp_path: Path) -> None:
+    clock, model = ManualClock(), Held()
+    async with running(tmp_path, model, rooms=ROOMS, clock=clock, dmn={"parallel_turns": 2}) as gateway:
+        for room in ROOMS[:3]:
+            await asked(gateway, room)
+        await gateway.asked(1)
+        clock.advance(10)
+        model.go.set()
+        await gateway.screen.until(3)
+        clock.advance(60)
+        await asyncio.sleep(0.02)
+    assert len(gateway.screen.parts) == 3
