@@ -172,6 +172,7 @@ class ConversationReader:
             if isinstance(stored.fact, MembershipChanged)
         ]
         others += await self._read_system_events(unread)
+        others += await self._read_edits(unread)
         return tuple(sorted((*messages, *others), key=lambda one: one.seq))
 
     async def _read_system_events(self, unread: UnreadEntries) -> list[CurrentMessage]:
@@ -257,6 +258,37 @@ class ConversationReader:
             edited = replace(message, sender=sender, text=text, carried=carried)
             left.append(CurrentMessage(seq, self._redact_message(edited), is_edited=text != message.text))
         return tuple(left)
+
+    async def _read_edits(self, unread: UnreadEntries) -> list[CurrentMessage]:
+        """Return notices of the new texts of messages that an earlier turn read, one for each."""
+        newest = {one.fact.message: one for one in unread.messages if isinstance(one.fact, MessageEdited)}
+        for one in unread.messages:
+            if isinstance(one.fact, Message):  # it is read with its newest text
+                newest.pop(one.fact.id, None)
+        found = list[CurrentMessage]()
+        for message, stored in list(newest.items())[-MAX_REPLIES:]:
+            edit = stored.fact
+            assert isinstance(edit, MessageEdited)
+            first = await self._store.entry_by_key(f"message:{edit.at.conversation}:{message}")
+            if first is None or not isinstance(first.fact, Message) or not self._is_valid_edit(edit, first.fact):
+                continue
+            now = await self._store.latest_message_change(first.fact, first.seq)
+            if now is None or not isinstance(now.fact, MessageEdited):  # deleted since
+                continue
+            was, reads = self.redactor(first.fact.text)[:POST_SNIPPET_CHARS], self.redactor(now.fact.text)
+            pieces: NoticePieces = (
+                ("name", edit.sender.name),
+                ("own", " changed the message "),
+                ("quoted", was),
+                ("own", " and now says: "),
+                ("quoted", reads),
+            )
+            label = self._text_label(first.seq, first.fact) | self._text_label(
+                stored.seq, replace(first.fact, sender=edit.sender, carried=now.fact.carried)
+            )
+            as_message = replace(event_as_message(edit, addressed=False), sender=edit.sender)
+            found.append(CurrentMessage(stored.seq, as_message, is_edited=False, notice=pieces, label=label))
+        return found
 
     def _redact_message(self, message: Message) -> Message:
         text = self.redactor(message.text)
@@ -383,7 +415,7 @@ def is_addressed(fact: Fact) -> bool:
 
 def wants_answer(fact: Fact) -> bool:
     """Return whether a fact asks for an answer by itself. Mere reports do not."""
-    return not isinstance(fact, ReactionChanged | DeliveryReport | PlaceRenamed)
+    return not isinstance(fact, ReactionChanged | DeliveryReport | PlaceRenamed | MessageEdited)
 
 
 def find_reply_to(current: Sequence[CurrentMessage]) -> MessageId | None:
@@ -462,7 +494,7 @@ def topic_change_as_message(change: MembershipChanged) -> Message:
     )
 
 
-def event_as_message(event: SystemEvent, *, addressed: bool) -> Message:
+def event_as_message(event: SystemEvent | MessageEdited, *, addressed: bool) -> Message:
     """Return a system event as a message without sender and text. `addressed`: it counts as addressed to the agent."""
     return Message(
         id=MessageId(event.id),

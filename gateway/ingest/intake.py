@@ -27,6 +27,7 @@ from gateway.core.events import (
     ConversationId,
     MembershipChanged,
     Message,
+    MessageEdited,
     Notification,
     PlaceRenamed,
     Post,
@@ -124,6 +125,23 @@ class EventJudge:
             if ours is None:
                 judged = replace(judged, fate="noted", rule="a reaction to what somebody else said")
         return judged
+
+    async def judge_edit(self, edit: MessageEdited) -> Judgement:
+        """Make the new text of a message that is for the model context for the next turn. Other edits are only noted.
+
+        Platforms report edits that leave the text as it is, too: a link got a preview.
+        """
+        judged, place = self.judge(edit), edit.at.conversation
+        first = await self._reader.entry_by_key(f"message:{place}:{edit.message}")
+        if judged.fate == "refused" or first is None or not isinstance(first.fact, Message):
+            return judged
+        before = await self._reader.latest_message_change(first.fact, first.seq) or first
+        is_new = isinstance(before.fact, Message | MessageEdited) and before.fact.text != edit.text
+        known = await self._reader.find_judgement(first.seq)
+        is_heard = known is not None and known.fate in ("due", "context")
+        if not is_new or not is_heard or first.fact.sender.id != edit.sender.id:
+            return judged
+        return replace(judged, fate="context", urgency=AMBIENT, rule="a new text of an earlier message")
 
     def listen_mode(self, event: Notification) -> ListenMode:
         """Return how the agent listens in the event's place."""
@@ -311,6 +329,8 @@ class Intake:
             handled = CommandResult(judgement=judged)
         elif isinstance(event, ReactionChanged):
             handled = CommandResult(judgement=await judge.judge_reaction(event))
+        elif isinstance(event, MessageEdited):
+            handled = CommandResult(judgement=await judge.judge_edit(event))
         else:
             handled = CommandResult(judgement=judge.judge(event))
         quiet = getattr(event, "history", False) or (isinstance(event, Command) and event.origin == "button")

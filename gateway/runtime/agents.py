@@ -31,7 +31,7 @@ from gateway.context.recall import AmbientRecall
 from gateway.context.requesters import BLOCKED_REASON
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
-from gateway.core.events import Address, Alarm, ConversationId, PresenceLevel
+from gateway.core.events import Address, Alarm, ConversationId, MessageEdited, PresenceLevel
 from gateway.core.facts import (
     LOW,
     URGENT,
@@ -377,6 +377,7 @@ class Agents:
         inbox.listener = self
         presence.listener = self
         store.subscribe(self._on_alarms, Alarm)
+        store.subscribe(self._on_edited, MessageEdited)
         store.subscribe(lambda _: self._end_blocked_turns(), RoleAssigned)
         self.live.add_reload_listener(lambda _: self._end_blocked_turns())
 
@@ -496,6 +497,15 @@ class Agents:
         for entry in entries:
             if entry.conversation is not None:
                 self.agent_for(entry.conversation).remind(entry.conversation)
+
+    def _on_edited(self, entries: Sequence[LogEntry]) -> None:
+        """Let turns take up the new texts of messages that they have read."""
+        for entry in entries:
+            edit, place = entry.fact, entry.conversation
+            if isinstance(edit, MessageEdited) and place is not None:
+                handle = self.agent_for(place).turn_handle(place)
+                if handle is not None and self.bindings.find(edit.at).arrivals != "queue":
+                    handle.revise(edit.message, edit.sender.id, edit.text)
 
     def _end_blocked_turns(self) -> None:
         """End the turns whose requesters are all blocked by now. Returns at once."""

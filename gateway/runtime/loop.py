@@ -38,7 +38,7 @@ from agent.signals import (
 )
 from agent.turn_context import TurnOutcome
 from gateway.core.clock import Clock
-from gateway.core.events import ConversationId
+from gateway.core.events import ConversationId, MessageId, SenderId
 from gateway.core.facts import AMBIENT, URGENT, DmnStateSaved, is_inner
 from gateway.core.tool import Requester
 from gateway.store import NewEntry, Store, StoreError
@@ -90,6 +90,9 @@ class TurnHandle:
         """Reason why its reply is dropped although its input counts as consumed, in words. Empty: it is not."""
         self.requesters: tuple[Requester, ...] = ()
         """People on whose behalf it acts, as far as it has begun."""
+        self.heard: dict[MessageId, tuple[SenderId, str]] = {}
+        """Author and text of each message to the agent that it has read."""
+        self.has_used_tools = False
         self._task: asyncio.Task[Any] | None = None
         """The task of the turn, while it can be interrupted."""
         self._has_news = False
@@ -107,6 +110,18 @@ class TurnHandle:
         """Return whether news were announced since the last call."""
         had_news, self._has_news = self._has_news, False
         return had_news
+
+    def revise(self, message: MessageId, author: SenderId, text: str) -> None:
+        """Take up the new text of a message.
+
+        A turn that has read another one ends, and the next one begins anew; one that has used tools is told.
+        """
+        known_author, known_text = self.heard.get(message, (None, ""))
+        if known_author == author and known_text != text:
+            if self.has_used_tools:
+                self.steer()
+            else:
+                self.interrupt()
 
     def interrupt(self) -> None:
         """End the turn, unless its record is already being written."""

@@ -457,6 +457,8 @@ class Turn(FoldHost):
         assert self.view is not None
         prompt_input = await self._build_prompt_input(self.view, self._rendered, folded=self._is_folded)
         self.input.mark_read(self._unread, self._rendered)
+        said = [one.message for one in self.input.messages if is_addressed(one.message)]
+        self.handle.heard = {one.id: (one.sender.id, one.text) for one in said}
         self._tool_context = self._with_requesters(self._base_tool_context)
         self._tools = self.context.tools.for_turn(self._tool_context)
         return await self._add_labels(prompt_input, self._rendered)
@@ -597,6 +599,7 @@ class Turn(FoldHost):
         """
         if self.preview is not None:
             self.preview.expect_nothing()
+        self.handle.has_used_tools = True
         result = await self._tools.call(call)
         if not any(spec.name == call.name and spec.is_parallel for spec in self.specs):
             self._tool_context.request.fixed = None

@@ -11,7 +11,7 @@ from agent.models.scripted import Script
 from gateway.core.clock import ManualClock
 from gateway.core.events import MessageId
 from gateway.store import rebuild
-from tests.kits.gateway import Running, running
+from tests.kits.gateway import Held, Running, running
 
 SLOW: dict[str, Any] = {"attention": {"coalesce": "200ms"}}
 """Time to change a message before its turn begins: as much as a test takes, by a clock that stands still."""
@@ -50,15 +50,65 @@ def test_an_edit_before_the_turn_is_what_it_hears(tmp_path: Path) -> None:
             async with passing(clock):
                 await gateway.screen.until(1)
             assert heard(gateway).endswith("] ann (guest) (edited): what's the time?")
-            await gateway.console.receive_edit(message, "never mind")  # heard already: starts nothing by itself
-            await gateway.console.receive_message("and the date?", sender="ann")
-            async with passing(clock):
-                await gateway.screen.until(2)
-            assert "(edited)" not in heard(gateway)
-        first, second = await gateway.turns()
-        assert (len(first.covers), len(second.covers), second.requests) == (1, 1, 1)
+        (first,) = await gateway.turns()
+        assert len(first.covers) == 1
 
     asyncio.run(story())
+
+
+async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_none(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock=clock) as gateway:
+        message = await gateway.console.receive_message("tea at five?", sender="ann")
+        await gateway.screen.until(1)
+        await gateway.console.receive_edit(message, "tea at five?")  # as platforms report a preview of a link
+        await gateway.console.receive_edit(message, "tea at four?")
+        await gateway.console.receive_edit(message, "tea at six?")
+        clock.advance(10)
+        await asyncio.sleep(0.02)
+        assert len(gateway.scripted.requests) == 1
+        await gateway.console.receive_message("well?", sender="ann")
+        await gateway.screen.until(2)
+        edited, asked = heard(gateway).splitlines()[-2:]
+        assert edited.endswith('] (ann changed the message "tea at five?" and now says: "tea at six?")')
+        assert asked.endswith("ann (guest): well?")
+        assert "four" not in heard(gateway)
+        await gateway.console.receive_edit(message, "tea at six?")
+        await gateway.console.receive_message("and now?", sender="ann")
+        await gateway.screen.until(3)
+        assert "changed" not in heard(gateway)
+    assert await rebuild(gateway.path) == []
+
+
+async def test_an_edit_while_the_answer_is_written_begins_it_anew(tmp_path: Path) -> None:
+    model = Held()
+    async with running(tmp_path, model) as gateway:
+        message = await gateway.console.receive_message("tea at five?", sender="ann")
+        await gateway.asked(1)
+        await gateway.console.receive_edit(message, "tea at five?")  # nothing new
+        await gateway.console.receive_edit(message, "tea at two?", sender="bob")  # nobody else's word
+        await asyncio.sleep(0.05)
+        assert len(model.requests) == 1
+        await gateway.console.receive_edit(message, "tea at six?")
+        await gateway.asked(2)
+        assert heard(gateway).endswith('] (ann changed the message "tea at five?" and now says: "tea at six?")')
+        model.go.set()
+        await gateway.screen.until(1)
+        await gateway.took(2)
+        assert len(gateway.screen.parts) == 1
+        assert "tea at six?" in gateway.screen.parts[0].body
+    cut, answered = await gateway.turns()
+    assert (cut.outcome, answered.outcome) == ("interrupted", "replied")
+    assert await rebuild(gateway.path) == []
+
+
+async def test_an_edit_is_no_news_where_the_message_was_never_for_the_agent(tmp_path: Path) -> None:
+    async with running(tmp_path, agents=[{"id": "reverie", "bindings": [{"listen": "mention"}]}]) as gateway:
+        message = await gateway.console.receive_message("nice weather", sender="bob", room="lobby")
+        await gateway.console.receive_edit(message, "nasty weather")
+        await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
+        await gateway.screen.until(1)
+        assert "weather" not in heard(gateway)
 
 
 def test_nobody_rewrites_what_somebody_else_said(tmp_path: Path) -> None:
