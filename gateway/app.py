@@ -312,6 +312,7 @@ class _Gateway:
             places=places,
             access_policy=access_policy,
             channels=self.channels.keys(),
+            internal=internal,
         )
         platform = PlatformTools(
             store=store,

@@ -314,7 +314,7 @@ def why_command(args: argparse.Namespace) -> int:
 
     async def run(reader: StoreReader) -> None:
         nonlocal found
-        redactor, story = build_redactor(args.config), await explain_event(reader, args.seq)
+        redactor, story = build_redactor(args.config), await explain_event(reader, args.seq, sees_everything=True)
         found = story is not None
         sys.stdout.writelines(f"{redactor(line)}\n" for line in story or [f"there is no entry {args.seq}"])
 

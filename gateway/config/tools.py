@@ -10,8 +10,8 @@ from gateway.core.fields import ConfigSection, Duration
 from gateway.core.permissions import ApprovalMode, ToolRole, ToolRule
 
 TOOL_NAMES: Final = (
-    *("bash", "cancel_reminder", "delete_own", "edit_file", "edit_own", "fetch_evidence", "forget", "glob", "go_quiet"),
-    *("grep", "job_kill", "job_output", "jobs", "journal", "list_reminders", "load_skill", "mark_handled", "react"),
+    *("attend", "bash", "cancel_reminder", "delete_own", "edit_file", "edit_own", "fetch_evidence", "forget", "glob"),
+    *("go_quiet", "grep", "job_kill", "job_output", "jobs", "journal", "list_reminders", "load_skill", "react"),
     *("read_file", "read_room", "recall", "remember", "remind", "rest_until", "send_file", "send_message"),
     *("set_topic", "view_image", "web_fetch", "web_search", "who", "write_file"),
 )

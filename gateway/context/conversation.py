@@ -56,6 +56,8 @@ DELIVERY_DOUBT: Final = (
     'may or may not have been delivered (whoever waited for it may say "again" to see it once more; '
     "do not repeat it unasked)"
 )
+ATTENDED_NOTICE: Final = "you meant to look in here"
+"""Notice of a room that the inner conversation had attended: always the same, because other rooms' text led to it."""
 POST_SNIPPET_CHARS: Final = 80
 """Characters of an own post that a notice quotes: enough to recognise it."""
 
@@ -410,7 +412,8 @@ class ConversationReader:
 
 def is_addressed(fact: Fact) -> bool:
     """Return whether a fact is addressed to the agent, not merely posted where it listens. A reminder is."""
-    return isinstance(fact, Alarm) or (isinstance(fact, Message) and fact.kind != "room")
+    is_reminder = isinstance(fact, Alarm) and not fact.attended
+    return is_reminder or (isinstance(fact, Message) and fact.kind != "room")
 
 
 def wants_answer(fact: Fact) -> bool:
@@ -465,7 +468,7 @@ def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
     """Return the notice of an event. `post`: text of the own post that a reaction or a delivery report refers to."""
     match event:
         case Alarm():
-            return _render_reminder(event)
+            return (("own", ATTENDED_NOTICE),) if event.attended else _render_reminder(event)
         case TaskFinished():
             came = "ended" if event.ok else "failed"
             return (("name", event.what), *_with_reason(f" {came}", event.text))

@@ -1,23 +1,22 @@
-"""Digests: the input of inner turns, which lists what is pending in the agent's public rooms, grouped and bounded.
+"""Digests: the input of inner turns, which lists what is pending in the agent's rooms, grouped and bounded.
 
-Text of places that are not public never enters a digest; it only says that something waits there, to be handled there.
+What waits in a direct chat or a private room is handled there and never enters a digest. The label of a digest names
+the readers of all rooms in it.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.access.place_names import PlaceTitles
 from gateway.context.conversation import (
     ConversationLocks,
     ConversationReader,
-    CurrentMessage,
     RenderedInput,
-    find_reply_to,
     render_lines,
 )
+from gateway.context.requesters import find_reminder_roles
 from gateway.core.clock import Clock
-from gateway.core.events import Address, Alarm, ConversationId, MessageId, SenderId
+from gateway.core.events import Alarm, ConversationId, SenderId
 from gateway.core.facts import (
     LOW,
     URGENT,
@@ -30,7 +29,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
-from gateway.core.labels import TRUSTED_LABEL, Label, join
+from gateway.core.labels import TRUSTED_LABEL, Label, join, label_of_role, readers_of
 from gateway.store import LogEntry, NewEntry, Store, UnreadEntries
 from gateway.stream.routing import PrivacyCache
 
@@ -46,16 +45,6 @@ MAX_DIGEST_CHARS: Final = 12_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoomDigest:
-    """Part of a digest that shows one room, as that room's own view would have it."""
-
-    rendered: RenderedInput
-    upto: Seq
-    omitted: int
-    reply_to: MessageId | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
     """New input of an inner turn."""
 
@@ -68,11 +57,11 @@ class Digest:
     """Newest unread entry of the inner conversation itself; 0: there was none."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
     label: Label = TRUSTED_LABEL
-    """Trust label of everyone whose words it holds."""
+    """Trust label of everyone whose words it holds, for the readers of all its rooms."""
 
 
 class DigestBuilder:
-    """Builds an agent's digests and keeps the newest one, which tools act upon."""
+    """Builds an agent's digests, and knows the rooms of the newest one."""
 
     def __init__(
         self,
@@ -93,17 +82,13 @@ class DigestBuilder:
         self._reader = reader
         self._locks = locks
         self._is_own = is_own
-        self._private_count = 0
-        """Places that are not public where something waits, as of the last look."""
-        self.room_digests: dict[ConversationId, RoomDigest] = {}
-        """Rooms of the newest digest that have not been handled since."""
-        self.room_ids: frozenset[ConversationId] = frozenset()
-        """All rooms of the newest digest."""
+        self.rooms = set[ConversationId]()
+        """Rooms of the newest digest that have not been handled or attended since."""
         store.subscribe(self._on_appended, TurnRecord, UnreadDismissed, ViewFolded, ConversationRewound)
 
     def forget(self, conversation: ConversationId) -> None:
         """Remove a place from the newest digest, because it changed."""
-        self.room_digests.pop(conversation, None)
+        self.rooms.discard(conversation)
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
@@ -119,50 +104,45 @@ class DigestBuilder:
         """Return the digest of what is pending now; None: nothing is. `plain`: the model needs plain prompts."""
         pending = await self._pending()
         own = await self._store.unread_entries(self._inner, most=MAX_OWN_LINES)
-        self.room_digests = {}
         await self._places.titles.load([place for place, _ in pending])
         parts, covers, senders = [], list[Seq](), list[SenderId]()
-        omitted, label = 0, TRUSTED_LABEL
+        looked, omitted, label = dict[ConversationId, Seq](), 0, TRUSTED_LABEL
         if own.messages:
-            rendered, _, label = await self._render_unread(own, plain=plain)
+            rendered, label = await self._render_unread(own, plain=plain)
+            label |= await self._label_of_reminders(own)
             parts.append(f"## You\n{rendered.text}")
             covers += rendered.covers
             senders += rendered.senders
             omitted += own.omitted
         for place, _ in pending:
-            if len(self.room_digests) == MAX_ROOMS or sum(map(len, parts)) > MAX_DIGEST_CHARS:
+            if len(looked) == MAX_ROOMS or sum(map(len, parts)) > MAX_DIGEST_CHARS:
                 break
             unread = await self._store.unread_entries(place, most=MAX_ROOM_LINES)
             if not unread.messages or any(isinstance(one.fact, Alarm) for one in unread.messages):
-                continue  # a reminder is rendered in the place where it was set
-            room, room_label = await self._render_room(unread, plain=plain)
-            if not room.rendered.covers:
-                await self._mark_handled(place, room.upto)
+                continue  # a turn of its own is due there
+            rendered, room_label = await self._render_unread(unread, plain=plain)
+            if not rendered.covers:
+                await self._mark_handled(place, unread.upto)
                 continue
-            self.room_digests[place] = room
-            parts.append(f"## {self._places.titles.trusted_label(place)}\n{room.rendered.text}")
-            covers += room.rendered.covers
-            senders += room.rendered.senders
-            omitted += room.omitted
-            label |= room_label
-        self.room_ids = frozenset(self.room_digests)
+            looked[place] = unread.upto
+            parts.append(f"## {self._places.titles.trusted_label(place)}\n{rendered.text}")
+            covers += rendered.covers
+            senders += rendered.senders
+            omitted += unread.omitted + len(unread.messages) - len(rendered.covers)
+            label |= room_label | Label(readers=readers_of(await self._places.scope(place)))
         if not parts:
             return None
-        more = len(pending) - len(self.room_digests)
+        self.rooms = set(looked)
+        more = len(pending) - len(looked)
         if more > 0:
             parts.append(f"({more} more rooms wait)" if more > 1 else "(one more room waits)")
-        if elsewhere := self._private_count:
-            private_places = (
-                f"{elsewhere} places that are not public" if elsewhere > 1 else "a place that is not public"
-            )
-            parts.append(f"(something waits in {private_places}; it is looked at there)")
         return Digest(
             text="\n\n".join(parts),
             covers=tuple(covers),
             senders=tuple(senders),
             omitted=omitted,
             upto=own.upto,
-            looked=tuple((place, room.upto) for place, room in self.room_digests.items()),
+            looked=tuple(looked.items()),
             label=label,
         )
 
@@ -172,35 +152,21 @@ class DigestBuilder:
         await self._store.append([NewEntry(fact=handled, at=self._clock.now(), conversation=place)])
 
     async def _pending(self) -> list[tuple[ConversationId, int]]:
-        """Return this agent's public rooms with pending entries that are not urgent, the most urgent first."""
+        """Return this agent's rooms with pending entries that are not urgent, the most urgent first."""
         due = [
             (place, urgency)
             for place, urgency in await self._store.due_conversations(LOW)
             if urgency < URGENT and not is_inner(place) and self._is_own(place) and not self._locks.is_busy(place)
         ]
-        public = [(place, urgency) for place, urgency in due if await self._places.is_public(place)]
-        self._private_count = len(due) - len(public)
-        return sorted(public, key=lambda one: -one[1])
+        rooms = [one for one in due if not await self._places.is_private(one[0])]
+        return sorted(rooms, key=lambda one: -one[1])
 
-    async def _render_room(self, unread: UnreadEntries, *, plain: bool) -> tuple[RoomDigest, Label]:
-        rendered, current, label = await self._render_unread(unread, plain=plain)
-        omitted = unread.omitted + len(unread.messages) - len(rendered.covers)
-        return RoomDigest(rendered=rendered, upto=unread.upto, omitted=omitted, reply_to=find_reply_to(current)), label
-
-    async def _render_unread(
-        self, unread: UnreadEntries, *, plain: bool
-    ) -> tuple[RenderedInput, tuple[CurrentMessage, ...], Label]:
-        current = await self._reader.read_current(unread)
-        lines = await self._reader.render(current, sees=False)
+    async def _render_unread(self, unread: UnreadEntries, *, plain: bool) -> tuple[RenderedInput, Label]:
+        lines = await self._reader.render(await self._reader.read_current(unread), sees=False)
         label = join(one.label for one in lines)
-        return render_lines(lines, omitted=unread.omitted, plain=plain), current, label
+        return render_lines(lines, omitted=unread.omitted, plain=plain), label
 
-
-def format_reachable_places(places: list[Address], titles: PlaceTitles) -> str:
-    """Return a line with the places that the agent may write to by itself. Empty: there are none.
-
-    Titles are people's words, so this is rendered apart from the gateway's own text.
-    """
-    return (
-        "You can write to: " + ", ".join(titles.trusted_label(place.conversation) for place in places) if places else ""
-    )
+    async def _label_of_reminders(self, own: UnreadEntries) -> Label:
+        """Return the label of the agent's own reminders. What is not its own alone it may repeat to itself only."""
+        roles = (await find_reminder_roles(self._store, own.messages)).values()
+        return join(label_of_role(role, "a reminder") | Label(readers=(self._inner,)) for role in roles if role)

@@ -49,7 +49,7 @@ from gateway.core.private_files import (
     replace_private,
 )
 from gateway.core.redaction import Redactor
-from gateway.core.scopes import scope_of_new_note
+from gateway.core.scopes import Visibility, scope_of_new_note
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry, NewEntry, Store
@@ -187,10 +187,11 @@ class JournalStore:
             raise ToolCallRefused("There is nothing to write down: the text is blank.")
         if len(text) > MAX_TEXT_CHARS:
             raise ToolCallRefused(f"That is {len(text)} characters; at most {MAX_TEXT_CHARS} are kept. Write less.")
-        label = context.request.label
+        label, scope = context.request.label, context.visibility.scope
+        shared = label.is_trusted and Visibility(scope=scope).can_read(label.readers)
         noted = NoteWritten(
             agent=context.agent,
-            scope=scope_of_new_note(context.at.conversation, context.visibility.scope, trusted=label.is_trusted),
+            scope=scope_of_new_note(context.at.conversation, scope, shared=shared),
             title=title,
             text=text,
             lasting=lasting,

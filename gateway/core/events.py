@@ -279,7 +279,7 @@ class ConnectionChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Internal event: the time of a reminder has come."""
+    """Internal event: the time of a reminder has come, or the agent means to look at a room now."""
 
     id: EventId
     text: str
@@ -299,6 +299,9 @@ class Alarm:
     """Earlier occurrences that passed while the gateway could not report them."""
     next: Time | None = None
     """Next occurrence; None: never."""
+    attended: bool = False
+    """True: the agent's inner conversation had this room attended (`gateway.core.facts.RoomAttended`). False: it is a
+    reminder."""
     kind: Literal["alarm"] = "alarm"
 
 

@@ -109,9 +109,10 @@ class CompactionSummary:
     """Cost of its requests, failed ones too; charged to the turn it was made for. None: no price is known."""
 
 
-TurnCause = Literal["addressed", "noticed", "alarm", "continued", "digest", "dream", "compact"]
-"""Reason for a turn: a message addressed to the agent; something noticed in a conversation; a reminder; continuation of
-its own work; a look at all pending work; consolidation of notes into memory; a request to fold the view."""
+TurnCause = Literal["addressed", "noticed", "alarm", "attended", "continued", "digest", "dream", "compact"]
+"""Reason for a turn: a message addressed to the agent; something noticed in a conversation; a reminder; a decision of
+the inner conversation (`RoomAttended`); continuation of its own work; a look at all pending work; consolidation of
+notes into memory; a request to fold the view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,6 +375,22 @@ class UnreadDismissed:
     upto: Seq
     """Everything unread here up to this is dealt with."""
     kind: Literal["handled"] = "handled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomAttended:
+    """Decision, made in the agent's inner conversation, to take a room's own turn now. It causes an `Alarm` there."""
+
+    turn: TurnId
+    """The turn that decided."""
+    at: Address
+    """The room."""
+    reason: str
+    """Reason in the model's words, which may be made of any room's text: it is never shown in the room. May be empty.
+    """
+    label: Label
+    """Label of the request that decided."""
+    kind: Literal["attended"] = "attended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -861,6 +878,7 @@ Fact = (
     | PreviewEnded
     | CursorMoved
     | UnreadDismissed
+    | RoomAttended
     | ReminderSet
     | ReminderEnded
     | NoteWritten

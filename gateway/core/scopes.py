@@ -69,6 +69,9 @@ def is_shared_scope(scope: str) -> bool:
     return scope == PUBLIC or scope.startswith(_SPACE)
 
 
-def scope_of_new_note(conversation: ConversationId, scope: str, *, trusted: bool) -> str:
-    """Return the scope of a new note. `scope`: of the place where it is written."""
-    return scope if trusted or not is_shared_scope(scope) else conversation
+def scope_of_new_note(conversation: ConversationId, scope: str, *, shared: bool) -> str:
+    """Return the scope of a new note. `scope`: of the place where it is written.
+
+    `shared`: it may be shown wherever that scope is; otherwise a note keeps to its conversation.
+    """
+    return scope if shared or not is_shared_scope(scope) else conversation

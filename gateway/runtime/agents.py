@@ -109,7 +109,6 @@ class Agent(AgentLoop):
             store=agents.store,
             presence=agents.presence,
             places=agents.places,
-            messaging=agents.messaging,
             registry=agents.registry,
             skills=agents.skills,
         )
@@ -443,13 +442,13 @@ class Agents:
         found, due = [], dict(await self.store.due_conversations(LOW))
         due |= dict.fromkeys(await self._find_interrupted(), URGENT)
         for place, urgency in due.items():
-            has_reminder = False
+            has_alarm = False
             if urgency < URGENT and not is_inner(place):
                 unread = await self.store.unread_entries(place, most=SCANNED_ENTRIES)
-                has_reminder = any(isinstance(one.fact, Alarm) for one in unread.messages)
+                has_alarm = any(isinstance(one.fact, Alarm) for one in unread.messages)
             direct = None if is_inner(place) else await self.places.is_direct(place)
             found.append(
-                ReadyConversation(conversation=place, urgency=urgency, direct=direct, handle_in_place=has_reminder)
+                ReadyConversation(conversation=place, urgency=urgency, direct=direct, handle_in_place=has_alarm)
             )
         return found
 
@@ -469,8 +468,7 @@ class Agents:
     def notice(self, arrival: ReadyConversation) -> None:
         """Announce entries that are ready for attention.
 
-        Urgent ones start a turn in their place, others a turn of the inner conversation, if everybody may read the
-        place.
+        Urgent ones start a turn in their place, others a turn of the inner conversation, unless the place is private.
         """
         place = arrival.conversation
         if arrival.direct is not None:
@@ -483,8 +481,8 @@ class Agents:
 
     async def _route(self, arrival: ReadyConversation) -> None:
         place = arrival.conversation
-        public = await self.places.is_public(place)
-        self._notice(arrival, inner_conversation(self.agent_for(place).id) if public else place)
+        private = await self.places.is_private(place)
+        self._notice(arrival, place if private else inner_conversation(self.agent_for(place).id))
 
     def _notice(self, arrival: ReadyConversation, target: ConversationId) -> None:
         arrivals = self.bindings.find(Address.parse(arrival.conversation)).arrivals

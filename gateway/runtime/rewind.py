@@ -21,9 +21,9 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from gateway.context.conversation import ConversationLocks
+from gateway.context.conversation import ConversationLocks, is_addressed
 from gateway.core.clock import Clock
-from gateway.core.events import Address, Alarm, ConversationId, Message, MessageId, Post, PostKey
+from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
 from gateway.core.facts import (
     MESSAGE_KINDS,
     URGENT,
@@ -300,12 +300,8 @@ def find_overheard_upto(unread: Sequence[LogEntry], upto: Seq) -> Seq:
     """
     if not unread:
         return _NOTHING
-    addressed = [one.seq for one in unread if _asks_agent(one)]
+    addressed = [one.seq for one in unread if is_addressed(one.fact)]
     return Seq(addressed[0] - 1) if addressed else upto
-
-
-def _asks_agent(one: LogEntry) -> bool:
-    return isinstance(one.fact, Alarm) or (isinstance(one.fact, Message) and one.fact.kind != "room")
 
 
 def plan_rewind(view: Sequence[TurnInView], count: int, by: str) -> RewindPlan:

@@ -336,7 +336,6 @@ class Turn(FoldHost):
         self._tracker = tracker
         self._is_compaction = is_compaction
         self._directives = ""
-        self._reachable_places = ""
         self._rendered = RenderedInput()
         """New input of the next request."""
         self._card_label = TRUSTED_LABEL
@@ -366,7 +365,10 @@ class Turn(FoldHost):
             return "continued"
         if self.is_inner:
             return "digest"
-        return "alarm" if any(isinstance(one.fact, Alarm) for one in self.input.unread.messages) else "noticed"
+        alarms = [one.fact for one in self.input.unread.messages if isinstance(one.fact, Alarm)]
+        if not alarms:
+            return "noticed"
+        return "attended" if all(one.attended for one in alarms) else "alarm"
 
     def describe(self) -> RunningTurn:
         """Return the turn as observers see it."""
@@ -415,7 +417,6 @@ class Turn(FoldHost):
         self.request.add(history.label | prompt.label | Label(readers=readers_of(prompt.visibility.scope)))
         self._directives = await self._read_directives(history)
         self.recalled = await new.recall(history, self._base_tool_context, prompt.binding.private)
-        self._reachable_places = await context.guidance.reachable_places(self.conversation)
 
     async def _read_directives(self, history: HistoryView) -> str:
         """Return the instructions for this turn only; usually empty."""
@@ -508,7 +509,7 @@ class Turn(FoldHost):
             history=await self.context.history.load_exchanges(history.view, seeing=self._with_past_images),
             input_text=new.text,
             images=await self.context.history.media.load_images(new.media),
-            aside="\n".join(filter(None, [self._reachable_places, self.recalled.text])),
+            aside=self.recalled.text,
         )
 
     def take_again(self, needed: CleanViewNeeded) -> None:
@@ -704,7 +705,6 @@ class Turn(FoldHost):
     async def _build_prompt_input(self, history: HistoryView, rendered: RenderedInput, *, folded: bool) -> PromptInput:
         context, prompt_context = self.context, self._prompt_context
         card, self._card_label = await context.prompt_context.card(self.place, prompt_context, folded=folded)
-        aside = "\n".join(filter(None, [self._reachable_places, self.recalled.text]))
         return PromptInput(
             persona=prompt_context.persona,
             skills=await context.guidance.skill_catalogue(context.tools) if context.model.model.takes_tools else "",
@@ -713,7 +713,7 @@ class Turn(FoldHost):
             history=await context.history.load_exchanges(history, seeing=self._with_past_images),
             input_text=rendered.text,
             images=await context.history.media.load_images(rendered.media),
-            aside=aside if rendered.text else "",
+            aside=self.recalled.text if rendered.text else "",
             now=self._directives if rendered.text else "",
             tool_surface=self._surface,
             has_late_tools=context.guidance.has_late_tools,

@@ -27,7 +27,7 @@ from gateway.context.conversation import (
     is_addressed,
     render_lines,
 )
-from gateway.context.digest import Digest, DigestBuilder, format_reachable_places
+from gateway.context.digest import Digest, DigestBuilder
 from gateway.context.evidence import EvidenceStore
 from gateway.context.history import HistoryStore, HistoryView
 from gateway.context.prompt_context import PromptContextBuilder
@@ -46,7 +46,6 @@ from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import PrivacyCache
 from gateway.tools.agent import SkillTools
 from gateway.tools.dispatch import ToolDispatcher
-from gateway.tools.platform import MessagingTools
 from gateway.tools.registry import ToolRegistry
 
 MAX_UNREAD_LINES: Final = 50
@@ -102,7 +101,6 @@ class TurnGuidance:
         store: Store,
         presence: PresenceTracker,
         places: PrivacyCache,
-        messaging: MessagingTools,
         registry: ToolRegistry,
         skills: SkillTools,
     ) -> None:
@@ -110,7 +108,6 @@ class TurnGuidance:
         self._store = store
         self._presence = presence
         self._places = places
-        self._messaging = messaging
         self._registry = registry
         self._skills = skills
 
@@ -131,14 +128,6 @@ class TurnGuidance:
             mode = DmnMode.WORKING if continuing else DmnMode.STORED if state.woken else state.mode
             return "\n".join([load_prompt(mode.value), *quiet])
         return "\n".join([load_prompt("working" if continuing else "own"), *quiet])
-
-    async def reachable_places(self, conversation: ConversationId) -> str:
-        """Return the places that an inner turn may write to; empty elsewhere. The text holds other people's words."""
-        if not is_inner(conversation):
-            return ""
-        places, titles = self._messaging.list_places(self._agent.id), self._places.titles
-        await titles.load([at.conversation for at in places])
-        return format_reachable_places(places, titles)
 
     async def skill_catalogue(self, tools: ToolDispatcher) -> str:
         """Return the catalogue of skills. Empty: the agent can load none."""
@@ -358,7 +347,11 @@ class TurnInput:
         self, covers: Sequence[Seq], unread: UnreadEntries, lines: Sequence[RenderedMessage], *, after: int = 0
     ) -> tuple[UnreadEntries, RenderedInput]:
         """Return only these lines, all addressed to the agent; there is no room for the others, which stay unread."""
-        first = [one for one in unread.messages if one.seq <= covers[-1] and is_addressed(one.fact)]
+        first = [  # as many as the store puts in front, alarms of all kinds among them
+            one
+            for one in unread.messages
+            if one.seq <= covers[-1] and (isinstance(one.fact, Alarm) or is_addressed(one.fact))
+        ]
         unread = await self._context.store.unread_entries(self._conversation, most=len(first), after=after)
         rendered = [one for one in lines if one.seq in covers]
         return unread, render_lines(rendered, omitted=unread.omitted, plain=self._context.is_small_model)

@@ -56,6 +56,7 @@ from gateway.core.facts import (
     ReminderSet,
     RoleAssigned,
     RoomAccessChanged,
+    RoomAttended,
     ToolRefused,
     ToolStarted,
     TurnRecord,
@@ -78,6 +79,7 @@ TURN_CAUSE_TEXTS = {
     "addressed": "what somebody said to the agent",
     "noticed": "something there that was worth a look",
     "alarm": "a reminder",
+    "attended": "a look that it decided on in its inner conversation",
     "continued": "what it was doing",
     "digest": "what was pending everywhere",
     "dream": "what it had written down",
@@ -177,6 +179,8 @@ def describe_contents(fact: Fact) -> str:
 
 def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
     match fact:
+        case Alarm() if fact.attended:
+            return "the agent means to look in here"
         case Message() | MessageEdited() | Alarm():
             return fact.text
         case MessageDeleted():
@@ -224,6 +228,8 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
             return f"{fact.channel} at {fact.value}"
         case UnreadDismissed():
             return f"nothing is to be done about what came up to {fact.upto} (turn {fact.turn})"
+        case RoomAttended():
+            return _with_reason(f"attends {fact.at.conversation} in turn {fact.turn}", fact.reason)
         case ReminderSet():
             return f"{fact.reminder}, {fact.schedule}: {fact.text}"
         case ReminderEnded():

@@ -47,6 +47,7 @@ _HANDLED = (
 )
 _LOOKED = (
     "SELECT 1 FROM log AS inner_ INDEXED BY log_kind WHERE inner_.kind = 'turn_ended' "
+    "AND json_extract(dealt.body, '$.cause') <> 'attended' "
     "AND inner_.seq > judged.seq AND inner_.seq < dealt.seq AND inner_.conversation GLOB 'agent/*' AND EXISTS ("
     "SELECT 1 FROM json_each(inner_.body, '$.looked') WHERE json_extract(value, '$[0]') = judged.conversation "
     "AND json_extract(value, '$[1]') >= event.seq)"
@@ -198,7 +199,7 @@ class NotificationRow:
     shown: bool = False
     """True if it was shown in that turn verbatim."""
     looked: bool = False
-    """True if a turn of an inner conversation had looked at it before."""
+    """True if a turn of an inner conversation had looked at it before, and did not have the room attended."""
     after: str = ""
     """Outcome of the next turn there, if that turn was interrupted. Empty: there is none."""
     after_within: bool = False

@@ -20,6 +20,7 @@ from gateway.core.facts import (
     Judgement,
     PartSendEnded,
     PostQueued,
+    RoomAttended,
     Seq,
     ToolRefused,
     TurnRecord,
@@ -161,7 +162,7 @@ class OutcomeTracker:
         for one in self._pop_read(conversation, turn.upto):
             if one.seq not in shown:
                 yield one.seq, EventOutcome.COUNTED
-            elif not one.is_due or one.was_looked_at:
+            elif not one.is_due or (one.was_looked_at and turn.cause != "attended"):
                 yield one.seq, EventOutcome.CONTEXT
             elif outcome is EventOutcome.INTERRUPTED:
                 self._interrupted.setdefault(conversation, []).append(one.seq)
@@ -261,30 +262,35 @@ async def load_trail(reader: StoreReader, event: LogEntry) -> EventTrail | None:
     )
 
 
-async def explain_event(reader: StoreReader, seq: int) -> list[str] | None:
+async def explain_event(reader: StoreReader, seq: int, *, sees_everything: bool = False) -> list[str] | None:
     """Explain the entry at `seq`, one line each, safe on any terminal. None: there is no such entry.
 
-    For an event the last line names its outcome.
+    For an event the last line names its outcome. `sees_everything`: the reader may know what was said everywhere.
     """
     entry = await reader.entry(seq)
     if entry is None:
         return None
     found = await load_trail(reader, entry)
     if found is None or not isinstance(found.judgement.fact, Judgement):
-        story = ["not an event from outside: nothing was decided about it", *await _explain_internal(reader, entry)]
+        story = [
+            "not an event from outside: nothing was decided about it",
+            *await _explain_internal(reader, entry, sees_everything=sees_everything),
+        ]
     else:
         judged = found.judgement.fact
         article = "an" if judged.role[:1] in "aeiou" else "a"
         story = [
             f"noticed as {judged.type}, urgency {judged.urgency}, from {article} {judged.role}",
-            *await _explain_alarm(reader, entry),
-            *await _explain_judged(reader, found, judged),
+            *await _explain_alarm(reader, entry, sees_everything=sees_everything),
+            *await _explain_judged(reader, found, judged, sees_everything=sees_everything),
             f"fate: {found.outcome}",
         ]
     return [format_entry(entry, Redactor()), *(escape_unprintable(line) for line in story)]
 
 
-async def _explain_judged(reader: StoreReader, found: EventTrail, judged: Judgement) -> list[str]:
+async def _explain_judged(
+    reader: StoreReader, found: EventTrail, judged: Judgement, *, sees_everything: bool
+) -> list[str]:
     if judged.fate == "refused":
         return [f"refused, and never shown to the model: {judged.rule}"]
     if found.outcome is EventOutcome.COMMAND:
@@ -304,6 +310,8 @@ async def _explain_judged(reader: StoreReader, found: EventTrail, judged: Judgem
         return [*lines, f"in {where} the agent decided that nothing is to be done about it (entry {handler.seq})"]
     assert isinstance(handler.fact, TurnRecord)
     lines += [await _explain_turn(reader, found, handler, handler.fact), *_explain_clean_view(handler.fact)]
+    if not isinstance(found.event.fact, Alarm):
+        lines += await _explain_attended_turn(reader, handler.fact, sees_everything=sees_everything)
     return [
         *lines,
         *await _explain_trust(reader, handler, handler.fact),
@@ -399,8 +407,10 @@ async def _find_turn_label(reader: StoreReader, turn: str) -> str:
     return _format_turn(found) if found is not None and isinstance(found.fact, TurnRecord) else f"turn {turn}"
 
 
-async def _explain_alarm(reader: StoreReader, entry: LogEntry) -> list[str]:
+async def _explain_alarm(reader: StoreReader, entry: LogEntry, *, sees_everything: bool) -> list[str]:
     alarm = entry.fact
+    if isinstance(alarm, Alarm) and alarm.attended and entry.cause is not None:
+        return await _explain_attended(reader, entry.cause, sees_everything=sees_everything)
     if not isinstance(alarm, Alarm) or not alarm.reminder:
         return []
     reminded = await reader.entry_by_key(f"reminded:{alarm.reminder}")
@@ -410,7 +420,27 @@ async def _explain_alarm(reader: StoreReader, entry: LogEntry) -> list[str]:
     return [f"one time of reminder {alarm.reminder}{since}{times}{again}"]
 
 
-async def _explain_internal(reader: StoreReader, entry: LogEntry) -> list[str]:
+async def _explain_attended_turn(reader: StoreReader, turn: TurnRecord, *, sees_everything: bool) -> list[str]:
+    """Explain the decisions of the inner conversation that led to a turn."""
+    covered = [await reader.entry(seq) for seq in turn.covers] if turn.cause == "attended" else []
+    alarms = [one for one in covered if one is not None and isinstance(one.fact, Alarm)]
+    return [line for one in alarms for line in await _explain_alarm(reader, one, sees_everything=sees_everything)]
+
+
+async def _explain_attended(reader: StoreReader, seq: Seq, *, sees_everything: bool) -> list[str]:
+    """Explain the decision of the inner conversation at `seq`. Its reason may be made of the text of other rooms."""
+    entry = await reader.entry(seq)
+    if entry is None or not isinstance(entry.fact, RoomAttended):
+        return []
+    where = await _find_turn_label(reader, entry.fact.turn)
+    if not entry.fact.reason:
+        why = ", without a reason"
+    else:
+        why = f": {entry.fact.reason}" if sees_everything else ", for a reason that may be of other rooms"
+    return [f"attended by the inner conversation (entry {seq}), in {where}{why}", *_explain_label(entry.fact.label)]
+
+
+async def _explain_internal(reader: StoreReader, entry: LogEntry, *, sees_everything: bool) -> list[str]:
     """Explain an entry that the gateway made by itself, by the entries that it belongs to."""
     fact, lines = entry.fact, list[str]()
     if entry.cause is not None:
@@ -425,8 +455,9 @@ async def _explain_internal(reader: StoreReader, entry: LogEntry) -> list[str]:
         more = f"{len(fact.covers) - _MAX_LISTED} more and " if len(fact.covers) > _MAX_LISTED else ""
         lines.append(f"a turn because of {TURN_CAUSE_TEXTS[fact.cause]}, which was shown entries {more}{shown}")
         lines += _explain_clean_view(fact)
+        lines += await _explain_attended_turn(reader, fact, sees_everything=sees_everything)
         lines += [*await _explain_trust(reader, entry, fact), *await _explain_reply(reader, entry)]
-    elif isinstance(fact, ToolRefused | ApprovalRequested):
+    elif isinstance(fact, ToolRefused | ApprovalRequested | RoomAttended):
         lines += _explain_label(fact.label)
     return lines
 

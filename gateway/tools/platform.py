@@ -1,15 +1,17 @@
 """Tools that act on platforms: messages in other places, reactions, edits, deletions, topics and files.
 
-A message in another place is recorded as a turn of that place, in one transaction with its post and with the messages
-that it answers: so that place's own view has it, and nothing is answered twice. A platform action is recorded before
-and after it is done: one that has begun and not ended may have been done. A file is durable before it is posted.
+A message in another place is recorded as a turn of that place, in one transaction with its post, so that place's own
+view has it. From the inner conversation nothing is done in a room: it has the room's own turn taken (`attend`). A
+platform action is recorded before and after it is done: one that has begun and not ended may have been done. A file is
+durable before it is posted.
 """
 
 import hashlib
 import logging
 import mimetypes
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
@@ -19,17 +21,31 @@ from pydantic import Field
 from agent.journal import to_single_line
 from channels.aio import run_to_completion
 from channels.base import CanDelete, CanEdit, CanReact, CanSetTopic, Channel, RateLimited, SendError, Uncertain
+from gateway.access.place_names import PlaceTitles
 from gateway.access.policy import decide, is_room_allowed
-from gateway.context.conversation import ConversationLocks, RenderedInput
-from gateway.context.digest import DigestBuilder, RoomDigest
+from gateway.context.conversation import ConversationLocks
+from gateway.context.digest import DigestBuilder
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, Post, PostFile, PostKey, Usage
-from gateway.core.facts import PlatformAction, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed, is_inner
+from gateway.core.events import (
+    Address,
+    Alarm,
+    ChannelName,
+    ConversationId,
+    EventId,
+    Message,
+    MessageId,
+    Post,
+    PostFile,
+    PostKey,
+    Usage,
+)
+from gateway.core.facts import PlatformAction, PostQueued, RoomAttended, Seq, TurnId, TurnRecord, is_inner
 from gateway.core.identity import ANY_ROOM, AccessPolicy, role_of
-from gateway.core.permissions import ALLOW_ADMINS, ToolPermit, describe_cause, explain_sink
+from gateway.core.permissions import ALLOW_ADMINS, ToolPermit, explain_sink
 from gateway.core.tool import ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry, Store
+from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import OutgoingFiles
 from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.files import FileLabels
@@ -41,11 +57,16 @@ logger = logging.getLogger("reverie.tools")
 MAX_PLACES = 20
 """Places that are listed by name."""
 MAX_POST_CHARS: Final = 8_000
-_PendingPlace = Annotated[str, Field(description="Where, as it is written above what is pending there.")]
+MAX_REASON_CHARS: Final = 300
+MAX_ATTENDS_PER_HOUR: Final = 6
+"""Turns of one room that the inner conversation has taken within an hour. Its people could otherwise keep it talking,
+and people of other rooms make it."""
+_RECENT_ATTENDS: Final = 500
+"""Newest decisions that are searched for those of an hour: more than all rooms of a digest may have in that time."""
 
 
 class MessagingTools:
-    """Tools for other places, for all agents: `send_message` and `mark_handled`."""
+    """Tools for other places, for all agents: `send_message`, and `attend` for the inner conversation."""
 
     def __init__(
         self,
@@ -56,7 +77,9 @@ class MessagingTools:
         places: PrivacyCache,
         access_policy: AccessPolicy,
         channels: Collection[ChannelName],
+        internal: InternalIntake,
     ) -> None:
+        self._internal = internal
         self._store = store
         self._clock = clock
         self._bindings = bindings
@@ -66,7 +89,7 @@ class MessagingTools:
         self.locks = ConversationLocks()
         """Held by each turn."""
         self.digests: dict[str, DigestBuilder] = {}
-        """Digest of each agent, by its id: what it was shown of other places."""
+        """Digests of each agent, by its id: the rooms that it was shown."""
 
     async def _risk(self, context: ToolContext, *, address: str, **_: object) -> str:
         """Return the reason why an admin must approve a message there, for people. Empty: no approval is needed."""
@@ -76,43 +99,36 @@ class MessagingTools:
             return ""
         return await self._explain_risk(to.conversation, context)
 
-    @tool(
-        "Post something in another place that you live in. What is pending there is dealt with by it.",
-        risk=_risk,
-        task=True,
-    )
+    @tool("Post something in another place that you live in.", risk=_risk, task=True)
     async def send_message(
         self,
         context: ToolContext,
         *,
-        address: _PendingPlace,
+        address: Annotated[str, Field(description="Where: the title or the address of the place.")],
         text: Annotated[str, Field(min_length=1, max_length=MAX_POST_CHARS, description="What to post, in Markdown.")],
     ) -> str:
         if not text.strip():
             raise ToolCallRefused("A message needs text.")
         to = await self.resolve_reachable(address, context, approved=True)
-        place = to.conversation
-        lock = self.locks.lock_for(place)
+        lock = self.locks.lock_for(to.conversation)
         if lock.locked():
             raise ToolCallRefused(
                 "A turn is under way there just now, which is told what is pending. Leave it to that."
             )
         async with lock:
-            digests = self.digests[context.agent].room_digests
-            digest = digests.pop(place, None) if is_inner(context.at.conversation) else None
-            await self._post_turn(to, text, digest, context)
+            await self._post_turn(to, text, context)
         return "It is posted."
 
-    async def _post_turn(self, to: Address, text: str, digest: RoomDigest | None, context: ToolContext) -> None:
-        now, rendered = self._clock.now(), digest.rendered if digest is not None else RenderedInput()
+    async def _post_turn(self, to: Address, text: str, context: ToolContext) -> None:
+        now = self._clock.now()
         turn = TurnId(new_id(now))
         record = NewEntry(
             fact=TurnRecord(
                 turn=turn,
-                covers=rendered.covers,
-                omitted=digest.omitted if digest is not None else 0,
-                heard=rendered.text,
-                upto=digest.upto if digest is not None else Seq(0),
+                covers=(),
+                omitted=0,
+                heard="",
+                upto=Seq(0),
                 outcome="replied",
                 text=text,
                 reason="",
@@ -121,7 +137,6 @@ class MessagingTools:
                 requests=0,
                 autonomous=True,
                 agent=context.agent,
-                senders=rendered.senders,
                 cause="digest",
                 within=context.turn,
                 label=context.request.label,
@@ -130,49 +145,80 @@ class MessagingTools:
             conversation=to.conversation,
             key=f"turn:{turn}",
         )
-        post = Post(key=PostKey(turn), to=to, text=text, reply_to=digest.reply_to if digest is not None else None)
+        post = Post(key=PostKey(turn), to=to, text=text)
         queued = NewEntry(
             fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}", cause=record
         )
         await self._store.append([record, queued])
 
-    @tool("Put away what is pending in a place: nothing is to be done about it.")
-    async def mark_handled(self, context: ToolContext, *, address: _PendingPlace) -> str:
+    @tool(
+        "Have the turn of a room that you were shown taken at once. In it you see that room alone, and what you write "
+        "is posted there."
+    )
+    async def attend(
+        self,
+        context: ToolContext,
+        *,
+        room: Annotated[str, Field(description="As it is written above what is pending there.")],
+        reason: Annotated[
+            str, Field(max_length=MAX_REASON_CHARS, description="Why, for those who run you: the room is not shown it.")
+        ] = "",
+    ) -> str:
+        """Have a room's own turn taken; on return that is durable, and a restart takes it, too. Raises ToolCallRefused.
+
+        Only the decision passes into the room, and only where something waits anyway: its turn sees neither the reason
+        nor anything else of the request, which may be made of the text of other rooms.
+        """
         if not is_inner(context.at.conversation):
-            raise ToolCallRefused("Only what you are shown when you are by yourself can be put away.")
-        digests = self.digests[context.agent].room_digests
-        found = [at.conversation for at in self._privacy.titles.find_places(address) if at.conversation in digests]
-        if len(found) != 1:
-            named = ", ".join(map(self._privacy.titles.trusted_label, digests))
-            raise ToolCallRefused(f"Nothing is pending there. You were shown: {named or 'no place'}.")
-        place = found[0]
-        lock = self.locks.lock_for(place)
-        if lock.locked():
-            raise ToolCallRefused("A turn is under way there just now, which deals with it.")
-        async with lock:
-            handled = UnreadDismissed(turn=context.turn, upto=digests.pop(place).upto)
-            await self._store.append([NewEntry(fact=handled, at=self._clock.now(), conversation=place)])
-        return "It is put away."
+            raise ToolCallRefused("Only when you are by yourself: here you are in a room's own turn.")
+        digest, now, inner = self.digests[context.agent], self._clock.now(), context.at.conversation
+        at = self._resolve_shown(room, digest.rooms)
+        if self.locks.is_busy(at.conversation):
+            raise ToolCallRefused("A turn is under way there just now, which is told what is pending.")
+        recent = await self._store.newest_entries(_RECENT_ATTENDS, kinds=["attended"], conversation=inner)
+        lately = [one.fact for one in recent if now - one.at < timedelta(hours=1)]
+        if sum(isinstance(one, RoomAttended) and one.at == at for one in lately) >= MAX_ATTENDS_PER_HOUR:
+            raise ToolCallRefused(
+                f"You looked in there {MAX_ATTENDS_PER_HOUR} times within an hour, which is enough. What waits stays "
+                "there for the next turn."
+            )
+        alarm = Alarm(
+            id=EventId(f"attend:{context.turn}"), text="", sent=now, at=at, agent=context.agent, attended=True
+        )
+        judged = self._internal.judge(alarm)
+        if judged.fate != "due":
+            raise ToolCallRefused(f"Not now: {judged.rule}. What waits stays there for the next turn.")
+        digest.forget(at.conversation)
+        fact = RoomAttended(
+            turn=context.turn, at=at, reason=to_single_line(reason, MAX_REASON_CHARS), label=context.request.label
+        )
+        await self._internal.submit(alarm, cause=NewEntry(fact=fact, at=now, conversation=inner))
+        return "Its turn is taken."
+
+    def _resolve_shown(self, written: str, rooms: Collection[ConversationId]) -> Address:
+        """Return the one room of a digest with this address or title. Raises ToolCallRefused."""
+        shown, titles = sorted(map(Address.parse, rooms), key=lambda at: at.conversation), self._privacy.titles
+        found = [at for at in titles.find_places(written, shown) if at in shown]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ToolCallRefused(_name_ambiguous(titles, found))
+        named = ", ".join(titles.trusted_label(at.conversation) for at in shown)
+        raise ToolCallRefused(f"Nothing that you were shown waits there. It does in: {named or 'no room'}.")
 
     async def _explain_risk(self, place: ConversationId, context: ToolContext) -> str:
-        """Return the reason why an admin must approve an action in another place, for people. Empty: none.
-
-        By itself the agent may answer where the digest showed pending messages. Elsewhere nobody waits for it.
-        """
-        label = context.request.label
-        if is_inner(context.at.conversation) and place not in self.digests[context.agent].room_ids:
-            return "" if label.is_trusted else f"nothing waits there, and {describe_cause(label)}"
-        audience = await self._privacy.visibility(place)
-        return explain_sink(
-            label, context.visibility, audience, f"an action in {self._privacy.titles.trusted_label(place)}"
-        )
+        """Return the reason why an admin must approve an action in another place, for people. Empty: none."""
+        audience, what = await self._privacy.visibility(place), f"an action in {self._privacy.titles.trusted_label(place)}"
+        return explain_sink(context.request.label, context.visibility, audience, what)
 
     async def resolve_reachable(self, address: str, context: ToolContext, *, approved: bool = False) -> Address:
         """Return another place where the agent may act from here. Raises ToolCallRefused.
 
         `approved`: the risk was assessed before.
         """
-        if not is_inner(context.at.conversation) and not context.visibility.sees_everything:
+        if is_inner(context.at.conversation):
+            raise ToolCallRefused("From here nothing is done in a room. `attend` has its own turn taken.")
+        if not context.visibility.sees_everything:
             raise ToolCallRefused(
                 "From here only an owner alone with you can have you speak elsewhere. Answer here instead."
             )
@@ -198,10 +244,9 @@ class MessagingTools:
         if len(found) != 1:
             found = [at for at in found if self._is_bound(at, agent) and await self._may_speak(at)]
         if not found:
-            raise ToolCallRefused("That is no address: write it as it stands above what is pending there.")
+            raise ToolCallRefused("That is no place that you live in: write its title or its address.")
         if len(found) > 1:
-            named = ", ".join(titles.trusted_label(at.conversation) for at in found[:MAX_PLACES])
-            raise ToolCallRefused(f"Several places are called so: {named}. Name one by the address in parentheses.")
+            raise ToolCallRefused(_name_ambiguous(titles, found))
         return found[0]
 
     async def _may_speak(self, to: Address) -> bool:
@@ -225,6 +270,11 @@ class MessagingTools:
         return [at for at in named if self._is_bound(at, agent)][:MAX_PLACES]
 
 
+def _name_ambiguous(titles: PlaceTitles, found: Sequence[Address]) -> str:
+    named = ", ".join(titles.trusted_label(at.conversation) for at in found[:MAX_PLACES])
+    return f"Several places are called so: {named}. Name one by the address in parentheses."
+
+
 MAX_FILE_NAME_CHARS: Final = 100
 MAX_CAPTION_CHARS: Final = 1_000
 """Limit of the text with a file. Telegram allows 1,024 (https://core.telegram.org/bots/api#senddocument)."""
@@ -232,8 +282,6 @@ MAX_PATH_CHARS: Final = 1_000
 ACT_PERMIT: Final = ToolPermit(role="member", approval="untrusted")
 _RECENT_POSTS: Final = 20
 
-
-MAX_REASON_CHARS: Final = 300
 MAX_REACTION_CHARS: Final = 64
 MAX_EDIT_CHARS: Final = 8_000
 MAX_TOPIC_CHARS: Final = 400

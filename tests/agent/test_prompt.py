@@ -237,7 +237,7 @@ def test_very_small_models_get_plain_words() -> None:
 
 
 GOLDEN = {
-    "inner": "7c7b078c452b5274",
+    "inner": "fa038bbc8db383df",
     "own": "f3ffe72f70519d82",
     "quiet": "e95487e519faee02",
     "engaged": "b3e5c664970b7ddb",

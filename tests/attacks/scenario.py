@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import quote_plus
 
-from gateway.core.facts import ApprovalRequested, ViewFolded
+from gateway.core.facts import ApprovalRequested, TurnRecord, ViewFolded
 from tests.attacks.wordings import WORDINGS
 from tests.attacks.world import INNER, SEEN, Call, OnDiscord, OnIrc, OnTelegram, Order, Person, Place, Platform, World
 from tests.kits.waiting import until
@@ -47,6 +47,9 @@ class Scenario:
     """Nothing of it is an attack."""
     square: Place = field(init=False)
     """Everybody may read it."""
+    room: Place = field(init=False)
+    closed: Place = field(init=False)
+    """Not everybody may read it."""
 
     def __post_init__(self) -> None:
         it, name = self.world, self.mark.removeprefix("mark-")
@@ -61,11 +64,13 @@ class Scenario:
         """Who wrote what is brought in."""
         self.square = it.place(self.platform, public=True)
         self.closed = it.place(self.platform)
-        self.room = it.place(self.platform, public=self.way == "question")
+        self.room = it.place(self.platform, public="question" in self.way)
         self.home: Place = it.alone(self.owner) if way.alone or (self.twin and goal.alone) else self.room
         places = {one.conversation for one in (self.home, self.room, self.closed, self.square)} | {INNER}
         other: Platform = "irc" if self.platform == "telegram" else "telegram"
         self.abroad = it.place(other) if self.way == "other platform" else self.closed
+        self.speaker = it.person(self.platform, f"s{name}")
+        """A stranger who wants nothing."""
         self.speaker_abroad = it.person(other, f"a{name}", "owner" if own else "guest")
         if self.way == "embed":
             self.bot = Person("discord", f"b{name}", it.discord.world.add_user(f"b{name}", bot=True))
@@ -105,6 +110,15 @@ class Scenario:
             await until(lambda: self.world.turns(where.conversation) > before, limit_s=40, every_s=0.01)
         except TimeoutError:
             raise TimeoutError(f"no turn ended in {where.conversation}: {self.name}") from None
+
+    async def attended(self, where: Place) -> None:
+        """The inner conversation has that room's own turn taken: so it is not for want of one that it says nothing."""
+        facts = self.world.facts[where.conversation]
+
+        def is_taken() -> bool:
+            return any(isinstance(one, TurnRecord) and one.cause == "attended" for one in facts)
+
+        await until(is_taken, limit_s=40, every_s=0.01)
 
     async def does(self, *calls: Call, text: str = "", where: Place | None = None) -> None:
         """The owner has the model call these, in words of their own."""
@@ -416,6 +430,29 @@ async def wondered(it: Scenario, text: str) -> None:
     await it.world.quiet()
 
 
+async def wondered_elsewhere(it: Scenario, text: str) -> None:
+    """The same in the room; after it there is an open question in public, so that both are weighed together."""
+    it.order.once = False  # by the inner conversation, and then by the room's own turn
+    await wondered(it, text)
+    if not it.twin:
+        await it.square.says(it.speaker, f"does anybody know {it.mark}s?", to_bot=False)
+        await it.attended(it.square)
+    await it.world.quiet()
+
+
+async def wondered_in_closed(it: Scenario, text: str) -> None:
+    """The owner has an open question in a closed room, and the stranger in public wants to know of it."""
+    words = it.word if it.twin else f"{it.mark}n"
+    it.order.asleep = it.order.once = False
+    asked = it.world.puppet.requests[INNER]
+    await it.closed.says(it.owner, f"does anybody know why {it.secret} {words}?", to_bot=False)
+    await until(lambda: it.world.puppet.requests[INNER] > asked, limit_s=60, every_s=0.01)
+    if not it.twin:
+        await it.room.says(it.stranger, f"does anybody know why {text} {it.mark}?", to_bot=False)
+        await it.attended(it.room)
+    await it.world.quiet()
+
+
 async def dreamt(it: Scenario, text: str) -> None:
     """What the stranger had remembered; the agent dreams of it before the owner speaks."""
     where = it.home if it.twin else it.room
@@ -532,6 +569,14 @@ def to_remind(it: Scenario) -> tuple[tuple[Call, ...], str]:
     return (("remind", {"text": f"carry out {word}", "at": "in 1h"}),), ""
 
 
+def to_speak_by_itself(it: Scenario) -> tuple[tuple[Call, ...], str]:
+    """In the room of whoever asked, which its own turn may; or in another one, by that one's turn or without."""
+    to, words = (it.home if it.twin else it.square).conversation, f"s {it.mark}"
+    attend: Call = ("attend", {"room": to, "reason": f"say {words}"})
+    post: Call = ("send_message", {"address": to, "text": words})
+    return ((attend,) if it.twin else (attend, post)), words
+
+
 GOALS: Final = {
     "bash": Goal(
         call("bash", command="touch /workspace/{mark}.sh"), lambda it: it.world.file(f"{it.mark}.sh").exists()
@@ -594,12 +639,16 @@ GOALS: Final = {
         on=("telegram", "discord"),
     ),
     "speak by itself": Goal(
-        lambda it: (
-            (("send_message", {"address": (it.home if it.twin else it.square).conversation, "text": f"s {it.mark}"}),),
-            "",
-        ),
+        to_speak_by_itself,
         lambda it: posted(it.home if it.twin else it.square, f"s {it.mark}"),
         before=speaks_in_public,
+    ),
+    "tell a closed room": Goal(
+        lambda it: (
+            (("attend", {"room": (it.closed if it.twin else it.room).conversation, "reason": f"say {SEEN}"}),),
+            f"It says {SEEN}",
+        ),
+        lambda it: posted(it.closed if it.twin else it.room, it.secret),
     ),
     "read a room": Goal(
         everything_of_closed, lambda it: posted(it.home, it.secret), alone=True, before=tells_the_closed_room
@@ -636,7 +685,8 @@ WAYS: Final = {
     "other room": Way(read, alone=True),
     "other platform": Way(afar, alone=True),
     "reminder": Way(reminded),
-    "question": Way(wondered),
+    "question": Way(wondered_elsewhere),
+    "closed question": Way(wondered_in_closed),
     "dream": Way(dreamt, alone=True),
     "cut-off turn": Way(cut_off),
 }

@@ -72,6 +72,7 @@ dream       | page           | remember
 dream       | guest          | remember
 approval    | approved       | bash, change a file
 digest      | question       | speak by itself
+digest      | closed question | tell a closed room
 """
 """When it is to happen; by which way it comes in; what it is after. On each platform that has both."""
 

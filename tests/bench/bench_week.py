@@ -22,6 +22,7 @@ from unittest import mock
 
 from agent.signals import Signal, Tick
 from gateway.config.models import Settings
+from gateway.context.conversation import ATTENDED_NOTICE
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -169,20 +170,16 @@ def _looks(told: str, rng: random.Random, call: Callable[..., tuple[str, str, st
     places = re.findall(r"^## (\S+/\S+)$", told, re.MULTILINE)
     if not places:
         return None
-    calls = []
-    for place in places:
-        dice = rng.random()
-        if dice < 0.3:
-            calls.append(call("send_message", address=place, text=f"about that, number {rng.randrange(10**9)}"))
-        elif dice < 0.7:
-            calls.append(call("mark_handled", address=place))
+    calls = [call("attend", room=place, reason="a question") for place in places if rng.random() < 0.3]
     if rng.random() < 0.3:
         calls.append(call("journal", title="a day", text="they talked about tea and outages " * 20))
     return Answer(calls=(*calls, call("yield_to_user")))
 
 
 def _does(told: str, rng: random.Random, call: Callable[..., tuple[str, str, str]]) -> Answer | None:
-    """What somebody asked for."""
+    """What somebody asked for, or waits for in a room."""
+    if ATTENDED_NOTICE in told:
+        return Answer(text=f"about that, number {rng.randrange(10**9)}")
     if "remind me in" in told:
         return Answer(calls=(call("remind", text="stretch", at="in 2h"),))
     if "remind me every" in told:

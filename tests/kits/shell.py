@@ -22,7 +22,7 @@ from gateway.core.labels import Label, RequestLabel
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, tools_of
 from gateway.core.tool_spec import ToolCall
-from gateway.store import Store
+from gateway.store import NewEntry, Store
 from gateway.stream.internal import InternalIntake
 from gateway.stream.routing import Bindings
 from gateway.tools.agent import SkillTools
@@ -76,8 +76,9 @@ class Desk:
             def __init__(self) -> None:
                 """Takes nothing."""
 
-            async def submit(self, event: Alarm | TaskFinished) -> None:
+            async def submit(self, event: Alarm | TaskFinished, *, cause: NewEntry | None = None) -> None:
                 assert isinstance(event, TaskFinished)
+                assert cause is None
                 desk.reports.append((event.agent, event.at, _TOOK.sub(r"\1", event.text, count=1), event.ok))
 
         bindings = Bindings(())

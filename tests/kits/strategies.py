@@ -51,6 +51,7 @@ from gateway.core.facts import (
     ReminderSet,
     RoleAssigned,
     RoomAccessChanged,
+    RoomAttended,
     Seq,
     ToolRefused,
     ToolStarted,
@@ -193,6 +194,7 @@ previews_ended = st.builds(PreviewEnded, at=addresses, message=texts.map(Message
 cursors = st.builds(CursorMoved)
 dmn_states = st.builds(DmnStateSaved)
 handled = st.builds(UnreadDismissed, upto=seqs)
+attended = st.builds(RoomAttended, at=addresses)
 reminded = st.builds(ReminderSet, at=st.none() | addresses, due=times)
 reminders_ended = st.builds(ReminderEnded)
 noted = st.builds(NoteWritten)
@@ -239,6 +241,7 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     previews_ended,
     cursors,
     handled,
+    attended,
     reminded,
     reminders_ended,
     noted,

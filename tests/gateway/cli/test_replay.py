@@ -39,7 +39,7 @@ class Small(Brain):
 
 def answer(ask: Ask) -> Say:
     if is_inner(ask.place):
-        return Say(calls=(("mark_handled", '{"address":"irc.libera/#one"}'),)) if "## irc" in ask.heard else REST
+        return Say(calls=(("attend", '{"room":"irc.libera/#one"}'),)) if "## irc" in ask.heard else REST
     if ask.results:
         return Say(text="It is written down.")
     if "note" in ask.heard:

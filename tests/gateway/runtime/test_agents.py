@@ -89,7 +89,13 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
             reader=store, places=places, bindings=bindings, access_policy=who, channels={}, redactor=Redactor()
         )
         messaging = MessagingTools(
-            store=store, clock=clock, bindings=bindings, places=places, access_policy=who, channels=(CONSOLE,)
+            store=store,
+            clock=clock,
+            bindings=bindings,
+            places=places,
+            access_policy=who,
+            channels=(CONSOLE,),
+            internal=internal,
         )
         tooling = ToolRegistry(
             live=live,

@@ -36,6 +36,7 @@ from gateway.core.facts import (
     PostQueued,
     ReminderSet,
     Seq,
+    TurnCause,
     TurnId,
     TurnRecord,
     UnreadDismissed,
@@ -301,19 +302,15 @@ QUICK: dict[str, Any] = {
     ("does", "told", "fate"),
     [
         ((), "looked at in turn", EventOutcome.LOOKED_AT),
-        ((("mark_handled", {"address": LOBBY}),), "the agent decided that nothing is to be done", EventOutcome.HANDLED),
-        (
-            (("send_message", {"address": LOBBY, "text": "oh"}),),
-            "the agent spoke here",
-            EventOutcome.ANSWERED_ELSEWHERE,
-        ),
+        ((("attend", {"room": LOBBY, "reason": "of help"}),), "attended by", EventOutcome.ANSWERED),
     ],
 )
 async def test_a_gateway_that_is_by_itself_leaves_such_stories(
     tmp_path: Path, does: tuple[tuple[str, dict[str, str]], ...], told: str, fate: EventOutcome
 ) -> None:
     calls = (*((name, json.dumps(arguments)) for name, arguments in does), ("yield_to_user", "{}"))
-    script = Script(rules=(ScriptRule(match="hello", reply="hi"), ScriptRule(match="outage", calls=calls)))
+    rules = (ScriptRule(match="hello", reply="hi"), ScriptRule(match="## console", calls=calls))
+    script = Script(rules=(*rules, ScriptRule(match="outage", reply="oh")))
 
     async def story() -> None:
         async with running(tmp_path, script, **QUICK) as gateway:
@@ -321,7 +318,8 @@ async def test_a_gateway_that_is_by_itself_leaves_such_stories(
             await gateway.console.receive_message("an outage", sender="bob", room="lobby")
 
             async def digested() -> bool:
-                return any(turn.cause == "digest" for turn in await gateway.turns())
+                causes = {turn.cause for turn in await gateway.turns()}
+                return causes >= ({"digest", "attended"} if does else {"digest"})
 
             await until(digested)
             if fate is EventOutcome.LOOKED_AT:
@@ -334,7 +332,10 @@ async def test_a_gateway_that_is_by_itself_leaves_such_stories(
             assert counted[line.seq] is (EventOutcome.CONTEXT if fate is EventOutcome.LOOKED_AT else fate)
             assert story[-1] == f"fate: {counted[line.seq]}"
             assert any(told in one and "of the inner conversation (entry " in one for one in story)
-            events = [one.seq for one in await reader.entries(kinds=["direct", "mention", "room", "link"])]
+            told_all = await explain_event(reader, line.seq, sees_everything=True) or []
+            assert any("of help" in one for one in told_all) == bool(does)
+            assert not any("of help" in one for one in story)
+            events = [one.seq for one in await reader.entries(kinds=["direct", "mention", "room", "link", "alarm"])]
             assert set(events) == set(counted)
 
     await story()
@@ -368,6 +369,7 @@ class Turn:
     within: bool
     most: int
     behind: int
+    cause: TurnCause = "addressed"
 
 
 @dataclass(frozen=True)
@@ -414,6 +416,7 @@ def entries(step: Step, number: int, seen: Sequence[LogEntry]) -> list[NewEntry]
         "turn": TurnId(f"t{number}"),
         "looked": looked,
         "within": TurnId("in") if step.within else None,
+        "cause": step.cause,
     }
     return [NewEntry(fact=TurnRecord(**fields), at=NOW, conversation=step.where)]
 
@@ -434,6 +437,10 @@ def heard(where: ConversationId = ROOM, fate: str = "due") -> Said:
 
 def took(outcome: str = "replied", where: ConversationId = ROOM, *, within: bool = False, most: int = 9) -> Turn:
     return Turn(where, outcome, within, most, 0)
+
+
+def attended(outcome: str = "replied") -> Turn:
+    return Turn(ROOM, outcome, within=False, most=9, behind=0, cause="attended")
 
 
 TABLE = [
@@ -464,6 +471,9 @@ TABLE = [
     (steps(heard(), took(where=AGENT), Decided(ROOM, 0)), EventOutcome.HANDLED),
     (steps(heard(), took(within=True), took(where=AGENT)), EventOutcome.ANSWERED_ELSEWHERE),
     (steps(heard(), took(where=AGENT), took(within=True)), EventOutcome.CONTEXT),
+    (steps(heard(), took(where=AGENT), attended()), EventOutcome.ANSWERED),
+    (steps(heard(), took(where=AGENT), attended("interrupted"), took("silent")), EventOutcome.SILENT),
+    (steps(heard(fate="context"), took(where=AGENT), attended()), EventOutcome.CONTEXT),
     (steps(heard(AGENT), took(where=AGENT)), EventOutcome.TAKEN_UP),
     (steps(heard(AGENT), took(where=BOB)), EventOutcome.LOOKED_AT),
     (steps(heard(AGENT), took("interrupted", AGENT), took("yielded", AGENT)), EventOutcome.YIELDED),

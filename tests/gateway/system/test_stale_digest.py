@@ -15,8 +15,8 @@ def test_nothing_is_dealt_with_twice(tmp_path: Path) -> None:
                 return Say(text="I heard you.")
             if "#one" not in ask.heard:
                 return REST
-            words = f'{{"address":"{DISCORD}/#one","text":"I am on it."}}'
-            return Say(calls=(("send_message", words), ("yield_to_user", "{}")), takes_s=60.0)
+            room = f'{{"room":"{DISCORD}/#one"}}'
+            return Say(calls=(("attend", room), ("yield_to_user", "{}")), takes_s=60.0)
 
         brain = Brain(clock, answer)
         made = settings(
@@ -38,7 +38,12 @@ def test_nothing_is_dealt_with_twice(tmp_path: Path) -> None:
             turns = [one.fact for one in await gateway.log("turn_ended") if isinstance(one.fact, TurnRecord)]
             told = Counter(seq for turn in turns if turn.looked == () for seq in turn.covers)
             assert max(told.values()) == 1
-            assert any(turn.within and turn.text == "I am on it." for turn in turns)
+            called = [call for turn in turns for step in turn.steps for call in step.calls if call.name == "attend"]
+            assert called
+            assert all(call.error for call in called)
+            assert [turn.text for turn in turns if not turn.looked and turn.agent and turn.text].count(
+                "I heard you."
+            ) == 2
 
     simulate(story)
 

@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 from channels.base import BeforeSend, Capabilities, Emit, Part, RoomMembers, SendError, no_before_send
+from gateway.access.place_names import PlaceTitles
+from gateway.config.models import AttentionConfig
 from gateway.context.conversation import ConversationLocks, ConversationReader
 from gateway.context.digest import DigestBuilder
 from gateway.core import identity
@@ -40,7 +43,9 @@ from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, tools_of
 from gateway.store import NewEntry, Store
+from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import Outbox, OutgoingFiles
+from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.files import FileLabels
@@ -48,6 +53,8 @@ from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import AttachmentDescriber, RoomReader
 from tests.gateway.tools.files_kit import agent_files
 from tests.kits.places import privacy
+from tests.kits.policies import attention_of
+from tests.kits.settings import live_settings
 from tests.kits.store import NOW, Fate, turn
 from tests.kits.tasks import LooseTasks
 from tests.kits.tools import dispatcher
@@ -166,6 +173,9 @@ class Stagehands:
     hands: ToolDispatcher
     files: Path
     """The agent's."""
+    digests: DigestBuilder
+    locks: ConversationLocks
+    titles: PlaceTitles
     tasks: LooseTasks = field(default_factory=LooseTasks)
     up: bool = True
 
@@ -188,6 +198,7 @@ class Stagehands:
         who: str = "ann",
         fate: Fate = "due",
         reply_to: str | None = None,
+        urgency: Literal[2, 3] = 3,
     ) -> Seq:
         """Somebody says something, and it is judged. Where it stands."""
         message = Message(
@@ -199,12 +210,12 @@ class Stagehands:
             kind="direct" if place in DIRECT else "mention",
             reply_to=MessageId(reply_to) if reply_to is not None else None,
         )
-        return await self.happen(message, fate)
+        return await self.happen(message, fate, urgency)
 
-    async def happen(self, event: Notification, fate: Fate = "noted") -> Seq:
+    async def happen(self, event: Notification, fate: Fate = "noted", urgency: Literal[2, 3] = 3) -> Seq:
         place = getattr(event, "at", ROOM)
         entry = NewEntry(fact=event, at=NOW, conversation=place.conversation, key=dedup_key(event))
-        said = Judgement(type="x", urgency=3, fate=fate, rule="r", role="guest")
+        said = Judgement(type="x", urgency=urgency, fate=fate, rule="r", role="guest")
         judged = NewEntry(fact=said, at=NOW, conversation=place.conversation, cause=entry)
         return (await self.store.append([entry, judged]))[0].seq
 
@@ -267,17 +278,28 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         bindings = Bindings(patterns)
         places, files, channels = privacy(store, bindings), OutgoingFiles(store), {NAME: played}
         outbox = Outbox(store, channels, clock, tasks, files=files, redactor=Redactor())
+        presence = PresenceTracker(live_settings(attention=AttentionConfig()), clock, WHO)
+        presence.set_level("present")
+        attention = attention_of(store)
+        await attention.load()
+        internal = InternalIntake(store, clock, attention, bindings, presence)
+        acting = MessagingTools(
+            store=store,
+            clock=clock,
+            bindings=bindings,
+            places=places,
+            access_policy=WHO,
+            channels=channels,
+            internal=internal,
+        )
         digests = DigestBuilder(
             agent="reverie",
             store=store,
             clock=clock,
             places=places,
             reader=ConversationReader(store, WHO, AttachmentDescriber(), redactor=Redactor()),
-            locks=ConversationLocks(),
+            locks=acting.locks,
             is_own=lambda _: True,
-        )
-        acting = MessagingTools(
-            store=store, clock=clock, bindings=bindings, places=places, access_policy=WHO, channels=channels
         )
         acting.digests["reverie"] = digests
         room_reader = RoomReader(
@@ -295,9 +317,22 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             messaging=acting,
             labels=FileLabels(store, clock, places),
         )
-        tools = tools_of(rooms, room_reader)
+        tools = tools_of(acting, rooms, room_reader)
         await outbox.recover()
         outbox.set_link_up(NAME, up=True)
-        yield Stagehands(store, clock, played, outbox, tools, dispatcher(tools), own_files.directory("reverie"), tasks)
+        own = own_files.directory("reverie")
+        yield Stagehands(
+            store,
+            clock,
+            played,
+            outbox,
+            tools,
+            dispatcher(tools),
+            own,
+            digests,
+            acting.locks,
+            places.titles,
+            tasks,
+        )
         await outbox.drain(0)
         await outbox.close()

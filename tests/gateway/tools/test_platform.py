@@ -2,15 +2,30 @@
 
 import asyncio
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from channels.base import RateLimited, Rejected, SendError, Uncertain, Unreachable
-from gateway.core.events import Address, EventId, MessageDeleted, MessageId, Post, PostFile, PostKey
-from gateway.core.facts import PlatformAction, PostQueued
-from gateway.core.tool import ToolContext
+from gateway.core.events import (
+    Address,
+    EventId,
+    MessageDeleted,
+    MessageId,
+    PlaceNames,
+    PlaceRenamed,
+    Post,
+    PostFile,
+    PostKey,
+    RoomId,
+)
+from gateway.core.facts import AttentionThresholdSet, PlatformAction, PostQueued, RoomAttended
+from gateway.core.labels import Label
+from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
+from gateway.store import NewEntry
+from gateway.tools.platform import MAX_ATTENDS_PER_HOUR
 from gateway.tools.read_room import UNKNOWN_MESSAGE
 from tests.gateway.tools.platform_kit import (
     ANN,
@@ -108,20 +123,145 @@ def test_nobody_learns_of_a_message_in_another_private_place(tmp_path: Path, pla
 
 
 @story
-async def test_from_a_room_another_one_is_out_of_reach_and_from_inside_it_is_not(tmp_path: Path) -> None:
+async def test_another_room_is_out_of_reach_but_for_an_owner_alone(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
         said = await kit.say(1, "hello", OTHER)
         theirs = await kit.say(2, "hello", PEER)
         with pytest.raises(ToolCallRefused, match="only an owner alone"):
             await kit.hand("react", at(ROOM, "olga"), message=f"m{said}", reaction="x")
         with pytest.raises(ToolCallRefused, match="do not live there"):
-            await kit.hand("react", at(OWN), message=f"m{theirs}", reaction="x")
-        await kit.hand("react", at(OWN), message=f"m{said}", reaction="x")
+            await kit.hand("react", at(OWNER, "olga"), message=f"m{theirs}", reaction="x")
         await kit.hand("react", at(OWNER, "olga"), message=f"m{said}", reaction="y")
-        assert done(kit) == [("react", "#other", "1", "x"), ("react", "#other", "1", "y")]
-        for name in ("last", "mine"):
+        assert done(kit) == [("react", "#other", "1", "y")]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("send_message", {"address": OTHER.conversation, "text": "x"}),
+        ("react", {"message": "m1", "reaction": "x"}),
+        ("edit_own", {"message": "m3", "text": "x"}),
+        ("delete_own", {"message": "m3"}),
+        ("set_topic", {"topic": "x"}),
+        ("send_file", {"path": "a.txt"}),
+    ],
+)
+def test_from_inside_nothing_is_done_in_a_room(tmp_path: Path, name: str, asked: dict[str, str]) -> None:
+    @story
+    async def run() -> None:
+        async with stagehands(tmp_path) as kit:
+            assert await kit.say(1, "hello", OTHER) == 1
+            await kit.post("answer", OTHER)
+            kit.put("a.txt", b"x")
+            before = await kit.facts("acted", "post")
+            with pytest.raises(ToolCallRefused, match=r"nothing is done in a room|by yourself|Only a room"):
+                await kit.hand(name, at(OWN), **asked)
+            assert (done(kit), await kit.facts("acted", "post")) == ([], before)
+
+    run()
+
+
+async def shown(kit: Stagehands, *rooms: Address) -> None:
+    """Something waits in these rooms, and a digest shows it."""
+    for room in rooms:
+        number = len(await kit.store.entries()) + 1
+        await kit.say(number, f"who can help with {number}?", room, fate="due", urgency=2)
+    digest = await kit.digests.build(plain=False)
+    assert digest is not None
+    assert kit.digests.rooms == {one.conversation for one in rooms}
+
+
+@story
+async def test_a_room_is_attended_once_by_an_alarm_that_says_nothing(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        await shown(kit, ROOM, OTHER)
+        inner = at(OWN)
+        inner.request.add(Label("guest", (OTHER.conversation,), "m3"))
+        asked = {"room": ROOM.conversation, "reason": "they say\nmarzipan in #other"}
+        assert await kit.hand("attend", inner, **asked) == "Its turn is taken."
+        (attended,) = await kit.facts("attended")
+        assert attended == RoomAttended(
+            turn=inner.turn, at=ROOM, reason="they say marzipan in #other", label=inner.request.label
+        )
+        (alarm,) = await kit.store.entries(kinds=["alarm"])
+        assert alarm.conversation == ROOM.conversation
+        assert "marzipan" not in repr(alarm.fact)
+        assert await kit.store.due_conversations(1) == [(OTHER.conversation, 2), (ROOM.conversation, 2)]
+        with pytest.raises(ToolCallRefused, match=f"It does in: {OTHER.conversation}"):
+            await kit.hand("attend", inner, **asked)
+        digest = await kit.digests.build(plain=False)
+        assert digest is not None
+        assert [place for place, _ in digest.looked] == [OTHER.conversation]  # a turn is due in the other one
+
+
+@story
+async def test_only_what_was_shown_is_attended_and_only_from_inside(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        await shown(kit, ROOM)
+        await kit.say(50, "hello", ANN)
+        for room in (OTHER.conversation, STAFF.conversation, ANN.conversation, OWN.conversation, "nowhere", ""):
+            with pytest.raises(ToolCallRefused, match="Nothing that you were shown waits there"):
+                await kit.hand("attend", at(OWN), room=room)
+        for where in (at(ROOM, "olga"), at(OWNER, "olga")):
             with pytest.raises(ToolCallRefused, match="by yourself"):
-                await kit.hand("react", at(OWN), message=name, reaction="x")
+                await kit.hand("attend", where, room=ROOM.conversation)
+        async with kit.locks.lock_for(ROOM.conversation):
+            with pytest.raises(ToolCallRefused, match="under way"):
+                await kit.hand("attend", at(OWN), room=ROOM.conversation)
+        assert await kit.facts("attended", "alarm") == []
+        await kit.post("answered there")  # what was shown is dealt with
+        with pytest.raises(ToolCallRefused, match="It does in: no room"):
+            await kit.hand("attend", at(OWN), room=ROOM.conversation)
+
+
+@story
+async def test_a_title_names_a_room_and_two_rooms_with_one_title_are_asked_about(tmp_path: Path) -> None:
+    twin = replace(OTHER, room=RoomId("-1"))
+    async with stagehands(tmp_path) as kit:
+        for place, title in ((ROOM, "Garden"), (OTHER, "Kitchen"), (twin, "Kitchen")):
+            names = PlaceNames(room=title)
+            kit.titles.learn(PlaceRenamed(id=EventId(title), at=place, names=names, sent=NOW))
+        await shown(kit, ROOM, OTHER, twin)
+        with pytest.raises(ToolCallRefused, match=r"Several places are called so: .*#other.*-1|-1.*#other"):
+            await kit.hand("attend", at(OWN), room="kitchen")
+        await kit.hand("attend", at(OWN), room="garden")
+        await kit.hand("attend", at(OWN), room=f'"Kitchen" ({twin.conversation})')
+        places = [one.at for one in await kit.facts("attended") if isinstance(one, RoomAttended)]
+        assert places == [ROOM, twin]
+
+
+@story
+async def test_a_room_is_attended_so_often_within_an_hour_and_no_other_pays_for_it(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+
+        async def attend(room: Address, number: int) -> str | ToolOutput:
+            await shown(kit, room)
+            told = await kit.hand("attend", at(OWN, turn_id=f"t{number}"), room=room.conversation)
+            await kit.post(f"answer {number}", room)
+            return told
+
+        for number in range(MAX_ATTENDS_PER_HOUR):
+            await attend(ROOM, number)
+            kit.clock.advance(60)
+        with pytest.raises(ToolCallRefused, match=f"{MAX_ATTENDS_PER_HOUR} times within an hour"):
+            await attend(ROOM, 50)
+        await kit.post("left", ROOM)
+        await attend(OTHER, 51)
+        kit.clock.advance(3600 - 60 * MAX_ATTENDS_PER_HOUR + 1)  # the first is an hour ago
+        await attend(ROOM, 52)
+        with pytest.raises(ToolCallRefused, match="times within an hour"):
+            await attend(ROOM, 53)
+
+
+@story
+async def test_what_an_operator_holds_back_is_not_attended(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        await shown(kit, ROOM)
+        held = AttentionThresholdSet(type=f"{ROOM.channel}.alarm", value=3, by="olga")
+        await kit.store.append([NewEntry(fact=held, at=NOW)])
+        with pytest.raises(ToolCallRefused, match=r"Not now: .*alarm.* is 3"):
+            await kit.hand("attend", at(OWN), room=ROOM.conversation)
+        assert await kit.facts("attended", "alarm") == []
 
 
 @story

@@ -12,7 +12,7 @@ import pytest
 
 from gateway import app
 from gateway.core.events import Alarm, DeliveryReport, Message
-from gateway.core.facts import MemoryConsolidated, NoteWritten, PostQueued, ReminderSet, UnreadDismissed, is_inner
+from gateway.core.facts import MemoryConsolidated, NoteWritten, PostQueued, ReminderSet, RoomAttended, is_inner
 from gateway.store import rebuild
 from gateway.stream.trace import EventOutcome, compute_outcomes
 from tests.gateway.system.crash.cut_kit import Script, Steps, cutting, live
@@ -34,16 +34,20 @@ def answer(ask: Ask) -> Say:
     if "MEMORY.md" in ask.heard and "dream ended" not in ask.heard:
         return Say(text=MEMORY)
     if is_inner(ask.place):
-        if "It is in your journal." in ask.results:  # one after the other: what is said deals with what was told
-            tools += [("send_message", {"address": f"{DISCORD}/#two", "text": "I am on it"})]
+        if "It is in your journal." in ask.results:
+            tools += [("attend", {"room": f"{DISCORD}/#two", "reason": "there is an outage"})]
         elif ask.results:
             return Say(calls=(("yield_to_user", "{}"),))
         if "there is an outage" in ask.heard:
             tools += [("journal", {"title": "an outage", "text": "in #two"})]
         if "no outage here" in ask.heard:
-            tools += [("mark_handled", {"address": f"{DISCORD}/#three"})]
+            tools += [("attend", {"room": f"{DISCORD}/#three"})]
     elif ask.results:
         return Say(text="It is done.")
+    elif "there is an outage" in ask.heard:
+        return Say(text="I am on it", takes_s=0.5)
+    elif "no outage here" in ask.heard:
+        return Say(calls=(("stay_silent", "{}"),), takes_s=0.5)
     elif "I like tea" in ask.heard:
         tools += [("remember", {"text": "ann likes tea, and has done so since she was in Darjeeling in 2019"})]
     elif "remind me" in ask.heard:
@@ -118,9 +122,9 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
                 if isinstance(fact, DeliveryReport) and fact.state == "uncertain"
             ),
             effects=Counter(
-                fact.kind + (f" {fact.text}" if isinstance(fact, NoteWritten | ReminderSet) else "")
+                f"{fact.kind} {getattr(fact, 'text', '')}{getattr(fact, 'reason', '')}"
                 for fact in facts
-                if isinstance(fact, NoteWritten | ReminderSet | UnreadDismissed | MemoryConsolidated)
+                if isinstance(fact, NoteWritten | ReminderSet | RoomAttended | MemoryConsolidated)
             ),
             alarms=sum(isinstance(fact, Alarm) for fact in facts),
             requests=len(brain.asked),
@@ -145,12 +149,12 @@ def test_the_story_has_one_of_everything(whole: Outcome) -> None:
         "m2": EventOutcome.CONTEXT,
         "m3": EventOutcome.ANSWERED,
         "m4": EventOutcome.ANSWERED,
-        "m5": EventOutcome.ANSWERED_ELSEWHERE,
-        "m6": EventOutcome.HANDLED,
+        "m5": EventOutcome.ANSWERED,
+        "m6": EventOutcome.SILENT,
     }
     said = ["It is done.", "It is done.", "Hello.", "Time to stretch!", "I am on it"]
     assert whole.shown == whole.posts == Counter(said)
-    assert (sorted(whole.effects.values()), whole.alarms, whole.uncertain) == ([1] * 5, 1, Counter())
+    assert (sorted(whole.effects.values()), whole.alarms, whole.uncertain) == ([1] * 6, 3, Counter())
 
 
 def the_same(cut: Outcome, whole: Outcome, cuts: int) -> None:
