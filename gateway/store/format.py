@@ -79,7 +79,7 @@ TURN_CAUSE_TEXTS = {
     "addressed": "what somebody said to the agent",
     "noticed": "something there that was worth a look",
     "alarm": "a reminder",
-    "attended": "a look that it decided on in its inner conversation",
+    "attended": "a decision of its inner conversation",
     "continued": "what it was doing",
     "digest": "what was pending everywhere",
     "dream": "what it had written down",

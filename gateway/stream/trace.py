@@ -437,7 +437,7 @@ async def _explain_attended(reader: StoreReader, seq: Seq, *, sees_everything: b
         why = ", without a reason"
     else:
         why = f": {entry.fact.reason}" if sees_everything else ", for a reason that may be of other rooms"
-    return [f"attended by the inner conversation (entry {seq}), in {where}{why}", *_explain_label(entry.fact.label)]
+    return [f"attended by the inner conversation (entry {seq}), in {where}{why}"]
 
 
 async def _explain_internal(reader: StoreReader, entry: LogEntry, *, sees_everything: bool) -> list[str]:
