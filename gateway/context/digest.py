@@ -168,5 +168,5 @@ class DigestBuilder:
 
     async def _label_of_reminders(self, own: UnreadEntries) -> Label:
         """Return the label of the agent's own reminders. What is not its own alone it may repeat to itself only."""
-        roles = (await find_reminder_roles(self._store, own.messages)).values()
+        roles = (await find_reminder_roles(self._store, self._reader.access_policy, own.messages)).values()
         return join(label_of_role(role, "a reminder") | Label(readers=(self._inner,)) for role in roles if role)

@@ -72,6 +72,8 @@ from gateway.core.tool import Tool, ToolContext, ToolOutput, build_tool, tools_o
 from gateway.core.tool_spec import ToolCall
 from gateway.runtime.turn import TurnRunner
 from gateway.store import LogEntry, NewEntry, Store
+from gateway.stream.internal import InternalIntake
+from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher, TurnTools
@@ -83,6 +85,7 @@ from gateway.tools.workspace_fs import AgentFiles
 from tests.kits.examples import examples
 from tests.kits.owners import NotedNotices
 from tests.kits.places import PlayedChannels, privacy
+from tests.kits.policies import attention_of
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Played
 from tests.kits.tasks import LooseTasks
 from tests.kits.tools import NoApprovals, dispatcher
@@ -132,8 +135,8 @@ SCOPES: Final[dict[Address, Readers]] = {
     GUSES: frozenset({GUSES.conversation}),
     OWN: frozenset(),
 }
-"""Who may know what is said there: everybody, the people of a group, those of the place. The agent by itself sees
-public places alone."""
+"""Who may know what is said there: everybody, the people of a group, those of the place. The agent by itself weighs
+what all rooms say, and what it says there is for nobody."""
 POLICY: Final = replace(
     WHO,
     roles={f"{ROOM.channel}:{name}": role for name, role in ROLES.items() if role != "guest"},
@@ -180,7 +183,8 @@ class Truth:
 
 def may_know(at: Address, readers: Readers) -> bool:
     """Whether all who read there may know a text with these readers."""
-    return at == OLGAS or readers <= SCOPES[at] | {at.conversation}
+    own = frozenset().union(*(SCOPES[one] for one in ROOMS)) if at == OWN else SCOPES[at]
+    return at == OLGAS or readers <= own | {at.conversation}
 
 
 def names_readers(label: Label, readers: Readers) -> bool:
@@ -255,6 +259,8 @@ class Parrot(Played):
                 return f'{{"address":"{other}"}}'
             case "send_message":
                 return f'{{"address":"{other}","text":"{text}"}}'
+            case "attend":
+                return f'{{"room":"{other}","reason":"{text}"}}'
             case "fetch_evidence":
                 return f'{{"handle":"{shown[choice % len(shown)] if shown else "e1"}"}}'
             case "read_file":
@@ -330,6 +336,9 @@ class World(NoApprovals):
             places=places,
             access_policy=POLICY,
             channels=(ROOM.channel,),
+            internal=InternalIntake(
+                store, clock, attention_of(store), BINDINGS, PresenceTracker(desk.means.live, clock, POLICY)
+            ),
         )
         workspace = AgentFiles(live, store.path)
         if not (strange := workspace.directory("ana") / "2.txt").exists():
@@ -612,7 +621,7 @@ numbers = st.integers(0, 20)
 names = st.sampled_from(
     [
         *("bash", "delete", "look", "fetch", "stay", "remember", "recall", "read_room", "fetch_evidence"),
-        *("read_file", "write_file", "send_message", "remember", "recall", "bash"),
+        *("read_file", "write_file", "send_message", "remember", "recall", "bash", "attend"),
     ]
 )
 steps = st.lists(st.tuples(names, numbers), min_size=1, max_size=2).map(tuple)
@@ -718,10 +727,27 @@ SCENES: Final[dict[str, list[Action]]] = {
     "what comes to mind": [*asks(ROOM, "gus"), ("later",), *bash(HALL)],
     "what comes to mind from a closed room": [*asks(CLOSED, "gus"), ("later",), *bash(HALL), *bash(OLGAS)],
     "a digest": [says(ROOM, "gus", addressed=False, pending=True), ("think", [(("bash", 0),), (("send_message", 0),)])],
-    "a post by the inner conversation": [
+    "an attended room": [
         says(ROOM, "gus", addressed=False, pending=True),
-        ("think", [(("send_message", 0),)]),
+        ("think", [(("send_message", 0), ("attend", 0))]),
+        ("turn", ROOM, [(("bash", 0),)], []),
         *bash(ROOM),
+    ],
+    "a closed room and an attended one": [
+        says(CLOSED, "mia", addressed=False, pending=True),
+        says(HALL, "gus", addressed=False, pending=True),
+        ("think", [(("attend", 1), ("remember", 0)), (("attend", 2), ("bash", 0))]),
+        ("turn", HALL, [(("bash", 0),)], []),
+        ("turn", CLOSED, [(("bash", 0),)], []),
+        ("later",),
+        *asks(HALL, "gus", "recall"),
+    ],
+    "a note of what was weighed": [
+        says(CLOSED, "olga", addressed=False, pending=True),
+        ("think", [(("remember", 0),)]),
+        ("later",),
+        *asks(ROOM, "gus", "recall"),
+        *asks(CREW, "mia", "recall"),
     ],
     "a dream": [
         *asks(OLGAS, "olga", "remember"),
