@@ -208,8 +208,8 @@ class MessagingTools:
 
     async def _explain_risk(self, place: ConversationId, context: ToolContext) -> str:
         """Return the reason why an admin must approve an action in another place, for people. Empty: none."""
-        audience, what = await self._privacy.visibility(place), f"an action in {self._privacy.titles.trusted_label(place)}"
-        return explain_sink(context.request.label, context.visibility, audience, what)
+        audience, label = await self._privacy.visibility(place), self._privacy.titles.trusted_label(place)
+        return explain_sink(context.request.label, context.visibility, audience, f"an action in {label}")
 
     async def resolve_reachable(self, address: str, context: ToolContext, *, approved: bool = False) -> Address:
         """Return another place where the agent may act from here. Raises ToolCallRefused.
