@@ -12,7 +12,7 @@ import logging
 import zlib
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -23,6 +23,7 @@ from discord.gateway import DiscordWebSocket, ReconnectWebSocket
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import Denied, RateLimited, Rejected, SendError
 from channels.discord.config import DiscordConfig
+from channels.discord.inflow import ResumableSession
 from channels.discord.rest import DiscordClient
 from channels.text import get_int, get_number, get_object, get_str
 from gateway.core.clock import Clock
@@ -77,17 +78,6 @@ class IdentifyLimiter:
         self._identified_s[shard % self._buckets] = now_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumableSession:
-    """Session that a new connection can resume."""
-
-    id: str
-    seq: int
-    gateway: str
-    refused_count: int = 0
-    """Consecutive attempts that were not granted."""
-
-
 _GOODBYE_S = 0.3
 _OPENING: ContextVar[tuple[DiscordClient, list["GatewaySocket"]]] = ContextVar("opening")
 
@@ -136,7 +126,7 @@ class GatewaySocket(DiscordWebSocket):
         if op != self.DISPATCH:
             return
         event = get_str(payload, "t")
-        self.client.handle_event(event, payload.get("d"))
+        self.client.handle_event(event, payload.get("d"), seq or 0)
         if event not in {"READY", "RESUMED"}:
             self.sequence = seq if seq is not None and seq > 0 else self.sequence
             raise _NotForLibrary
@@ -306,7 +296,34 @@ class DiscordShards:
             if sharded:
                 await client.close()
 
+    async def _fetch_missed_directs(self, client: DiscordClient) -> None:
+        """Resume the session of an earlier process only to receive the direct messages that it missed.
+
+        Discord lists no direct chats, so their histories cannot be asked for. All else needs a new session: what guilds
+        there are is told to new ones alone.
+        """
+        state = self._session.state
+        previous, state.previous_session = state.previous_session, None
+        if previous is None:
+            return
+        opened: list[GatewaySocket] = []
+        _OPENING.set((client, opened))
+        self._session.is_replaying = True
+        try:
+            if client.user is None:
+                await client.log_in(self._config.token.get_secret_value())
+            greeting = open_socket(client, self._config.gateway_url, previous)
+            await with_timeout(self._clock, self._config.connect_timeout, greeting)
+        except (ReconnectWebSocket, DiscordException, OSError, aiohttp.ClientError) as error:
+            logger.info("the session before the restart cannot be resumed: %s", type(error).__name__)
+        finally:
+            self._session.is_replaying = False
+            for socket in opened:
+                await socket.close(4000)
+
     async def _reconnect(self, client: DiscordClient, shard: int) -> None:
+        if not shard:
+            await self._fetch_missed_directs(client)
         session: ResumableSession | None = None
         backoff, attempts = Backoff(), 0
         while True:
@@ -327,7 +344,7 @@ class DiscordShards:
         socket: GatewaySocket | None = None
         opened: list[GatewaySocket] = []
         _OPENING.set((client, opened))
-        code = 1000  # cancelled: end the session
+        code = 1000  # cancelled before it is up: end the session
         try:
             if client.user is None:
                 await client.log_in(self._config.token.get_secret_value())
@@ -336,6 +353,7 @@ class DiscordShards:
             if session is None:
                 self._session.state.identify_limiter.mark_sent(shard, self._clock.monotonic())
             self._mark_up(shard)
+            code = 4000  # the next process may receive what this one misses
             while True:
                 if self._session.inbox.is_full:
                     await self._session.inbox.wait_for_room()

@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -20,7 +20,7 @@ from channels.discord import wire
 from channels.discord.directory import DiscordDirectory, DiscordPlace
 from channels.discord.ids import get_snowflake, parse_id, snowflake_at
 from channels.discord.rest import fetch_channel, parse_messages
-from channels.text import Json, get_bool, get_int, get_object, get_objects
+from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Message, Notification
 from gateway.core.ratelimit import LruDict
@@ -36,12 +36,25 @@ _MARGIN = timedelta(seconds=60)
 """Messages arrive not quite in the order of their ids; repeated ones are recognised by their id."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumableSession:
+    """Session that a new connection can resume."""
+
+    id: str
+    seq: int
+    gateway: str
+    refused_count: int = 0
+    """Consecutive attempts that were not granted."""
+
+
 class DiscordProgress:
     """Position of each shard in the messages, and the gaps in what it has received."""
 
     def __init__(self, cursor: str | None, history_age_s: float) -> None:
         self._history_age = timedelta(seconds=min(history_age_s, 10.0**9))
         marks, self.direct_chats = _parse_cursor(cursor)
+        self.session = parse_session(cursor)
+        """Session of the first shard, which has the direct messages, up to the last event that was processed."""
         self._previous_mark = min(marks, default=None)
         """Position of the previous process, its earliest shard's, for the number of shards may have changed; None once
         every shard has begun from there."""
@@ -119,7 +132,20 @@ class DiscordProgress:
         marks = {str(shard): str(mark) for shard, mark in sorted(self._marks.items())}
         if self._previous_mark is not None:
             marks["*"] = str(self._previous_mark)
-        return json.dumps({"v": 1, "marks": marks, "directs": self.direct_chats}, separators=(",", ":"))
+        found: dict[str, object] = {"v": 1, "marks": marks, "directs": self.direct_chats}
+        if self.session is not None:
+            found["session"] = [self.session.id, self.session.seq, self.session.gateway]
+        return json.dumps(found, separators=(",", ":"))
+
+    def record_event(self, shard: int, event: str, data: Json, seq: int) -> None:
+        """Record that an event of a session is being made durable."""
+        if shard:
+            return
+        if event == "READY":
+            session, gateway = get_str(data, "session_id"), get_str(data, "resume_gateway_url")
+            self.session = ResumableSession(id=session, seq=seq, gateway=gateway) if session and gateway else None
+        elif self.session is not None and seq > self.session.seq:
+            self.session = replace(self.session, seq=seq)
 
 
 def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, str]]:
@@ -131,6 +157,16 @@ def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, str]]:
         return marks, {direct: message for direct, message in directs.items() if direct and message}
     except (ValueError, AttributeError, TypeError):
         return [], {}
+
+
+def parse_session(cursor: str | None) -> ResumableSession | None:
+    """Return the session that a cursor holds; None: none."""
+    try:
+        session, seq, gateway = json.loads(cursor or "{}").get("session", ())
+    except (ValueError, AttributeError, TypeError):
+        return None
+    is_valid = isinstance(session, str) and isinstance(seq, int) and isinstance(gateway, str)
+    return ResumableSession(id=session, seq=seq, gateway=gateway) if is_valid else None
 
 
 def is_open_place(place: DiscordPlace, rooms: AbstractSet[str]) -> bool:
@@ -158,6 +194,8 @@ class RawGatewayEvent:
     shard: int
     event: str
     data: object
+    seq: int = 0
+    """Its number in the session; 0: it has none, or it is not of the session that runs."""
 
 
 DiscordInbox: TypeAlias = BackpressureBuffer[RawGatewayEvent | Notification]
@@ -372,6 +410,7 @@ class DiscordEventPipeline:
         """Process one event and return its notifications. An event that fails is dropped and logged."""
         try:
             data: Json = get_object({"d": item.data}, "d")
+            self._progress.record_event(item.shard, item.event, data, item.seq)
             self._directory.apply_event(item.event, data)
             if item.event.startswith(CHANNEL_EVENT_PREFIXES):
                 await self._learn_place(data)

@@ -159,10 +159,10 @@ class DiscordClient(discord.Client):
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not log it
 
-    def handle_event(self, event: str, data: object) -> None:
-        """Hand on an event of the gateway, if we read it."""
+    def handle_event(self, event: str, data: object, seq: int) -> None:
+        """Hand on an event of the gateway, if we read it. `seq`: its number in the session; 0: unknown."""
         if event in EVENTS and self._session is not None:
-            self._session.handle_raw_event(self.shard_id or 0, event, data)
+            self._session.handle_raw_event(self.shard_id or 0, event, data, seq)
 
     async def on_connect(self) -> None:
         self.greeted_event.set()

@@ -19,6 +19,8 @@ from channels.discord.inflow import (
     DiscordInbox,
     DiscordProgress,
     RawGatewayEvent,
+    ResumableSession,
+    parse_session,
 )
 from channels.discord.interactions import AutocompleteResponder, InteractionResponder
 from channels.discord.rest import DiscordClient, DiscordRestClient
@@ -38,6 +40,8 @@ class DiscordAccountState:
         self.identify_limiter = IdentifyLimiter()
         self.cursor = cursor
         """Position up to which all events are certainly durable. None: no session has begun."""
+        self.previous_session: ResumableSession | None = parse_session(cursor)
+        """Session of an earlier process. None: there was none, or it has been tried."""
         self.unread_events: list[RawGatewayEvent] = []
         """Channel events that are not known to be durable."""
 
@@ -78,15 +82,18 @@ class DiscordSession:
         self._directory, self.state = directory, state
         self.api, self.interactions = state.api, state.interactions
         self.inbox = DiscordInbox()
+        self._progress = DiscordProgress(state.cursor, config.history_age)
         self.pipeline = DiscordEventPipeline(
             clock,
             rooms=frozenset(config.rooms),
             directory=directory,
-            progress=DiscordProgress(state.cursor, config.history_age),
+            progress=self._progress,
             inbox=self.inbox,
             state=state,
         )
         self.autocomplete = AutocompleteResponder(self.api, clock, directory)
+        self.is_replaying = False
+        """True while an earlier process's session is resumed for its direct messages."""
         self._shards: DiscordShards | None = None
         self._up: bool | None = None
 
@@ -96,6 +103,7 @@ class DiscordSession:
         try:
             await self.inbox.run_producer_consumer(self._stay_connected(), self.pipeline.run(state.track_cursor(emit)))
         finally:
+            state.previous_session = self._progress.session
             unread = (item for item in self.inbox.filter_pending(lambda _: True) if isinstance(item, RawGatewayEvent))
             state.unread_events = [
                 *(item for item in unread if item.event.startswith(CHANNEL_EVENT_PREFIXES)),
@@ -147,12 +155,16 @@ class DiscordSession:
         self._shards = DiscordShards(client, self._config, self._clock, self)
         await self._shards.run()
 
-    def handle_raw_event(self, shard: int, event: str, data: object) -> None:
+    def handle_raw_event(self, shard: int, event: str, data: object, seq: int) -> None:
         """Queue an event of the gateway. Never waits, never raises."""
+        if self.is_replaying:
+            if event == "MESSAGE_CREATE" and not get_snowflake(data, "guild_id"):
+                self.state.unread_events.append(RawGatewayEvent(shard, event, data))
+            return
         if event == "INTERACTION_CREATE":
             self.interactions.handle_interaction(data)
             self.autocomplete.handle_interaction(data)
-        self.inbox.put(RawGatewayEvent(shard, event, data))
+        self.inbox.put(RawGatewayEvent(shard, event, data, seq))
         if self.state.unread_events and event in {"READY", "GUILD_CREATE"}:
             # The histories are read after these events, and the unread events are newer than the histories.
             for item in self.state.take_unread(get_snowflake(data, "id") if event == "GUILD_CREATE" else ""):

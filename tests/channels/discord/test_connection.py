@@ -146,6 +146,44 @@ async def test_a_process_that_starts_again_finds_what_was_said_meanwhile() -> No
             assert set(it.texts) <= {"before", "away", "elsewhere", "after"}  # the store knows `before` by its id
 
 
+@pytest.mark.parametrize("again", ["killed", "ended"])
+async def test_who_writes_for_the_first_time_while_no_process_runs_is_heard_by_the_next(again: str) -> None:
+    """Discord lists no direct chats, so only the session knows of them."""
+    async with DiscordApi() as api:
+        async with running(api) as it:
+            await it.up()
+            hello(api, "before")
+            await it.heard("before")
+            cursor = it.cursor
+            if again == "killed":
+                api.connections[0].cut()
+        direct = api.world.dm(api.ann)
+        api.says(direct, api.ann, "are you there?")
+        hello(api, "away")
+        async with running(api, cursor) as it:
+            await it.until(lambda: {"away", "are you there?"} <= set(it.texts))
+            (said,) = (message for message in it.messages if message.text == "are you there?")
+            assert (said.kind, said.at.room) == ("direct", direct)
+            assert (len(api.resumes), len(api.identifies)) == (1, 2)
+            hello(api, "after")
+            await it.until(lambda: "after" in it.texts)
+            assert len(it.texts) == len(set(it.texts))
+
+
+async def test_a_session_that_discord_does_not_give_back_to_the_next_process_costs_nothing() -> None:
+    async with DiscordApi() as api:
+        async with running(api) as it:
+            await it.up()
+            hello(api, "before")
+            await it.heard("before")
+            cursor = it.cursor
+        hello(api, "away")
+        api.forget()
+        async with running(api, cursor) as it:
+            await it.until(lambda: "away" in it.texts)
+            assert (len(api.resumes), len(api.identifies)) == (1, 2)
+
+
 async def test_what_is_too_old_is_not_told_as_new() -> None:
     async with DiscordApi() as api:
         async with running(api, history_age=3600) as it:

@@ -151,7 +151,7 @@ def _also_for_simcord(client: DiscordClient) -> None:
 
     def both(event: str, theirs: Any) -> Any:
         def parse(data: Any) -> None:
-            client.handle_event(event, data)
+            client.handle_event(event, data, 0)
             if event != "INTERACTION_CREATE":
                 theirs(data)
 

@@ -192,7 +192,7 @@ async def test_an_end_is_soon_and_leaves_nothing_behind(api: DiscordApi, run: Ru
         await run.end()
     assert watch.seconds < 1
     await api.until(lambda: api.connections[-1].close_code is not None)
-    assert api.connections[-1].close_code == 1000
+    assert api.connections[-1].close_code == 4000, "the next process may resume it"
     names = {task.get_coro().__qualname__ for task in asyncio.all_tasks()}  # type: ignore[union-attr] # coroutines
     assert not {name for name in names if name.startswith(("Inflow", "Life", "Shards", "Heart", "Answers"))}
 
