@@ -8,7 +8,7 @@ ones.
 An explanation names other entries by their numbers only, and never quotes them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -19,6 +19,7 @@ from gateway.core.facts import (
     ConversationRewound,
     Judgement,
     PartSendEnded,
+    PartSendStarted,
     PostQueued,
     RoomAttended,
     Seq,
@@ -220,6 +221,8 @@ def find_outcome(event: NotificationRow) -> EventOutcome:
 
 
 _MAX_LISTED: Final = 20
+_MAX_ATTEMPTS: Final = 200
+"""Attempts at deliveries after a post that are searched for its own."""
 """Entries that are listed."""
 
 
@@ -491,11 +494,32 @@ async def _explain_reply(reader: StoreReader, cause: LogEntry, word: str = "repl
 
 
 async def _explain_delivery(reader: StoreReader, queued: LogEntry, fact: PostQueued, word: str) -> list[str]:
+    kinds = ["sending", "part"]
+    found = await reader.entries(after=queued.seq, kinds=kinds, conversation=queued.conversation, limit=_MAX_ATTEMPTS)
+    facts = [one.fact for one in found if isinstance(one.fact, PartSendStarted | PartSendEnded)]
+    mine = [one for one in facts if one.post == fact.post.key]
+    attempts = [one for one in mine if isinstance(one, PartSendEnded)]
     ended = await reader.entry_by_key(f"delivery:{fact.post.to.conversation}:{fact.post.key}")
     if ended is not None and isinstance(ended.fact, DeliveryReport):
         reason = f": {ended.fact.reason}" if ended.fact.reason else ""
+        if ended.fact.state == "sent":
+            reason = _explain_retries(mine)
+        elif ended.fact.state == "uncertain":
+            notices = [one.seq for one in await reader.caused_by(ended.seq) if isinstance(one.fact, PostQueued)]
+            reason += f"; the person was told so (entry {notices[0]})" if notices else ""
         return [f"the {word} (entry {queued.seq}) is {ended.fact.state} (entry {ended.seq}){reason}"]
-    parts = await reader.newest_entries(_MAX_LISTED, after=queued.seq, kinds=["part"], conversation=queued.conversation)
-    attempts = [one.fact for one in parts if isinstance(one.fact, PartSendEnded) and one.fact.post == fact.post.key]
     reason = f": {attempts[-1].reason}" if attempts and attempts[-1].state == "waiting" else ""
     return [f"the {word} (entry {queued.seq}) is still to be delivered{reason}"]
+
+
+def _explain_retries(facts: Sequence[PartSendStarted | PartSendEnded]) -> str:
+    """Return what went wrong before a post was sent; empty: nothing."""
+    waits = [(at, one) for at, one in enumerate(facts) if isinstance(one, PartSendEnded) and one.state == "waiting"]
+    if not waits:
+        return ""
+    at, last = waits[-1]
+    text = f", at attempt {len(waits) + 1}; the one before failed: {last.reason}"
+    if last.maybe_seen:
+        is_again = any(isinstance(one, PartSendStarted) and one.part == last.part for one in facts[at + 1 :])
+        text += ", and it was sent again without being shown twice" if is_again else ", and it was found to be there"
+    return text

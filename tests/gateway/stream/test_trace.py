@@ -33,6 +33,8 @@ from gateway.core.events import (
 )
 from gateway.core.facts import (
     Judgement,
+    PartSendEnded,
+    PartSendStarted,
     PostQueued,
     ReminderSet,
     Seq,
@@ -185,6 +187,51 @@ async def test_the_inner_turn_answered_it(tmp_path: Path) -> None:
         "the reply (entry 4) is uncertain (entry 5)",
         "fate: answered elsewhere",
     ]
+
+
+def attempt(state: Any, reason: str = "", *, maybe_seen: bool = False) -> list[NewEntry]:
+    """A hand-over of the reply's only part, and its end."""
+    end = PartSendEnded(post=PostKey("p"), part=0, state=state, reason=reason, maybe_seen=maybe_seen)
+    begun = PartSendStarted(post=PostKey("p"), part=0, bodies=("x",))
+    return [NewEntry(fact=fact, at=NOW, conversation=A) for fact in (begun, end)]
+
+
+OUTAGES: dict[str, tuple[list[NewEntry], list[NewEntry], str]] = {
+    "sent at once": (attempt("sent"), [], "is sent (entry 7)"),
+    "sent later": (
+        [*attempt("waiting", "not sent: HTTP 502"), *attempt("sent")],
+        [],
+        "is sent (entry 9), at attempt 2; the one before failed: not sent: HTTP 502",
+    ),
+    "found": (
+        [*attempt("waiting", "the process ended", maybe_seen=True), attempt("sent")[1]],
+        [],
+        "is sent (entry 8), at attempt 2; the one before failed: the process ended, and it was found to be there",
+    ),
+    "not found": (
+        [*attempt("waiting", "the process ended", maybe_seen=True), *attempt("sent")],
+        [],
+        (
+            "is sent (entry 9), at attempt 2; the one before failed: the process ended, "
+            "and it was sent again without being shown twice"
+        ),
+    ),
+    "nobody knows": (
+        attempt("uncertain", "no answer"),
+        [NewEntry(fact=PostQueued(post=replace(post("d"), text="perhaps")), at=NOW, conversation=A, key="post:d")],
+        "is uncertain (entry 7); the person was told so (entry 8)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OUTAGES)
+async def test_what_failed_before_a_reply_arrived_is_one_line(what: str, tmp_path: Path) -> None:
+    attempts, notices, says = OUTAGES[what]
+    record = ended("w", A, 1)
+    end = delivered("p", "uncertain" if notices else "sent")
+    told = [*line(), record, queued(record), *attempts, end, *(replace(one, cause=end) for one in notices)]
+    (reply,) = [one for one in await story_of(tmp_path, *told) if one.startswith("the reply")]
+    assert reply == f"the reply (entry 4) {says}"
 
 
 async def test_the_inner_turn_decided_that_nothing_is_to_be_done(tmp_path: Path) -> None:
