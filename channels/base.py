@@ -20,6 +20,7 @@ from gateway.core.events import (
     Receipt,
     RoomId,
     Sender,
+    SenderId,
 )
 from gateway.core.fields import ConfigSection
 
@@ -270,6 +271,17 @@ class HasAudience(Protocol):
         """Return the audience as last reported by the platform, never a smaller one than the true one; None: not known.
 
         Pure and cheap. An event's own data about its place is known when that event is emitted.
+        """
+
+
+@runtime_checkable
+class KnowsMembers(Protocol):
+    """Channel that knows in which rooms a person is."""
+
+    def rooms_of(self, person: SenderId) -> tuple[RoomId, ...]:
+        """Return the rooms in which the platform reports a person now, by a verified id (`Sender.verified`).
+
+        What is not known for sure is left out, so there are none while the link is down. Pure and cheap.
         """
 
 

@@ -57,6 +57,7 @@ from gateway.core.events import (
     Receipt,
     RoomId,
     Sender,
+    SenderId,
 )
 from gateway.core.fields import ConfigSection
 from gateway.core.text_safety import break_nicks
@@ -266,6 +267,15 @@ class IrcChannel:
             return "thread"
         is_open = self._session.room_modes.is_open(at.room) if self._session is not None else None
         return None if is_open is None else "everybody" if is_open else "room"
+
+    def rooms_of(self, person: SenderId) -> tuple[RoomId, ...]:
+        services_account = person.removeprefix("account:") if person.startswith("account:") else ""
+        if self._session is None or not services_account:
+            return ()
+        users, fold = self._session.users, self._session.isupport.fold
+        spellings = {fold(room): room for room in self._config.rooms}
+        rooms = {room for nick in users.nicks_of(services_account) for room in users.shared_rooms(nick)}
+        return tuple(RoomId(spellings.get(room, room)) for room in sorted(rooms))
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         """Add or remove a reaction: https://ircv3.net/specs/client-tags/react."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from channels.base import CanDirectMessage, Channel, HasAudience, HasSpaces
+from channels.base import CanDirectMessage, Channel, HasAudience, HasSpaces, KnowsMembers
 from gateway.config.reload import LiveSettings
-from gateway.core.events import Address, ChannelName, RoomId, Sender
+from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.scopes import PUBLIC, space_scope
 
@@ -48,6 +48,11 @@ class Channels(dict[ChannelName, Channel]):
         """Return the space of a room, e.g. a Discord guild. None: none, or unknown."""
         channel: object = self.get(place.channel)
         return channel.space(place.room) if isinstance(channel, HasSpaces) else None
+
+    def rooms_of(self, name: ChannelName, person: SenderId) -> tuple[RoomId, ...]:
+        """Return the rooms in which the platform reports a person now. Empty: none, or unknown."""
+        channel: object = self.get(name)
+        return channel.rooms_of(person) if isinstance(channel, KnowsMembers) else ()
 
     def scope_of(self, at: Address) -> str | None:
         """Return who can read a place, as its platform reports it now. None: unknown."""

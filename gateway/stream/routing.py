@@ -364,6 +364,20 @@ class PrivacyCache:
             return conversation
         return noted.scope if is_inner(conversation) else await self.scope(conversation, seq)
 
+    async def _scopes_of_person(self, conversation: ConversationId) -> set[str]:
+        """Return the scopes of the rooms in which the person of a direct chat is now, by their platform's word.
+
+        Without those that the operator declares private, and without any for a person whose id is not verified.
+        """
+        newest, scopes = await self.newest_message(conversation), set[str]()
+        if newest is None or not newest.sender.verified:
+            return scopes
+        for room in self._channels.rooms_of(newest.at.channel, newest.sender.id):
+            at = Address(channel=newest.at.channel, room=room)
+            if not await self.is_private(at.conversation):
+                scopes.add(await self.scope(at.conversation))
+        return scopes
+
     async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Visibility:
         """Return what a turn there may see. `everything`: it is alone with a verified owner."""
         if is_inner(conversation):
@@ -371,6 +385,8 @@ class PrivacyCache:
         scope, is_private = await self.scope(conversation), await self.is_private(conversation)
         other_scopes, place = {str(conversation)}, Address.parse(conversation)
         is_shared = await self.is_direct(conversation) is False
+        if await self.is_direct(conversation):
+            other_scopes |= await self._scopes_of_person(conversation)
         if is_shared and scope != PUBLIC and (space := self._channels.space_of(place)) is not None:
             other_scopes.add(space_scope(place.channel, space))
         if (

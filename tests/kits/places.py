@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from channels.base import Channel
 from gateway.access.channels import Channels
 from gateway.access.place_names import PlaceTitles
-from gateway.core.events import Address, ChannelName, RoomId, Sender
+from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.redaction import Redactor
 from gateway.store import StoreReader
 from gateway.stream.routing import Bindings, PrivacyCache
@@ -24,10 +24,12 @@ class PlayedChannels(Channels):
         scope_of: Callable[[Address], str | None] | None = None,
         space_of: Callable[[Address], RoomId | None] | None = None,
         private_address: Callable[[Address, Sender], Address] | None = None,
+        rooms_of: Callable[[SenderId], tuple[RoomId, ...]] = lambda _: (),
     ) -> None:
         """What is None is asked of the channels."""
         super().__init__(live_settings(), channels or {})
         self._prefixes, self._platforms = prefixes, platforms
+        self._rooms_of = rooms_of
         self._scope_of, self._space_of, self._private_address = scope_of, space_of, private_address
 
     def command_prefix(self, name: ChannelName) -> str:
@@ -43,6 +45,9 @@ class PlayedChannels(Channels):
 
     def space_of(self, place: Address) -> RoomId | None:
         return super().space_of(place) if self._space_of is None else self._space_of(place)
+
+    def rooms_of(self, name: ChannelName, person: SenderId) -> tuple[RoomId, ...]:
+        return self._rooms_of(person) or super().rooms_of(name, person)
 
     def scope_of(self, at: Address) -> str | None:
         return super().scope_of(at) if self._scope_of is None else self._scope_of(at)

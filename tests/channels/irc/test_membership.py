@@ -11,7 +11,7 @@ from channels.base import Denied, Rejected, Unreachable
 from channels.irc.channel import IrcChannel
 from channels.irc.tls import StsPolicy, sts_port
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, ConnectionChanged, MembershipChanged, RoomId
+from gateway.core.events import Address, ConnectionChanged, MembershipChanged, RoomId, SenderId
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
 from tests.servers.ircd import CAPS, LOCALHOST, MODERN, Client, Ircd, Options, server_context
 
@@ -602,3 +602,28 @@ async def test_ctcp_says_what_we_are_and_nothing_else() -> None:
             "NOTICE al :\x01SOURCE https://example.org/reverie\x01",
             "NOTICE al :\x01CLIENTINFO ACTION CLIENTINFO PING SOURCE VERSION\x01",
         ]
+
+
+async def test_somebody_is_where_the_server_reports_their_account_now() -> None:
+    alice, closed = SenderId("account:alice"), RoomId("#room")
+    async with Ircd(Options(caps=MODERN)) as ircd, running(ircd) as it:
+        assert it.channel.rooms_of(alice) == (), "the link is down"
+        await it.up()
+        bot = ircd.clients[0]
+
+        async def rooms_after(line: str) -> tuple[RoomId, ...]:
+            bot.send(line)
+            await settled(bot, f"after{len(ircd.lines)}")
+            return it.channel.rooms_of(alice)
+
+        assert await rooms_after(":mallory!u@host JOIN #room * :alice") == (), "a nick and a name claim it"
+        assert await rooms_after(":alice!u@host JOIN #room * :Alice") == (), "not logged in"
+        assert await rooms_after(":alice!u@host ACCOUNT alice") == (closed,)
+        assert it.channel.rooms_of(SenderId("account:mallory")) == ()
+        assert it.channel.rooms_of(SenderId("mask:alice!u@host")) == (), "anybody may come from there"
+        assert await rooms_after(":alice!u@host NICK ally") == (closed,)
+        assert await rooms_after(":op!o@host KICK #room ally :out") == ()
+        assert await rooms_after(":ally!u@host JOIN #ROOM alice :Alice") == (closed,)
+        assert await rooms_after(":ally!u@host ACCOUNT *") == (), "logged out"
+        assert await rooms_after(":ally!u@host ACCOUNT alice") == (closed,)
+        assert await rooms_after(":ally!u@host PART #room") == ()

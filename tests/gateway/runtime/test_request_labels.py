@@ -10,7 +10,7 @@ import asyncio
 import re
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -182,9 +182,10 @@ class Truth:
 
 
 def may_know(at: Address, readers: Readers) -> bool:
-    """Whether all who read there may know a text with these readers."""
+    """Whether all who read there may know a text with these readers. Gus, alone with the agent, is in a closed room."""
     own = frozenset().union(*(SCOPES[one] for one in ROOMS)) if at == OWN else SCOPES[at]
-    return at == OLGAS or readers <= own | {at.conversation}
+    mine = SCOPES[CLOSED] if at == GUSES else frozenset()
+    return at == OLGAS or readers <= own | {at.conversation} | mine
 
 
 def names_readers(label: Label, readers: Readers) -> bool:
@@ -305,6 +306,8 @@ class World(NoApprovals):
         """Words of each message, one of which it was told by."""
         self.messages: dict[Address, list[Message]] = {one: [] for one in PEOPLE}
         self.meanwhile: list[tuple[str, bool]] = []
+        self.members = {"gus"}
+        """People who are in the closed room now, as the platform says."""
 
     async def open(self) -> None:
         """Begin, as after a start: with what the store and the files hold."""
@@ -315,9 +318,12 @@ class World(NoApprovals):
             update={"recall": live.settings.recall.model_copy(update={"ambient_tokens": 400})}
         )
         channels = PlayedChannels(
-            scope_of=lambda at: PUBLIC if at in (ROOM, HALL) else None, space_of=lambda _: None, prefixes={}
+            scope_of=lambda at: PUBLIC if at in (ROOM, HALL) else None,
+            space_of=lambda _: None,
+            prefixes={},
+            rooms_of=lambda person: (CLOSED.room,) if person in self.members else (),
         )
-        places = privacy(store, BINDINGS, channels)
+        self.channels, self.places = channels, (places := privacy(store, BINDINGS, channels))
         self.journal, self.memory = (
             JournalStore(store, clock, live.agent_directory),
             MemoryStore(store, clock, live.agent_directory),
@@ -780,6 +786,14 @@ SCENES: Final[dict[str, list[Action]]] = {
         ("reminder", (GUSES, "olga")),
         ("turn", GUSES, [(("bash", 0),)], []),
     ],
+    "a closed room, in private with somebody who is there": [
+        *asks(CLOSED, "mia"),
+        *asks(CREW, "mia"),
+        ("later",),
+        *asks(GUSES, "gus", "recall", "read_room:2", "read_room:3"),
+        *asks(GUSES, "gus", "remember", "fetch_evidence:1"),
+        *asks(ROOM, "gus", "recall", topic=1),
+    ],
     "a quotation": [
         *asks(ROOM, "gus"),
         ("new", ROOM),
@@ -855,30 +869,67 @@ SCENES: Final[dict[str, list[Action]]] = {
 """Ways on which words travel. Each is played alone, and random histories are made of them, too."""
 
 
-def play(history: list[Action]) -> Counter[str]:
-    """Let it happen, and the owner ask everywhere at the end. Return what happened how often."""
-
-    async def story() -> Counter[str]:
+def run(story: Callable[[World], Awaitable[None]]) -> World:
+    async def begin() -> World:
         with tempfile.TemporaryDirectory() as folder:
             world = World(Path(folder))
             await world.open()
             try:
-                for action in history:
-                    await act(world, action)
-                for at in (ROOM, CLOSED, OLGAS):
-                    await world.says(at, "olga")
-                    await world.turn(at, [(("bash", 0),)])
+                await story(world)
                 await world.check()
-                return world.seen
+                return world
             finally:
                 await world.close()
 
-    return asyncio.run(story())
+    return asyncio.run(begin())
+
+
+def play(history: list[Action]) -> Counter[str]:
+    """Let it happen, and the owner ask everywhere at the end. Return what happened how often."""
+
+    async def story(world: World) -> None:
+        for action in history:
+            await act(world, action)
+        for at in (ROOM, CLOSED, OLGAS):
+            await world.says(at, "olga")
+            await world.turn(at, [(("bash", 0),)])
+
+    return run(story).seen
 
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_words_keep_their_author_and_readers(scene: str) -> None:
     play(SCENES[scene])
+
+
+@pytest.mark.parametrize("tool", ["recall", "read_room:2"])
+def test_of_a_closed_room_somebody_is_told_in_private_while_they_are_in_it(tool: str) -> None:
+    async def story(world: World) -> None:
+        await world.says(CLOSED, "mia", topic=0)
+        await world.turn(CLOSED, [])
+        (secret,) = world.messages[CLOSED]
+        world.clock.advance(7_200)
+
+        async def is_told(at: Address, who: str) -> bool:
+            for action in [("new", at), *asks(at, who, tool, topic=1)]:
+                await act(world, action)
+            return secret.id in world.model.newest
+
+        assert await is_told(GUSES, "gus"), "alone with the agent"
+        assert not await is_told(ROOM, "gus"), "where others read it"
+        world.members.clear()
+        assert not await is_told(GUSES, "gus"), "they were kicked"
+        world.members.add("gus")
+        closed = ConversationBinding(listen="all", agent="ana", private=True)
+        bindings = Bindings([BindingPattern(channel="*", room=CLOSED.room, thread=None, binding=closed)])
+        for bound, shown in ((BINDINGS, True), (bindings, False)):
+            visibility = await privacy(world.store, bound, world.channels).visibility(GUSES.conversation)
+            assert visibility.can_see(CLOSED.conversation) is shown, "the operator's word goes first"
+        await world.says(GUSES, "gus", how="claims")
+        visibility = await world.places.visibility(GUSES.conversation)
+        assert not visibility.can_see(CLOSED.conversation), "somebody else claims to be them"
+
+    run(story)
 
 
 @settings(max_examples=examples(200), deadline=None)
