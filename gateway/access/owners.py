@@ -8,15 +8,17 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Final, Literal, NamedTuple
 from weakref import WeakSet
 
 from channels.base import CanSetCommandMenus, Channel, Part, SendError
+from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.channels import Channels
 from gateway.access.limits import format_limit_report, limit_report_key
 from gateway.access.place_names import PlaceTitles
 from gateway.access.texts import (
-    CODE_LIFETIME,
+    definition_code,
     render_request_for_owners,
     render_request_outcome,
     request_buttons,
@@ -44,6 +46,9 @@ from gateway.core.facts import (
     Fact,
     IdentityLinked,
     LimitReached,
+    McpToolApproved,
+    MemoryConsolidated,
+    NoteForgotten,
     PostQueued,
     RoleAssigned,
 )
@@ -70,6 +75,10 @@ MAX_PAGES: Final = 10
 """At most this many pages of this size of direct messages, newest first, are searched for one from an owner."""
 MAX_POSTS_SEARCHED: Final = 2_000
 """Newest posts searched for today's notices. There are more in a day only where each kind has some."""
+NOTICE_DAYS: Final = 7
+"""Days after which the buttons of a notice stay: what it asks about was decided elsewhere. A tap says so."""
+MAX_DECISIONS_SETTLED: Final = 20
+"""Newest decisions that are looked at after a start."""
 PersonWithRole = tuple[Sender, Literal["owner", "admin", "member"]]
 
 
@@ -112,7 +121,7 @@ class OwnerNotifier:
         store.subscribe(self._on_owner_wrote, Message, Command)
         store.subscribe(self._on_limits_reached, LimitReached)
         store.subscribe(self._on_code_issued, CodeIssued)
-        store.subscribe(self._on_code_ended, CodeEnded)
+        store.subscribe(self._on_decided, *_DECISIONS)
 
     @property
     def configured_address(self) -> Address | None:
@@ -124,6 +133,7 @@ class OwnerNotifier:
         """Find the chat in which an owner wrote last. Call it once roles are loaded."""
         if self.configured_address is None:
             self._owner_chat = await self._find_newest_chat()
+        self._tasks.create_task(self._end_decided_notices())
 
     def _on_owner_wrote(self, entries: Sequence[LogEntry]) -> None:
         """Move notices to the direct chat in which an owner writes.
@@ -163,22 +173,30 @@ class OwnerNotifier:
         channel = None if to is None else self._channels.get(to.channel)
         return channel is not None and channel.capabilities.buttons
 
-    def _on_code_ended(self, entries: Sequence[LogEntry]) -> None:
-        """Take the buttons from the notices about requests that have ended."""
+    def _on_decided(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
-            if isinstance(entry.fact, CodeEnded) and entry.key is not None:
-                self._tasks.create_task(self._end_request_notice(entry.key.removeprefix("code_over:"), entry.fact))
+            self._tasks.create_task(self._end_notice(entry))
 
-    async def _end_request_notice(self, salt: str, ended: CodeEnded) -> None:
+    async def _end_decided_notices(self) -> None:
+        """End the notices about what was decided right before the last process ended."""
+        kinds = ["code_over", "mcp_tool_approved", "dreamed", "forgotten"]
+        for entry in await self._store.newest_entries(MAX_DECISIONS_SETTLED, kinds=kinds):
+            await self._end_notice(entry)
+
+    async def _end_notice(self, decided: LogEntry) -> None:
+        """Take the buttons from the notices about what was decided, also from those of earlier days."""
+        kind, about, outcome = _describe_decision(decided)
+        if not about:
+            return
         async with self._lock:
-            now = self._clock.now()
-            for day in {now.date(), (now - CODE_LIFETIME).date()}:
-                queued = await self._store.entry_by_key(f"post:{_post_key(day.isoformat(), 'code', f'code:{salt}')}")
+            for days in range(NOTICE_DAYS):
+                day = (decided.at - timedelta(days=days)).date().isoformat()
+                queued = await self._store.entry_by_key(f"post:{_post_key(day, kind, f'{kind}:{about}')}")
                 notice = queued.fact.post if queued is not None and isinstance(queued.fact, PostQueued) else None
                 await self._store.append(
                     [
-                        NewEntry(fact=one.fact, at=now, conversation=one.place, key=one.key)
-                        for one in build_notice_end(notice, render_request_outcome(ended))
+                        NewEntry(fact=one.fact, at=self._clock.now(), conversation=one.place, key=one.key)
+                        for one in build_notice_end(notice, outcome)
                     ]
                 )
 
@@ -287,6 +305,26 @@ class OwnerNotifier:
         """Return how many of that day's posts are in the log already."""
         rows = await self._store.entry_rows(kinds=["post"], limit=MAX_POSTS_SEARCHED, newest=True)
         return sum((key or "").startswith(f"post:{_day_prefix(day, kind)}") for _, _, _, _, key, _, _ in rows)
+
+
+_DECISIONS: Final = (CodeEnded, McpToolApproved, MemoryConsolidated, NoteForgotten)
+"""Facts that decide what a notice with buttons asks about."""
+
+
+def _describe_decision(decided: LogEntry) -> tuple[str, str, str]:
+    """Return kind and rest of the key of the notice that it decides, empty for none, and the outcome in Markdown."""
+    match decided.fact:
+        case CodeEnded() as ended:
+            return "code", (decided.key or "").removeprefix("code_over:"), render_request_outcome(ended)
+        case McpToolApproved(by=by) as approved if by:
+            code = definition_code(approved.server, approved.tool, approved.definition)
+            return "mcp", code, f"**Approved** by {inline_code(by, PLACE_CHARS)}."
+        case MemoryConsolidated(agent=agent, notes=(note,)):
+            return "memory", f"{agent}:{note}", "**Remembered**: it is in MEMORY.md."
+        case NoteForgotten(agent=agent, note=note, by=by):
+            return "memory", f"{agent}:{note}", f"**Forgotten**, as {inline_code(by, PLACE_CHARS)} said."
+        case _:
+            return "", "", ""
 
 
 def _parse_direct_chat(fact: Fact) -> _OwnerChat | None:

@@ -23,6 +23,7 @@ CODE_ALPHABET: Final = "ACDEFGHJKMNPRTUWXY3479"
 """
 CODE_CHARS: Final = 8
 CODE_LIFETIME: Final = timedelta(hours=1)
+DEFINITION_CODE_CHARS: Final = 8
 MAX_PENDING_CODES: Final = 500
 """Most pending codes of a channel, for people and rooms together: so many that no raid makes one give way before it was
 used. One more replaces the oldest of the person who has the most, so nobody is kept out.
@@ -237,6 +238,11 @@ def request_buttons(request: CodeIssued) -> tuple[PostButton, ...]:
     )
 
 
+def definition_code(server: str, tool: str, definition: str) -> str:
+    """Return what an admin types to approve exactly this definition of a tool of an MCP server."""
+    return hashlib.sha256(f"{server}\n{tool}\n{definition}".encode()).hexdigest()[:DEFINITION_CODE_CHARS]
+
+
 def render_request_outcome(ended: CodeEnded) -> str:
     """Return the line under a notice about a request that has ended."""
     words = {"used": "Approved", "revoked": "Refused", "expired": "Expired"}[ended.state]
@@ -248,7 +254,7 @@ def render_request_for_owners(request: CodeIssued, prefix: str, *, has_buttons: 
     what = "to speak to me alone" if request.room is None else "to have a room opened for me"
     asks = f"Somebody asks {what}: {format_request(request)}."
     if has_buttons:
-        return asks
+        return f"{asks} In writing: {format_approve_command(request, prefix)}."
     return (
         f"{asks} To approve it, write "
         f"{format_approve_command(request, prefix)}; to refuse it, "

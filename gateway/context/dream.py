@@ -26,7 +26,7 @@ from gateway.access.channels import Channels
 from gateway.access.owners import OwnerNotifier
 from gateway.context.journal import JournalStore
 from gateway.context.memory import MemoryStore, find_newest_dream, format_as_list_item, format_diff, load_dreams
-from gateway.core.events import Address, ConversationId, RequestUsage, Usage
+from gateway.core.events import Address, ConversationId, PostButton, RequestUsage, Usage
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq, label_of_note
 from gateway.core.labels import Label, describe_integrity, join
 from gateway.core.scopes import PUBLIC
@@ -35,6 +35,8 @@ from gateway.store import LogEntry, Store, StoreReader
 from gateway.stream.routing import PrivacyCache
 
 _PAGE: Final = 200
+MAX_SINGLE_NOTICES: Final = 3
+"""Notes that each have a notice with buttons. More are listed in one notice, without any."""
 _MAX_PENDING_NOTES: Final = 1_000
 """Newest notes that are searched for pending ones."""
 _MAX_PENDING_CHARS: Final = 8_000
@@ -150,8 +152,9 @@ class Dreamer:
             last.fact.upto if last is not None else Seq(0),
             _notes_budget_tokens(brief, model, before),
         )
-        if found.pending:
-            await self._propose(agent, found.pending)
+        is_few = len(found.pending) <= MAX_SINGLE_NOTICES
+        for notes in [[one] for one in found.pending] if is_few else [found.pending]:
+            await self._propose(agent, notes)
         if not found.notes:
             return await self._skip(agent, before, found)
         request = _MemoryRequest(model, _DisabledTools(tools), host, agent, progress or TurnProgress())
@@ -179,7 +182,11 @@ class Dreamer:
                 notes, prefix, lambda place: inline_code(self._places.titles.title(place), PLACE_CHARS)
             )
 
-        await self._owners.notify_and_wait(f"memory:{agent}:{notes[-1].seq}", text)
+        await self._owners.notify_and_wait(
+            f"memory:{agent}:{notes[-1].seq}",
+            text,
+            buttons=_note_buttons(notes[0].seq) if is_private and len(notes) == 1 else (),
+        )
 
     async def _skip(self, agent: str, before: str, found: DreamInput) -> DreamResult:
         """Finish without a request, because no note may be used.
@@ -212,6 +219,13 @@ class Dreamer:
         self._journal.mark_dreamt(agent, upto)
         changed = format_diff(before, f"{after}\n")
         return _build_result(done, "dreamt" if changed else "unchanged", changed=changed)
+
+
+def _note_buttons(note: Seq) -> tuple[PostButton, ...]:
+    return (
+        PostButton(label="Remember it", command=f"memory approve n{note}"),
+        PostButton(label="Forget it", command=f"memory forget n{note}"),
+    )
 
 
 async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) -> DreamInput:

@@ -26,11 +26,14 @@ class NotedNotices(OwnerNotifier):
             titles=titles(store),
         )
         self.told: list[tuple[str, str]] = []
+        self.buttons: list[tuple[PostButton, ...]] = []
+        """Of each."""
 
     def notify(
         self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: tuple[PostButton, ...] = ()
     ) -> None:
-        del beside, buttons
+        del beside
+        self.buttons.append(buttons)
         self.told.append((key, text if isinstance(text, str) else text(None)))
 
     async def notify_and_wait(

@@ -7,16 +7,16 @@ it.
 
 import asyncio
 import difflib
-import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from gateway.access.approval_texts import Approver, escape_invisible
 from gateway.access.owners import OwnerNotifier
+from gateway.access.texts import definition_code
 from gateway.core.clock import Clock
+from gateway.core.events import PostButton
 from gateway.core.facts import McpToolApproved
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.tool_spec import ToolSpec
@@ -24,9 +24,6 @@ from gateway.store import LogEntry, NewEntry, Store
 from gateway.store.effects import CommandEffect, EffectFact
 
 logger = logging.getLogger("reverie.mcp")
-
-CODE_CHARS: Final = 8
-"""Digits of a definition's digest that an admin types to approve it."""
 
 ReviewedTools = Mapping[str, tuple[str, ToolSpec]]
 """By our name: the server's own name, and the spec for the model."""
@@ -46,7 +43,7 @@ class PendingDefinition:
     @property
     def code(self) -> str:
         """Code of exactly this definition of this tool."""
-        return hashlib.sha256(f"{self.server}\n{self.tool}\n{self.definition}".encode()).hexdigest()[:CODE_CHARS]
+        return definition_code(self.server, self.tool, self.definition)
 
     def describe(self) -> str:
         """Render the whole difference as Markdown, for the admin."""
@@ -151,7 +148,9 @@ class ToolDefinitionReview:
             "MCP server %s: %s is off, its definition is not approved (%s)", pending.server, pending.tool, pending.code
         )
         self._owners.notify(
-            f"mcp:{pending.code}", f"{pending.describe()}\n\nThe command `approve {pending.code}` turns it on."
+            f"mcp:{pending.code}",
+            f"{pending.describe()}\n\nThe command `approve {pending.code}` turns it on.",
+            buttons=(PostButton(label="Turn it on", command=f"approve {pending.code}"),),
         )
 
     async def _record(self, facts: list[McpToolApproved]) -> None:

@@ -6,15 +6,28 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+from channels.console import ConsoleChannel
 from gateway.access.owners import MAX_POSTS_PER_KIND, MORE_TEXT, OwnerNotifier
+from gateway.access.texts import definition_code
 from gateway.config.models import AccessConfig
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, Command, EventId, MessageId, RoomId, Sender, SenderId
-from gateway.core.facts import OPERATOR_CHANNEL, Fact, LimitReached, PostQueued, dedup_key
+from gateway.core.events import Address, ChannelName, Command, EventId, MessageId, PostButton, RoomId, Sender, SenderId
+from gateway.core.facts import (
+    OPERATOR_CHANNEL,
+    CodeEnded,
+    Fact,
+    LimitReached,
+    McpToolApproved,
+    MemoryConsolidated,
+    NoteForgotten,
+    PostQueued,
+    Seq,
+    dedup_key,
+)
 from gateway.core.identity import RoleGrant, RosterState
 from gateway.store import NewEntry, Store, rebuild
 from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
@@ -27,6 +40,15 @@ from tests.kits.waiting import until
 ROOT = Address(channel=CHANNEL, room=RoomId("root"))
 HERE = Address(channel=ChannelName("telegram.x"), room=RoomId("-1001"))
 DAY_S = 86_400.0
+
+
+class Tapped(ConsoleChannel):
+    """A platform with buttons."""
+
+    capabilities = replace(ConsoleChannel.capabilities, buttons=True)
+
+    def __init__(self) -> None:
+        super().__init__(CHANNEL, lambda _: None)
 
 
 class Told:
@@ -54,7 +76,13 @@ class Told:
         )
         live = live_settings(access=AccessConfig(tell=to.conversation if to is not None else None))
         self.owners = OwnerNotifier(
-            store, clock, who, live=live, tasks=tasks, channels=PlayedChannels(), titles=titles(store)
+            store,
+            clock,
+            who,
+            live=live,
+            tasks=tasks,
+            channels=PlayedChannels({CHANNEL: Tapped()}),
+            titles=titles(store),
         )
 
     async def hears(self, fact: Any) -> None:
@@ -103,6 +131,50 @@ async def test_owners_are_told_where_the_operator_wants_it(tmp_path: Path) -> No
         assert (await told.store.undelivered_posts()) == [replace(posted, at=posted.at)], (
             "it is the one that is durable"
         )
+
+
+DEFINITION: Final = definition_code("files", "mcp_files_read", "Reads.")
+DECISIONS: Final = [
+    (
+        "mcp",
+        DEFINITION,
+        McpToolApproved(server="files", tool="mcp_files_read", definition="Reads.", by="irc.test:root"),
+    ),
+    ("memory", "ana:7", NoteForgotten(agent="ana", note=Seq(7), by="irc.test:root (owner)")),
+    (
+        "memory",
+        "ana:7",
+        MemoryConsolidated(agent="ana", before="", after="x", upto=Seq(7), reason="r", notes=(Seq(7),)),
+    ),
+    ("code", "salt", CodeEnded(request="abcde", state="used", by="irc.test:root")),
+]
+
+
+@pytest.mark.parametrize(("kind", "about", "fact"), DECISIONS, ids=lambda one: one if isinstance(one, str) else "")
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_the_buttons_of_a_notice_go_once_it_is_decided_also_after_a_crash(
+    tmp_path: Path, kind: str, about: str, fact: Fact, *, crashes: bool
+) -> None:
+    clock, button = ManualClock(NOON), PostButton(label="Yes", command="approve it")
+    async with living(tmp_path, clock=clock) as told:
+        await told.hears(said("root", "root", kind="direct"))
+        await told.owners.notify_and_wait(f"{kind}:{about}", "Is it right?", buttons=(button,))
+        ((notice,),) = [[one.post for one in told.posted]]
+        assert notice.buttons == (button,)
+        clock.advance(3 * DAY_S)
+        decided = NewEntry(fact=fact, at=clock.now(), key=f"code_over:{about}" if kind == "code" else None)
+        if not crashes:
+            await told.store.append([decided])
+    if crashes:  # right after it was decided
+        async with await Store.open(tmp_path / "reverie.db", clock) as store:
+            await store.append([decided])
+    for _ in range(2):
+        async with living(tmp_path, clock=clock) as told:
+            pass
+        async with await Store.open(tmp_path / "reverie.db", clock) as store:
+            posts = [one.fact.post for one in await store.entries(kinds=["post"]) if isinstance(one.fact, PostQueued)]
+            assert [(one.replaces, one.buttons) for one in posts[1:]] == [(notice.key, ())]
+            assert posts[1].text.startswith("Is it right?\n\n**")
 
 
 async def test_a_limit_that_is_reached_is_told_once_a_day_over_a_restart(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from agent.prompt import PromptBinding, PromptInput
 from agent.turn import take_turn
 from agent.turn_context import TurnProgress
-from gateway.context.dream import MAX_NOTES_TOKENS, DreamResult, strip_wrapping, truncate_lines
+from gateway.context.dream import MAX_NOTES_TOKENS, MAX_SINGLE_NOTICES, DreamResult, strip_wrapping, truncate_lines
 from gateway.context.memory import MemoryStore, find_newest_dream, label_memory
 from gateway.core.clock import ManualClock
-from gateway.core.facts import MemoryConsolidated, Seq, inner_conversation
+from gateway.core.facts import MemoryConsolidated, NoteWritten, Seq, inner_conversation
 from gateway.core.labels import Integrity, Label, rank_integrity
 from gateway.core.scopes import OWNER_SCOPE
 from gateway.core.tool import specs_of
@@ -27,6 +27,7 @@ from gateway.store import AppendFailed, NewEntry
 from gateway.tools.memory import MemoryTools
 from tests.kits.channels import story
 from tests.kits.journal import ANN, OWNER, ROOM, Papers, at, papers
+from tests.kits.owners import NotedNotices
 from tests.kits.scripted_turn import Host, NoTools
 
 NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
@@ -225,6 +226,24 @@ async def test_no_tool_is_carried_out(tmp_path: Path) -> None:
         script = Script(rules=(ScriptRule(match="no tools", reply="- x"), ScriptRule(match="", calls=calls)))
         came = await dream(kit, ScriptedModel(script, clock=ManualClock()))
         assert (came.outcome, came.requests, file(kit).read_text()) == ("dreamt", 2, "- x\n")
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+@story
+async def test_a_few_notes_of_others_have_a_notice_with_buttons_each(tmp_path: Path, count: int) -> None:
+    async with papers(tmp_path) as kit:
+        for number in range(count):
+            note = NoteWritten(agent="reverie", scope=ROOM.conversation, title="", text=f"note {number}", lasting=True)
+            await kit.append(ROOM, replace(note, label=Label("guest")))
+        seqs = [one.seq for one in await kit.store.entries(kinds=["noted"])]
+        await dream(kit, model("- x"))
+        owners = kit.dreaming._owners
+        assert isinstance(owners, NotedNotices)
+        commands = [[one.command for one in buttons] for buttons in owners.buttons]
+        few = [[f"memory approve n{seq}", f"memory forget n{seq}"] for seq in seqs]
+        assert commands == (few if count <= MAX_SINGLE_NOTICES else [[]])
+        keys = [f"memory:reverie:{seq}" for seq in seqs]
+        assert [key for key, _ in owners.told] == (keys if count <= MAX_SINGLE_NOTICES else keys[-1:])
 
 
 @story
