@@ -55,7 +55,7 @@ from gateway.ingest.factory import ChannelUnavailable, check_adapters, make_chan
 from gateway.ingest.intake import EventJudge, Intake
 from gateway.ops.api import ApiRouter
 from gateway.ops.api_views import ApiBackend
-from gateway.ops.health import OutageMonitor
+from gateway.ops.health import LOST_END_REASON, OutageMonitor
 from gateway.ops.live_events import EventBroadcaster
 from gateway.ops.metrics import AgentStats
 from gateway.ops.server import OpsService
@@ -548,7 +548,7 @@ class _Gateway:
             emit = partial(self.intake.accept, OPERATOR_CHANNEL)
             background.append(start(operator.run(emit)))
         await self.previews.recover()
-        await self.outbox.recover()
+        await self._recover_posts()
         await self.recover_knowledge()
         await self.approvals.recover()
         await self.outgoing_files.sweep()
@@ -559,6 +559,16 @@ class _Gateway:
         self.agents.start()
         background += map(start, (self.command_menus.run(), self.reminders.run(), self.presence.run()))
         self.channel_supervisor.start(self.intake)
+
+    async def _recover_posts(self) -> None:
+        """Take over the posts of an earlier process, and settle what a log that has lost its end does not know."""
+        if (end := self.store.lost_end) is None:
+            await self.outbox.recover()
+            return
+        posts = await self.store.undelivered_posts()
+        await self.outbox.recover(unsure=LOST_END_REASON)
+        await self.outages.settle_lost_end(end, self.live.settings.agents[0].id, len(posts))
+        self.store.accept_lost_end()
 
     async def _wait_until_stopped(self, stop: asyncio.Event, *, stays: bool) -> None:
         """Return once it is set, no channel is left (unless it `stays`), or the log is given up."""

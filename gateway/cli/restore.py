@@ -34,20 +34,13 @@ from gateway.cli.backup import (
     root_name,
 )
 from gateway.config.models import Settings
-from gateway.core.clock import Clock, SystemClock, new_id
+from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import OPERATOR, OPERATOR_EVIDENCE
-from gateway.core.events import ChannelName, ConversationId, DeliveryReport, EventId, Usage
+from gateway.core.events import ChannelName, DeliveryReport, EventId
 from gateway.core.facts import (
-    LOW,
     AuditRecord,
     CursorMoved,
-    Fact,
-    Seq,
-    TurnId,
-    TurnRecord,
     dedup_key,
-    inner_conversation,
-    is_inner,
 )
 from gateway.store import NewEntry, Store, TableDifference
 from gateway.store.files import (
@@ -59,6 +52,7 @@ from gateway.store.files import (
     newest_schema,
     seal_store,
 )
+from gateway.store.mark import build_unanswered_entries, mark_path
 from gateway.store.rebuild import rebuild_blocking
 from gateway.store.schema import StoreLock, migrate_schema
 
@@ -170,8 +164,6 @@ def _digest_file(path: Path) -> str:
 
 HISTORY_PLATFORMS: Final = frozenset({"irc", "discord"})
 """Platforms whose history is read from a cursor. Telegram only delivers updates that were not confirmed."""
-_MAX_TURNS: Final = 50
-"""Turns that are searched for an interrupted one, as `gateway.runtime.agents` does at start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,15 +189,11 @@ async def reconcile_restored(
     async with await Store.open(path, clock) as store:
         now, why = clock.now(), f"restored from a backup of {made:%Y-%m-%d %H:%M:%S} UTC"
         posts = () if exact else await store.undelivered_posts()
-        due = () if exact else [place for place, _ in await store.due_conversations(LOW)]
-        owed = () if exact else await _find_interrupted(store)
         with_history = [
             ChannelName(name) for name, one in settings.channels.items() if one.platform in HISTORY_PLATFORMS
         ]
         cursors = () if exact else [name for name in with_history if await store.saved_cursor(name)]
-        last = Seq(max([one.seq for one in await store.newest_entries(1)], default=0))
-        unanswered = f"{why}: it may have been answered since"
-        entries = [_audit_entry(now, by, why, exact=exact)]
+        entries, unread = [_audit_entry(now, by, why, exact=exact)], 0
         for item in posts:
             ended = DeliveryReport(
                 id=EventId(item.post.key),
@@ -216,62 +204,13 @@ async def reconcile_restored(
                 sent=now,
             )
             entries.append(NewEntry(fact=ended, at=now, conversation=item.post.to.conversation, key=dedup_key(ended)))
-        if due:
-            looked = tuple((place, last) for place in due)
-            entries.append(
-                _closing_turn_entry(
-                    now,
-                    inner_conversation(settings.agents[0].id),
-                    unanswered,
-                    agent=settings.agents[0].id,
-                    looked=looked,
-                )
-            )
-        entries += [_closing_turn_entry(now, place, unanswered) for place in owed]
+        if not exact:
+            unanswered = f"{why}: it may have been answered since"
+            closing, conversations = await build_unanswered_entries(store, now, unanswered, settings.agents[0].id)
+            entries, unread = entries + closing, len(conversations)
         entries += [NewEntry(fact=CursorMoved(channel=name, value=""), at=now) for name in cursors]
         await store.append(entries)
-    return ReconcileReport(
-        uncertain_posts=len(posts), unread_conversations=len({*due, *owed}), reset_channels=tuple(cursors)
-    )
-
-
-async def _find_interrupted(store: Store) -> list[ConversationId]:
-    """Return conversations whose last turn was interrupted: the next start would answer them again."""
-    last = dict[ConversationId, Fact]()
-    for one in await store.newest_entries(_MAX_TURNS, kinds=["turn_ended"]):
-        compacted = isinstance(one.fact, TurnRecord) and one.fact.cause == "compact"
-        if one.conversation is not None and not is_inner(one.conversation) and not compacted:
-            last[one.conversation] = one.fact
-    return [place for place, fact in last.items() if isinstance(fact, TurnRecord) and fact.outcome == "interrupted"]
-
-
-def _closing_turn_entry(
-    now: datetime,
-    place: ConversationId,
-    reason: str,
-    *,
-    agent: str = "",
-    looked: tuple[tuple[ConversationId, Seq], ...] = (),
-) -> NewEntry:
-    """Build a turn without output that marks due messages as looked at. It consumes no unread messages."""
-    turn = TurnId(new_id(now))
-    fact = TurnRecord(
-        turn=turn,
-        covers=(),
-        omitted=0,
-        heard="",
-        upto=Seq(0),
-        outcome="yielded",
-        text="",
-        reason=reason,
-        model="",
-        usage=Usage(),
-        requests=0,
-        autonomous=False,
-        agent=agent,
-        looked=looked,
-    )
-    return NewEntry(fact=fact, at=now, conversation=place, key=f"turn:{turn}")
+    return ReconcileReport(uncertain_posts=len(posts), unread_conversations=unread, reset_channels=tuple(cursors))
 
 
 def _audit_entry(now: datetime, by: str, why: str, *, exact: bool) -> NewEntry:
@@ -484,7 +423,7 @@ def _chown_like(path: Path, like: Path) -> None:
 
 
 def _plan_moves(ready: dict[str, Path], targets: dict[str, Path], store: Path, suffix: str) -> list[FileMove]:
-    """Plan the moves, the store last: SQLite's files of the old store move with it."""
+    """Plan the moves, the store last: its mark and SQLite's files of the old store move with it."""
 
     def old(path: Path) -> Path | None:
         return path.with_name(f"{path.name}{suffix}").absolute() if os.path.lexists(path) else None
@@ -494,7 +433,7 @@ def _plan_moves(ready: dict[str, Path], targets: dict[str, Path], store: Path, s
         for name, beside in ready.items()
         if name != STORE_NAME
     ]
-    sides = [store.with_name(f"{store.name}{side}") for side in _SQLITE_SUFFIXES]
+    sides = [mark_path(store), *(store.with_name(f"{store.name}{side}") for side in _SQLITE_SUFFIXES)]
     moves += [FileMove(new=None, place=side.absolute(), old=old(side)) for side in sides if os.path.lexists(side)]
     return [*moves, FileMove(new=ready[STORE_NAME].absolute(), place=store.absolute(), old=old(store))]
 

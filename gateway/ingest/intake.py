@@ -37,6 +37,7 @@ from gateway.core.events import (
 from gateway.core.facts import (
     AMBIENT,
     MESSAGE_KINDS,
+    URGENT,
     CursorMoved,
     Judgement,
     PartSendStarted,
@@ -49,7 +50,15 @@ from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key
 from gateway.core.logging import log_context
 from gateway.core.metrics import GatewayStats
 from gateway.core.ratelimit import LruDict
-from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreError, StoreReader
+from gateway.store import (
+    AppendResult,
+    LogEntry,
+    NewEntry,
+    Store,
+    StoreError,
+    StoreReader,
+    build_lost_end_notice,
+)
 from gateway.stream.attention import (
     EXCHANGE_LOOK_BACK,
     MAX_LOOP_CONVERSATIONS,
@@ -323,7 +332,11 @@ class Intake:
             handled = await self._dispatcher.handle(event)
         elif isinstance(event, Message):
             judged = await judge.judge_message(event)
-            handled = self._check_loop(event, judged) or self._check_limit(event, judged)
+            handled = (
+                self._check_lost_end(event, judged)
+                or self._check_loop(event, judged)
+                or self._check_limit(event, judged)
+            )
         elif isinstance(event, ConnectionChanged):
             judged, place = await judge.judge_link(event)
             handled = CommandResult(judgement=judged)
@@ -339,6 +352,18 @@ class Intake:
         if handled.post is None and isinstance(event, Command):
             handled = replace(handled, post=self._dispatcher.build_refusal_post(event))
         return event, handled, place
+
+    def _check_lost_end(self, message: Message, judged: Judgement) -> CommandResult | None:
+        """Return the result of a message that may have been answered in the end that the log has lost. None: no.
+
+        Platforms with a history deliver such messages again.
+        """
+        end = self._store.lost_end
+        if end is None or message.sent > end.at or judged.fate != "due":
+            return None
+        post = build_lost_end_notice(end, message.at) if judged.urgency >= URGENT else None
+        rule = "the log has lost its end: this may have been answered before"
+        return CommandResult(judgement=replace(judged, fate="context", urgency=AMBIENT, rule=rule), post=post)
 
     def _check_loop(self, message: Message, judged: Judgement) -> CommandResult | None:
         """Return the result of a line from a sender who answers as no person does.

@@ -26,7 +26,7 @@ from channels.base import Channel, CountsDropped, KnowsJoinRefusals
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, RoomId
-from gateway.core.facts import TurnRecord
+from gateway.core.facts import URGENT, PostQueued, TurnRecord, is_inner
 from gateway.core.format import (
     CHANNEL_COLUMNS,
     age_s,
@@ -37,7 +37,17 @@ from gateway.core.format import (
     format_time,
 )
 from gateway.core.metrics import SNAPSHOT, GatewaySnapshot, GatewayStats
-from gateway.store import ConnectionState, LogEntry, Store, StoreError, StoreOutage
+from gateway.store import (
+    ConnectionState,
+    LogEntry,
+    LostEnd,
+    NewEntry,
+    Store,
+    StoreError,
+    StoreOutage,
+    build_lost_end_notice,
+    build_unanswered_entries,
+)
 
 if TYPE_CHECKING:
     from gateway.access.owners import OwnerNotifier
@@ -78,7 +88,7 @@ async def run_heartbeat(
     try:
         while True:
             if outages is not None:
-                outages.check_store()
+                await outages.check_store()
                 outages.check_rooms()
                 outages.check_absent()
             news.clear()
@@ -256,6 +266,7 @@ def _format_link_state(link: ConnectionState) -> str:
     return "up" if link.up else "down"
 
 
+LOST_END_REASON: Final = "the log has lost its end: it may have been dealt with"
 STORE_OUTAGE_TOLD_S: Final = 10.0
 """Seconds after which owners are told of an outage of the log while it lasts; of a shorter one afterwards."""
 MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
@@ -324,12 +335,36 @@ class OutageMonitor:
                 text += f" {lost} lines that were said on {name} in that time could not be kept."
         self._owners.notify(f"store:{began.since.isoformat()}", text)
 
-    def check_store(self) -> None:
+    async def settle_lost_end(self, end: LostEnd, agent: str, posts: int) -> None:
+        """Take unread messages as perhaps answered in the end that the log has lost, and tell people and owners.
+
+        `posts`: number of posts that are uncertain for the same reason. Call it before anything is received.
+        """
+        now = self._clock.now()
+        urgent = await self._store.due_conversations(URGENT)
+        entries, unread = await build_unanswered_entries(self._store, now, LOST_END_REASON, agent)
+        for place, _ in urgent:
+            if not is_inner(place):
+                post = build_lost_end_notice(end, Address.parse(place))
+                queued = PostQueued(post=post)
+                entries.append(NewEntry(fact=queued, at=now, conversation=place, key=f"post:{post.key}"))
+        await self._store.append(entries)
+        text = (
+            f"the log has lost its end: it had {end.marked} entries until {format_time(end.at)}, and has {end.last} "
+            f"(an older copy was put there, or the disk lost writes). {posts} posts and the unread messages of "
+            f"{len(unread)} conversations may have been dealt with: nothing is said twice, and who may wait is told so"
+        )
+        logger.error("%s", text)
+        self._stats.report_problem("store_end", text, now, partial=True)
+        self._owners.notify(f"store_end:{end.marked}:{end.at.isoformat()}", f"{text[0].upper()}{text[1:]}.")
+
+    async def check_store(self) -> None:
         """Look after the store's files, tell owners of an outage that lasts, and give the log up in time.
 
         Call it every few seconds.
         """
         self._store.check_files()
+        await self._store.sync_mark()
         if self._store_outage is None:
             return
         outage, _ = self._store_outage

@@ -14,6 +14,7 @@ every derived table again from the log and reports the differences.
   retention.py    what leaves the log, and what stays however old it is
   archive.py      files of what has left, and reading log and archives as one
   files.py        copies and checks of stores; moves of several files as one
+  mark.py         how far the log had come: finds a store that has lost its end
   ledger.py       expected and billed cost of model requests, for people
   format.py       log entries on one line, for people
   effects.py      facts that a command adds to the log
@@ -22,6 +23,7 @@ A released migration never changes; `tests/gateway/store/released` holds a store
 belongs to tests/gateway/store/test_query_plans.py, which requires an index for it.
 """
 
+from gateway.store.mark import LostEnd, build_lost_end_notice, build_unanswered_entries
 from gateway.store.reader import EntryLocation, LogRow, StoreReader, ViewEntries, WordUses, search_terms
 from gateway.store.rebuild import rebuild
 from gateway.store.spending import SpendingKey, SpendingSum, total_cost_usd
@@ -59,6 +61,7 @@ __all__ = [
     "EntryLocation",
     "LogEntry",
     "LogRow",
+    "LostEnd",
     "NewEntry",
     "NotificationTypeCount",
     "OutboxPart",
@@ -83,6 +86,8 @@ __all__ = [
     "UnreadEntries",
     "ViewEntries",
     "WordUses",
+    "build_lost_end_notice",
+    "build_unanswered_entries",
     "judged_events",
     "rebuild",
     "search_terms",

@@ -28,6 +28,7 @@ from gateway.core.events import ConversationId, Sender
 from gateway.core.facts import FACT, ChannelCardPinned, Fact, Seq
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import StoreWatch, adopt_rescued, finish_moves, rescue_store
+from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end
 from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
 from gateway.store.reader import LogRow, StoreReader, ViewEntries, connect_reader, last_seq, run_in_thread
 from gateway.store.rebuild import upgrade_store
@@ -234,6 +235,8 @@ class LogWriter:
     ) -> None:
         """`retry_clock`: of a patient writer. None: an append that fails is refused at once."""
         self._connection, self._watch = connection, watch
+        self.mark: HighWaterMark | None = None
+        """See `gateway.store.mark`. None: it stays as it is."""
         self._rescue = ""
         """What was done about files that were lost. Empty: nothing yet."""
         self.last = last
@@ -441,6 +444,8 @@ class LogWriter:
             await self._read_last()
         plan = await run_in_thread(self._connection, commit_batch, batch, self.last, self._watch)
         if plan.rows:
+            if self.mark is not None:
+                self.mark.write(plan.rows[-1].seq, plan.rows[-1].at)
             self.commits += 1
             self.last = plan.rows[-1].seq
         return plan.answers
@@ -536,8 +541,15 @@ class Store(StoreReader):
         writing: aiosqlite.Connection,
         writer: LogWriter,
         lock: StoreLock,
+        *,
+        lost_end: LostEnd | None,
     ) -> None:
         super().__init__(path, reading)
+        self.lost_end = lost_end
+        """What the log had and has no more, as it was opened. None: nothing, as far as it is known."""
+        self._mark = HighWaterMark(path)
+        if lost_end is None:
+            writer.mark = self._mark
         self._writing = writing
         self._writer = writer
         self._lock = lock
@@ -564,6 +576,7 @@ class Store(StoreReader):
             if patient:
                 await writing.execute_fetchall(f"PRAGMA busy_timeout = {int(locked_s * 1000)}")
             last = await run_in_thread(writing, last_seq)
+            lost_end = await run_in_thread(writing, find_lost_end, path)
             watch = StoreWatch(path)
             opened.append(reading := await connect_reader(path))
         except BaseException as error:
@@ -573,7 +586,8 @@ class Store(StoreReader):
             if isinstance(error, sqlite3.Error):
                 raise unreadable_error(path, error) from error
             raise
-        return cls(path, reading, writing, LogWriter(writing, watch, last, clock if patient else None), lock)
+        writer = LogWriter(writing, watch, last, clock if patient else None)
+        return cls(path, reading, writing, writer, lock, lost_end=lost_end)
 
     @staticmethod
     async def open_readonly(path: Path) -> StoreReader:
@@ -658,6 +672,14 @@ class Store(StoreReader):
         """Reason and start of an outage of a patient store. None: it can be written, as far as it is known."""
         return self._writer.outage
 
+    def accept_lost_end(self) -> None:
+        """Mark positions again from the next append on: `lost_end` was dealt with."""
+        self._writer.mark = self._mark
+
+    async def sync_mark(self) -> None:
+        """Flush the mark to the disk. Call it every few seconds."""
+        await asyncio.to_thread(self._mark.sync)
+
     async def wait_until_writable(self) -> None:
         """Return once there is no outage. For what costs money, and could not be recorded. Raises StoreClosed."""
         if self.outage is not None:
@@ -716,6 +738,7 @@ class Store(StoreReader):
         finally:
             await self._writing.close()
             await super().close()
+            self._mark.close()
             self._lock.release()
 
 

@@ -384,13 +384,20 @@ class Outbox:
         store.subscribe(self._on_queued, PostQueued)
         store.subscribe(self._on_link, ConnectionChanged)
 
-    async def recover(self) -> None:
-        """Take over the posts of an earlier process. Call it once: nothing is delivered before."""
+    async def recover(self, *, unsure: str = "") -> None:
+        """Take over the posts of an earlier process. Call it once: nothing is delivered before.
+
+        `unsure`: why each of them may have been sent since; then they are uncertain. Empty: nobody can have sent them.
+        """
         recovered = await self._store.undelivered_posts()
         interrupted = Counter(
             (item.post.to.channel, item.post.to.room) for item in recovered if any(map(_is_interrupted, item.parts))
         )
         for item in recovered:
+            if unsure:
+                logger.warning("post %s is uncertain: %s", item.post.key, unsure)
+                await self._end_post(item.post, "uncertain", unsure)
+                continue
             channel, room = self._channels.get(item.post.to.channel), (item.post.to.channel, item.post.to.room)
             resend_s = 0.0 if channel is None else _resend_window_s(item.post, channel)
             if interrupted[room] > 1 and resend_s == MAX_AGE_S:

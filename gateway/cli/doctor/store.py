@@ -15,7 +15,8 @@ import aiosqlite
 
 from gateway.cli.doctor.base import DoctorContext, Finding, bad, ok, run_in_thread, warning
 from gateway.core.events import DeliveryReport
-from gateway.store import Store, StoreError, StoreReader, StoreUnreadable
+from gateway.store import LostEnd, Store, StoreError, StoreReader, StoreUnreadable
+from gateway.store.mark import find_lost_end
 from gateway.store.schema import APPLICATION_ID, check_schema, migrations, sqlite_uri
 
 LOW_SPACE_BYTES: Final = 1_000_000_000
@@ -88,8 +89,18 @@ def _check_database(path: Path, *, alive: bool) -> Iterator[Finding]:
     elif schema < newest:
         what = f"it has the older schema {schema}; the next start brings it to {newest}"
         yield ok("store.older", what, where)
+    if (end := _find_lost_end(path, alive=alive)) is not None:
+        what = f"its log has lost its end: it had {end.marked} entries, and has {end.last}"
+        fix = "put the newest file there if you have it; else start the gateway: it says nothing twice"
+        yield warning("store.end", what, fix, where)
     extent = "whole" if is_whole else "looked through in part, for want of time, and good so far"
     yield ok("store.file", f"{_format_size(path.stat().st_size)}, schema {schema}, {extent}", where)
+
+
+def _find_lost_end(path: Path, *, alive: bool) -> LostEnd | None:
+    with suppress(sqlite3.Error), closing(sqlite3.connect(_build_sqlite_uri(path, alive=alive), uri=True)) as reading:
+        return find_lost_end(reading, path)
+    return None
 
 
 async def check_outbox(context: DoctorContext) -> Sequence[Finding]:

@@ -35,6 +35,20 @@ from tests.kits.waiting import until
 Members = list[tuple[tarfile.TarInfo, bytes]]
 
 
+def test_a_restored_store_counts_as_whole(tmp_path: Path) -> None:
+    settings = grown(tmp_path / "a")
+    stored(settings, heard(1))
+    made(settings, tmp_path / "b.tar")
+    stored(settings, heard(2), heard(3))
+    put(tmp_path / "b.tar", settings, replace=True)
+
+    async def story() -> None:
+        async with await opened(settings.store.path) as store:
+            assert store.lost_end is None
+
+    run(story())
+
+
 def test_what_was_there_is_there_again(tmp_path: Path) -> None:
     settings = grown(tmp_path / "a")
     stored(settings, heard(1), heard(2))
@@ -47,7 +61,7 @@ def test_what_was_there_is_there_again(tmp_path: Path) -> None:
     done = put(tmp_path / "b.tar", other)
     assert done.kept_paths == ()
     before, after = tree(tmp_path / "a"), tree(tmp_path / "c")
-    store = {name for name in before if name.startswith("data/reverie.db")}
+    store = {name for name in before if name.startswith(("data/reverie.db", "data/.reverie.db.mark"))}
     cache = {name for name in before if name.startswith("data/media")}
     assert {name: after.get(name) for name in before if name not in store | cache} == {
         name: text for name, text in before.items() if name not in store | cache

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -215,3 +216,42 @@ async def test_without_a_standard_error_it_starts_and_logs_to_a_file(ruin: str, 
         assert "telegram.test is up" in spare.read_text()
         it.prefix = ()
         assert (await ran(it, "log", "rebuild"))[0] == 0, "no line of the log came into the store"
+
+
+@story
+async def test_what_a_log_that_lost_its_end_has_answered_is_not_answered_again(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        ann, ben = it.api.person("Ann"), it.api.person("Ben")
+        it.config["access"]["roles"] = {"owner": [f"telegram.test:{ben.id}"]}
+        it.write()
+        await it.start()
+        await it.answered(it.say(ann), it.say(ben))
+        await it.calm()
+        fast = it.model.default
+        it.model.default = lambda body: replace(fast(body), delay_s=3.0)
+        asked = len(it.asked)
+        token = it.say(ann)
+        await until(lambda: len(it.asked) > asked)
+        names = ("reverie.db", "reverie.db-wal")
+        saved = {name: (it.directory / name).read_bytes() for name in names}
+        await it.answered(token)
+        it.model.default = fast
+        await it.kill()
+        (it.directory / "reverie.db-shm").unlink()
+        for name, data in saved.items():
+            (it.directory / name).write_bytes(data)
+        _, told = await ran(it, "doctor", "--offline")
+        assert "[store.end]" in told
+        await it.start()
+        await it.api.until(lambda: any("My log has lost its end." in text for text in it.api.said(ann)))
+        await it.api.until(lambda: any("the log has lost its end" in text.casefold() for text in it.api.said(ben)))
+        assert "the log has lost its end" in (await ran(it, "health"))[1]
+        await it.calm()
+        assert it.heard(token) == 1
+        await it.answered(it.say(ann))
+        await it.kill()
+        told_before = it.log.count("has lost its end: it had")
+        await it.start()
+        await it.answered(it.say(ann))
+        assert it.log.count("has lost its end: it had") == told_before
+        await it.end()

@@ -1,0 +1,75 @@
+"""A store that has lost the end of its log is known when it is opened."""
+
+import shutil
+from pathlib import Path
+
+from gateway.store import LostEnd
+from gateway.store.mark import mark_path
+from tests.kits.store import NOW, heard, opened, run
+
+
+async def cut(path: Path) -> None:
+    """Have four entries written, and the last two taken back."""
+    async with await opened(path) as store:
+        await store.append(heard(1))
+        for file in path.parent.glob(f"{path.name}*"):
+            shutil.copyfile(file, path.parent / f"old.{file.name}")
+        await store.append(heard(2))
+    for file in path.parent.glob("old.*"):
+        file.replace(path.parent / file.name.removeprefix("old."))
+
+
+def test_an_end_that_is_gone_is_known_until_it_was_dealt_with(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    async def story() -> None:
+        await cut(path)
+        for number in (3, 4, 5):  # a command of a stopped gateway, and then the log is longer than it was
+            async with await opened(path) as store:
+                assert store.lost_end == LostEnd(last=2 * (number - 2), marked=4, at=NOW)
+                later = heard(number)
+                for entry in later:
+                    object.__setattr__(entry, "at", NOW.replace(hour=7))
+                await store.append(later)
+        async with await opened(path) as store:
+            assert store.lost_end is not None
+            store.accept_lost_end()
+            await store.append(heard(6))
+        async with await opened(path) as store:
+            assert store.lost_end is None
+
+    run(story())
+
+
+def test_a_whole_store_or_one_without_a_mark_has_lost_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    async def story() -> None:
+        for number in range(3):
+            async with await opened(path) as store:
+                assert store.lost_end is None
+                await store.append(heard(number))
+        for text in (b"", b"no mark", b'{"seq": "x"}', b"[]"):
+            mark_path(path).write_bytes(text)
+            async with await opened(path) as store:
+                assert store.lost_end is None
+        await cut(tmp_path / "other.db")
+        mark_path(tmp_path / "other.db").unlink()
+        async with await opened(tmp_path / "other.db") as store:
+            assert store.lost_end is None
+
+    run(story())
+
+
+def test_a_new_store_where_there_was_one_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    async def story() -> None:
+        async with await opened(path) as store:
+            await store.append(heard(1))
+        for file in tmp_path.glob("s.db*"):
+            file.unlink()
+        async with await opened(path) as store:
+            assert store.lost_end == LostEnd(last=0, marked=2, at=NOW)
+
+    run(story())
