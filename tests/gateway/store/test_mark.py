@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from gateway.core.facts import Seq
 from gateway.store import LostEnd
 from gateway.store.mark import mark_path
 from tests.kits.store import NOW, heard, opened, run
@@ -26,7 +27,7 @@ def test_an_end_that_is_gone_is_known_until_it_was_dealt_with(tmp_path: Path) ->
         await cut(path)
         for number in (3, 4, 5):  # a command of a stopped gateway, and then the log is longer than it was
             async with await opened(path) as store:
-                assert store.lost_end == LostEnd(last=2 * (number - 2), marked=4, at=NOW)
+                assert store.lost_end == LostEnd(last=Seq(2 * (number - 2)), marked=Seq(4), at=NOW)
                 later = heard(number)
                 for entry in later:
                     object.__setattr__(entry, "at", NOW.replace(hour=7))
@@ -70,6 +71,6 @@ def test_a_new_store_where_there_was_one_is_known(tmp_path: Path) -> None:
         for file in tmp_path.glob("s.db*"):
             file.unlink()
         async with await opened(path) as store:
-            assert store.lost_end == LostEnd(last=0, marked=2, at=NOW)
+            assert store.lost_end == LostEnd(last=Seq(0), marked=Seq(2), at=NOW)
 
     run(story())
