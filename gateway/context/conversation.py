@@ -41,7 +41,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import INNER_CHANNEL, Fact, MediaRef, PlatformAction, PostQueued, Seq, TurnRecord, address_of
 from gateway.core.identity import AccessPolicy, role_of
-from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role
+from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role, label_of_work
 from gateway.core.permissions import proven_role
 from gateway.core.redaction import Redactor
 from gateway.store import StoreReader, UnreadEntries
@@ -198,6 +198,8 @@ class ConversationReader:
 
     async def _system_event_label(self, event: SystemEvent, posts: Mapping[EventId, Post]) -> Label:
         label = await self.label_of_post(posts[event.id]) if event.id in posts else TRUSTED_LABEL
+        if isinstance(event, TaskFinished):
+            return label | label_of_work(event.integrity, event.readers, event.what)
         if isinstance(event, PlaceRenamed):  # the event does not name who renamed it
             return label | Label("guest")
         return label | self._role_label(event.at, event.sender) if isinstance(event, ReactionChanged) else label

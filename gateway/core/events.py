@@ -320,6 +320,9 @@ class TaskFinished:
     """Id of the agent that the work was for."""
     at: Address | None = None
     """The conversation it belongs to; None: the agent itself."""
+    integrity: str = "owner"
+    """As of a `gateway.core.labels.Label`, of what the work has read. The same for `readers`."""
+    readers: tuple[str, ...] = ()
     kind: Literal["finished"] = "finished"
 
 

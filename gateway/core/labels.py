@@ -11,7 +11,7 @@ The lattice is that of information-flow control (Denning, "A lattice model of se
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, TRUSTED_ROLES
@@ -87,6 +87,11 @@ def rank_integrity(integrity: str) -> int:
 def label_of_role(role: str, source: str = "") -> Label:
     """Return the label of a text whose author has this role. A blocked person counts as somebody outside."""
     return Label(INTEGRITIES[rank_integrity(role)], source=source)
+
+
+def label_of_work(integrity: str, readers: tuple[str, ...], work: str) -> Label:
+    """Return the label of a notice that some work has ended (`TaskFinished`)."""
+    return replace(label_of_role(integrity, f"the end of a {work}"), readers=readers)
 
 
 def raise_integrity(label: Label, integrity: Integrity) -> Label:

@@ -42,6 +42,7 @@ from gateway.core.facts import (
     dedup_key,
     inner_conversation,
 )
+from gateway.core.labels import Label
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
@@ -162,6 +163,16 @@ def test_golden_lines_of_what_concerns_the_agent_itself(tmp_path: Path) -> None:
             '(dream ended: "3 lines more")',
             "(dream failed)",
         ]
+
+    story(tmp_path, tell)
+
+
+def test_the_end_of_work_has_the_label_of_what_the_work_has_read(tmp_path: Path) -> None:
+    async def tell(room: Room) -> None:
+        await room.unread(replace(FINISHED, what="job", integrity="outside", readers=(str(HERE),)), where=OWN)
+        unread = await room.store.unread_entries(OWN, most=50)
+        (heard,) = await room.hearing.render(await room.hearing.read_current(unread), sees=False)
+        assert heard.label == Label("outside", (str(HERE),), "the end of a job")
 
     story(tmp_path, tell)
 
