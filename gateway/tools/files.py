@@ -8,14 +8,19 @@ bounded as listing is (`workspace_fs.SearchLimits`), and in the time that a patt
 
 import asyncio
 import contextlib
+import ctypes
 import hashlib
 import logging
 import os
 import re
-import stat
+import struct
+import tempfile
+import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import Field
@@ -28,7 +33,7 @@ from gateway.core.fields import compile_regex
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, RequestLabel, join, rank_integrity, readers_of
 from gateway.core.media_types import describe_attachment, identify_image, sound_suffix
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS
-from gateway.core.scopes import OWNER_SCOPE
+from gateway.core.scopes import OWNER_SCOPE, Visibility
 from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import Image, ToolCallRefused
 from gateway.store import NewEntry, Store
@@ -36,6 +41,7 @@ from gateway.stream.media import MediaStore
 from gateway.stream.routing import PrivacyCache
 from gateway.tools.workspace_fs import (
     AgentFiles,
+    EntryKind,
     FileContent,
     FoundEntry,
     GlobPattern,
@@ -62,9 +68,14 @@ MAX_CONTEXT_LINES: Final = 20
 """Limit of lines on each side of a match."""
 MAX_PATTERN_CHARS: Final = 500
 
-MAX_COMMAND_WORDS: Final = 100
-"""Words of a command that are looked up as files."""
-_COMMAND_WORD: Final = re.compile(r"[^\s'\"<>|;&()$`={}*?,:]+")
+MAX_MASKS: Final = 200
+"""Files and directories that are hidden from one command. bubblewrap takes the longer for each the more there are."""
+SURVEY_S: Final = 60.0
+"""Seconds for looking through all files before a command."""
+MAX_DIGESTS: Final = 100_000
+"""Files of an agent whose digests are kept."""
+SETTLED_NS: Final = 1_000_000_000
+"""Age of a file's change from which on its time tells it from the next one: file systems count in ticks."""
 _PAGE: Final = 1_000
 
 _Path = Annotated[str, Field(description="From the top of your files, e.g. notes/today.md.")]
@@ -123,6 +134,7 @@ class FileTools:
             raise ToolCallRefused(f"{display_path(parse_file_path(path))} cannot be written here: choose another name.")
         await self._labels.record(data, context.request.label, context)
         done = await run_in_thread(lambda _: root.write(path, data))
+        self._labels.note_write(context.agent)
         what = "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
         return (
             f"{what} {display_path(parse_file_path(path))}: {done.size_bytes:,} bytes, "
@@ -158,6 +170,7 @@ class FileTools:
         after = await run_in_thread(lambda _: change(before))
         await self._labels.record(after, context.request.label | label, context)
         text = await run_in_thread(lambda _: edit())
+        self._labels.note_write(context.agent)
         return ToolOutput(text=text, origin=name, is_untrusted=True, label=label)
 
     @tool(
@@ -174,17 +187,18 @@ class FileTools:
             str, Field(max_length=MAX_PATTERN_CHARS, description="E.g. `*`, `notes/*.md` or `**/*.{py,toml}`.")
         ],
     ) -> ToolOutput:
-        root, find = self._files.root(context.agent), await self._labels.finder(context)
-        hides = await self._labels.hides_some(context)
+        root, shown = self._files.root(context.agent), RequestLabel()
+        labels_of = await self._labels.entry_labels(root, context.agent)
 
-        def search(stopped: Callable[[], bool]) -> str:
-            limits = SearchLimits(stopped)
-            return list_paths(root, pattern, limits, lambda one: not hides or _is_shown(root, one, limits, find))
+        def is_shown(one: FoundEntry) -> bool:
+            label = _readable(labels_of(one), context.visibility)
+            shown.add(label or TRUSTED_LABEL)
+            return label is not None
 
         async with self._search_slots[context.agent]:
-            text = await run_in_thread(search)
+            text = await run_in_thread(lambda stopped: list_paths(root, pattern, SearchLimits(stopped), is_shown))
         return ToolOutput(
-            text=text, origin=f"names of files, {display_path(pattern)}", is_untrusted=True, label=OUTSIDE_LABEL
+            text=text, origin=f"names of files, {display_path(pattern)}", is_untrusted=True, label=shown.label
         )
 
     @tool("Search your text files for a regular expression.", ALLOW_MEMBERS, task=True, parallel=True)
@@ -239,9 +253,11 @@ class FileLabels:
     commands during which the file was last changed, by the file's ctime, which no command can set. What neither wrote
     was put there by the operator: it is text from outside, for everybody.
 
-    Not defended: what a command at the word of an owner or admin copies out of a file that may not be read in its place
-    has the label of that place; and names of directories are shown everywhere. What the operator puts there while a
-    command runs counts as that command's. A clock that is set back makes files look older than they are.
+    A command is shown the files that may be read in its place (`CommandFiles`). Its output, and what it leaves, has the
+    label of its request joined with those of the files that it opened.
+
+    Not defended: names of directories, and to commands those of files, are shown everywhere. What the operator puts
+    there while a command runs counts as that command's. A clock that is set back makes files look older than they are.
     """
 
     def __init__(self, store: Store, clock: Clock, places: PrivacyCache) -> None:
@@ -256,6 +272,14 @@ class FileLabels:
         """Begins of the commands of an agent, sorted."""
         self._longest_ns = 0
         """Longest time of a command."""
+        self._digests = defaultdict[str, dict[tuple[int, int, int, int], str]](dict)
+        """Digests of the files that an agent has, as they were when they were last looked through."""
+        self._active = defaultdict[str, dict[int, CommandFiles]](dict)
+        """Commands of an agent that run, by their begin."""
+        self._starting = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        """Held while a command of an agent waits for those that may not run beside it."""
+        self._wrote_ns = defaultdict[str, int](int)
+        """Time of the newest write by a tool of an agent."""
         self._loaded = False
         self._lock = asyncio.Lock()
 
@@ -267,13 +291,6 @@ class FileLabels:
         if label is None:
             raise refuse_missing(parse_file_path(path))
         return content.data, label
-
-    async def hides_some(self, context: ToolContext) -> bool:
-        """Return whether some file may be one that may not be read there. Raises StoreError."""
-        await self._load()
-        labels = [label for (agent, _), some in self._written.items() if agent == context.agent for label in some]
-        labels += [one.label for one in self._runs[context.agent].values()]
-        return not all(context.visibility.can_read(one.readers) for one in labels)
 
     async def may_replace(self, root: WorkspaceRoot, path: str, context: ToolContext) -> bool:
         """Return False if there is a file that may not be read there."""
@@ -289,12 +306,36 @@ class FileLabels:
         agent, visibility = context.agent, context.visibility
 
         def find(content: FileContent) -> Label | None:
-            labels = self._written.get((agent, hashlib.sha256(content.data).hexdigest()))
-            labels = [TRUSTED_LABEL] if not content.data else labels or [self._label_of_runs(agent, content.changed_ns)]
-            readable = [one for one in labels if visibility.can_read(one.readers)]
-            return max(readable, key=lambda one: rank_integrity(one.integrity), default=None)
+            digest = hashlib.sha256(content.data).hexdigest()
+            return _readable(self._labels(agent, digest, content.changed_ns), visibility)
 
         return find
+
+    async def entry_labels(self, root: WorkspaceRoot, agent: str) -> Callable[[FoundEntry], list[Label]]:
+        """Return a function for threads: labels of an entry of a directory, whoever may read one of them may see it.
+
+        That of a directory is that of the commands that changed it. Raises StoreError.
+        """
+        await self._load()
+        digests = self._digests[agent]
+
+        def labels(one: FoundEntry) -> list[Label]:
+            try:
+                status = os.stat(one.parts[-1], dir_fd=one.parent_fd, follow_symlinks=False)
+            except OSError:  # it is gone
+                return []
+            if one.kind == "directory":
+                return [join(run.label for run in self._runs_at(agent, status.st_ctime_ns))]
+            digest = _digest(root, one, status, digests) if one.kind == "file" else ""
+            return self._labels(agent, digest, status.st_ctime_ns)
+
+        return labels
+
+    def _labels(self, agent: str, digest: str, changed_ns: int) -> list[Label]:
+        if digest == _EMPTY:
+            return [TRUSTED_LABEL]
+        runs = [one.label for one in self._runs_at(agent, changed_ns)]
+        return self._written.get((agent, digest)) or [join(runs or [OUTSIDE_LABEL])]
 
     async def record(self, data: bytes, label: Label, context: ToolContext) -> None:
         """Record that these bytes are about to be written. Raises StoreError."""
@@ -311,28 +352,76 @@ class FileLabels:
             )
             labels.append(label)
 
-    async def label_command(self, root: WorkspaceRoot, command: str, context: ToolContext) -> Label:
-        """Return the label of what a command in the agent's files may read there, joined with that of its request.
+    def note_write(self, agent: str) -> None:
+        """Note that a file was just written: commands that run may have seen it."""
+        self._wrote_ns[agent] = time.time_ns()
 
-        It is text from outside if the command names a file that is, or if anything there was changed by a command that
-        had such text itself, or network. Raises ToolCallRefused if it names a file that may not be read there. Not
-        noticed: a file that the operator put there and that the command does not name by its path (`cat *`).
+    async def follow(
+        self, root: WorkspaceRoot, directory: Path, label: Label, context: ToolContext, *, can_hide: bool, is_job: bool
+    ) -> "CommandFiles":
+        """Look through the files for a command that is about to start, and follow which it opens, until `stop`.
+
+        Waits for commands, but not for jobs, of places where this one's files may not be read, or the other way round.
+        `directory`: that of the files. `label`: of the command's request. `can_hide`: it runs in a sandbox. Raises
+        ToolCallRefused if there are too many files, and StoreError.
         """
-        find, label = await self.finder(context), context.request.label
-        words = dict.fromkeys(_COMMAND_WORD.findall(command))
+        labels_of = await self.entry_labels(root, context.agent)
+        active = self._active[context.agent]
+        async with self._starting[context.agent]:
+            while others := [
+                one for one in active.values() if not one.is_job and not one.may_run_beside(label, context.visibility)
+            ]:
+                await others[0].ended.wait()
+            began_ns = await _wait_for_file_time(directory)
+            files = active[began_ns] = CommandFiles(began_ns, label, context.visibility, is_job=is_job)
+        known = [one for (agent, _), some in self._written.items() if agent == context.agent for one in some]
+        known += [OUTSIDE_LABEL, *(one.label for one in self._runs[context.agent].values())]
+        try:
+            await run_in_thread(lambda stopped: files.survey(root, labels_of, known, stopped, can_hide=can_hide))
+            files.begin()
+        except BaseException:
+            self.stop(context.agent, files)
+            raise
+        return files
 
-        def find_named() -> list[tuple[str, Label | None]]:
-            named = [(word, _read_named(root, word)) for word in list(words)[:MAX_COMMAND_WORDS]]
-            return [(word, find(content)) for word, content in named if content is not None]
+    def stop(self, agent: str, files: "CommandFiles") -> Label:
+        """Stop to follow a command. Return the label of all that it can have brought."""
+        files.close()
+        self._active[agent].pop(files.began_ns, None)
+        if run := self._runs[agent].get(files.began_ns):
+            self._add_run(replace(run, until_ns=min(run.until_ns, time.time_ns())))
+        return files.possible | join(run.label for run in self._runs_beside(agent, files))
 
-        for word, found in await run_in_thread(lambda _: find_named()):
-            if found is None:
-                raise ToolCallRefused(f"{display_path(word)} may not be used here: leave it out.")
-            label |= found
-        runs = [one for one in self._runs[context.agent].values() if one.label.integrity == "outside"]
-        if label.integrity != "outside" and runs:
-            label |= await run_in_thread(lambda stopped: _label_of_changed(root, runs, SearchLimits(stopped)))
-        return label
+    def _runs_beside(self, agent: str, files: "CommandFiles") -> list[CommandRun]:
+        return [one for one in self._runs[agent].values() if one.until_ns >= files.began_ns != one.began_ns]
+
+    async def label_so_far(self, root: WorkspaceRoot, files: "CommandFiles", agent: str) -> Label:
+        """Return the label of what a command has brought: of what it opened, and of what others changed meanwhile.
+
+        What is new could not be hidden from it.
+        """
+        runs = self._runs_beside(agent, files)
+        if not runs and self._wrote_ns[agent] < files.began_ns:
+            return files.label
+        labels_of = await self.entry_labels(root, agent)
+
+        def look(stopped: Callable[[], bool]) -> Label:
+            label, limits = TRUSTED_LABEL, SearchLimits(stopped, seconds=SURVEY_S)
+            with root.open_directory(()) as handle:
+                label |= join(one.label for one in self._runs_at(agent, os.fstat(handle).st_ctime_ns) if one in runs)
+            with contextlib.closing(walk(root, (), _EVERYTHING, limits)) as found:
+                for one in found:
+                    with contextlib.suppress(FileNotFoundError):
+                        changed_ns = os.stat(one.parts[-1], dir_fd=one.parent_fd, follow_symlinks=False).st_ctime_ns
+                        if changed_ns < files.began_ns or files.is_hidden(one.parts):
+                            continue
+                        theirs = [run.label for run in self._runs_at(agent, changed_ns) if run in runs]
+                        if theirs or self._wrote_ns[agent] >= files.began_ns:
+                            written = _readable(labels_of(one), files.here)
+                            label |= join([*theirs, *([] if written is not None else labels_of(one))])
+            return label if not limits.cut_reason else label | join(one.label for one in runs)
+
+        return files.label | await run_in_thread(look)
 
     async def record_run(self, run: CommandRun, place: ConversationId) -> None:
         """Record a command that is about to start, or has ended. Raises StoreError."""
@@ -346,11 +435,10 @@ class FileLabels:
         self._runs[run.agent][run.began_ns] = run
         self._longest_ns = max(self._longest_ns, run.until_ns - run.began_ns)
 
-    def _label_of_runs(self, agent: str, changed_ns: int) -> Label:
+    def _runs_at(self, agent: str, changed_ns: int) -> list[CommandRun]:
         begins = self._begins[agent]
         begins = begins[bisect_left(begins, changed_ns - self._longest_ns) : bisect_right(begins, changed_ns)]
-        runs = [self._runs[agent][began] for began in begins if self._runs[agent][began].until_ns >= changed_ns]
-        return join(one.label for one in runs) if runs else OUTSIDE_LABEL
+        return [self._runs[agent][began] for began in begins if self._runs[agent][began].until_ns >= changed_ns]
 
     async def _load(self) -> None:
         async with self._lock:
@@ -370,49 +458,188 @@ class FileLabels:
                 self._loaded = len(page) < _PAGE
 
 
-def _label_of_changed(root: WorkspaceRoot, runs: Sequence[CommandRun], limits: SearchLimits) -> Label:
-    """Return the joined labels of the commands that last changed something that is there now."""
-    label = TRUSTED_LABEL
-    with contextlib.closing(walk(root, (), GlobPattern("**"), limits)) as found:
-        for one in found:
-            try:
-                changed_ns = os.stat(one.parts[-1], dir_fd=one.parent_fd, follow_symlinks=False).st_ctime_ns
-            except FileNotFoundError:
-                continue
-            label |= join(run.label for run in runs if run.began_ns <= changed_ns <= run.until_ns)
-            if label.integrity == "outside":
-                return label
-    return label | OUTSIDE_LABEL if limits.cut_reason or limits.unopened else label
+async def _wait_for_file_time(directory: Path) -> int:
+    """Return the time of a change there now, in nanoseconds since 1970, which no earlier change has.
+
+    File systems take the time of the kernel's last tick.
+    """
+    with tempfile.TemporaryFile(dir=directory) as probe:
+        before = now = os.fstat(probe.fileno()).st_ctime_ns
+        while now == before:
+            await asyncio.sleep(0.001)
+            os.utime(probe.fileno())
+            now = os.fstat(probe.fileno()).st_ctime_ns
+    return now
 
 
-def _read_named(root: WorkspaceRoot, word: str) -> FileContent | None:
-    """Return the file with this path. None: there is none."""
+_FileKey = tuple[int, int, int, int]
+"""Device, inode, size and time of change."""
+_EMPTY: Final = hashlib.sha256(b"").hexdigest()
+_EVERYTHING: Final = GlobPattern("{**,**/.git/**}")
+_EVENT: Final = struct.Struct("iIII")
+"""`struct inotify_event`, without the name."""
+_IN_OPEN, _IN_Q_OVERFLOW, _IN_DONT_FOLLOW = 0x20, 0x4000, 0x02000000
+
+
+class CommandFiles:
+    """Files of an agent as one command sees them, and which of them it has opened.
+
+    Only files whose label would change the command's are followed, and directories with the names of such files: by
+    inotify(7), which sees each opening in any namespace. What cannot be followed counts as opened.
+    """
+
+    def __init__(self, began_ns: int, label: Label, here: Visibility, *, is_job: bool) -> None:
+        """`began_ns`: a time of file changes before its start. `label`: of its request. `here`: what its place sees."""
+        self.began_ns = began_ns
+        self.here = here
+        self.is_job = is_job
+        self.ended = asyncio.Event()
+        self.hidden: dict[PathParts, EntryKind] = {}
+        """Files, and directories with nothing else in them, that may not be read in the command's place."""
+        self.possible = label
+        """Label of a command that opens all that it is shown."""
+        self._label = label
+        self._watched: dict[int, Label] = {}
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._inotify = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    @property
+    def label(self) -> Label:
+        """Label of the request, joined with those of what was opened so far."""
+        for number in self._opened():
+            self._label |= self._watched.get(number, TRUSTED_LABEL)
+        return self._label
+
+    def may_run_beside(self, label: Label, there: Visibility) -> bool:
+        """Return whether a command with this label may see what this one makes, and the other way round."""
+        return self.here.can_read(label.readers) and there.can_read(self.possible.readers)
+
+    def is_hidden(self, parts: PathParts) -> bool:
+        """Return whether the command cannot read what is there."""
+        return any(parts[:depth] in self.hidden for depth in range(1, len(parts) + 1))
+
+    def begin(self) -> None:
+        """Follow from now on."""
+        for _ in self._opened():  # by ourselves
+            pass
+        if self._inotify >= 0:
+            asyncio.get_running_loop().add_reader(self._inotify, lambda: self.label)
+
+    def close(self) -> None:
+        """Stop to follow. The label stays as it is."""
+        self.ended.set()
+        if self._inotify >= 0:
+            asyncio.get_running_loop().remove_reader(self._inotify)
+            os.close(self._inotify)
+        self._inotify = -1
+
+    def survey(
+        self,
+        root: WorkspaceRoot,
+        labels_of: Callable[[FoundEntry], list[Label]],
+        known: Collection[Label],
+        is_stopped: Callable[[], bool],
+        *,
+        can_hide: bool,
+    ) -> None:
+        """Look through all files. For a thread. Raises ToolCallRefused if there are too many.
+
+        `known`: labels of all files that there were.
+        """
+        shown, hidden, names = set[PathParts](), list[PathParts](), dict[PathParts, Label]()
+        limits = SearchLimits(is_stopped, seconds=SURVEY_S)
+        with contextlib.closing(walk(root, (), _EVERYTHING, limits)) as found:
+            for one in found:
+                labels = labels_of(one)
+                label = _readable(labels, self.here)
+                if one.kind != "directory":
+                    if label is None and can_hide and one.kind != "link":  # what it leads to is hidden by itself
+                        hidden.append(one.parts)
+                        continue
+                    shown.update(one.parts[:depth] for depth in range(len(one.parts)))
+                    self._follow_file(one, label or join(labels))
+                if label is not None and _adds(self._label, label):
+                    names[one.parts[:-1]] = names.get(one.parts[:-1], TRUSTED_LABEL) | label
+        if limits.cut_reason or limits.unopened:
+            if not all(self.here.can_read(one.readers) for one in known):
+                raise ToolCallRefused("There are too many files to look through, or some that cannot be opened.")
+            self._label |= join(known)
+        for parts, label in names.items():
+            with root.open_directory(parts) as handle:
+                self._watch(f"/proc/self/fd/{handle}/.", label)
+        self.possible |= self._label
+        self.hidden = _fold(hidden, shown)
+
+    def _follow_file(self, one: FoundEntry, label: Label) -> None:
+        if _adds(self._label, label):
+            self._watch(f"/proc/self/fd/{one.parent_fd}/{one.parts[-1]}", label)
+
+    def _watch(self, path: str, label: Label) -> None:
+        self.possible |= label
+        number = self._libc.inotify_add_watch(self._inotify, os.fsencode(path), _IN_OPEN | _IN_DONT_FOLLOW)
+        if number < 0:
+            self._label |= label
+        else:
+            self._watched[number] = self._watched.get(number, TRUSTED_LABEL) | label
+
+    def _opened(self) -> Iterator[int]:
+        """Yield the numbers of what was opened since the last call."""
+        with contextlib.suppress(OSError):  # nothing more now; or it is closed
+            while True:
+                data, at = os.read(self._inotify, 65_536), 0
+                while at < len(data):
+                    number, mask, _, name_bytes = _EVENT.unpack_from(data, at)
+                    at += _EVENT.size + name_bytes
+                    if mask & _IN_Q_OVERFLOW:
+                        yield from self._watched
+                    elif mask & _IN_OPEN and not name_bytes:  # else it tells of a file in a directory that is followed
+                        yield number
+
+
+def _adds(label: Label, other: Label) -> bool:
+    """Return whether a text is less trusted, or for fewer readers, because of the other."""
+    both = label | other
+    return (both.integrity, both.readers) != (label.integrity, label.readers)
+
+
+def _readable(labels: Iterable[Label], here: Visibility) -> Label | None:
+    """Return the most trusted of the labels that may be read there. None: none may."""
+    readable = [one for one in labels if here.can_read(one.readers)]
+    return max(readable, key=lambda one: rank_integrity(one.integrity), default=None)
+
+
+def _fold(hidden: Iterable[PathParts], shown: Collection[PathParts]) -> dict[PathParts, EntryKind]:
+    """Return the files to hide, in place of several their directory if it holds nothing else. Raises ToolCallRefused.
+
+    `shown`: the directories that hold something else.
+    """
+    masks = dict[PathParts, EntryKind]()
+    for parts in hidden:
+        closed = next((parts[:depth] for depth in range(1, len(parts)) if parts[:depth] not in shown), None)
+        masks[closed or parts] = "directory" if closed else "file"
+    if len(masks) > MAX_MASKS:
+        whole = {parts if kind == "directory" else parts[:-1] for parts, kind in masks.items()}
+        masks = {one: "directory" for one in whole if not any(one[:depth] in whole for depth in range(len(one)))}
+    if len(masks) > MAX_MASKS or () in masks:
+        raise ToolCallRefused("Too many of the files are for other conversations only, so no command can run here.")
+    return masks
+
+
+def _digest(root: WorkspaceRoot, one: FoundEntry, status: os.stat_result, known: dict[_FileKey, str]) -> str:
+    """Return the digest of a file. Empty: it cannot be read, or is too large to have been written by a tool."""
+    key = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+    if key in known:
+        return known[key]
     try:
-        parts = parse_file_path(word)
-        with root.open_directory(parts[:-1]) as above:
-            is_file = stat.S_ISREG(os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode)
-            return _read_or_stat(root, above, parts) if is_file else None
+        content = root.read_at(one.parent_fd, one.parts)
     except (OSError, ToolCallRefused):
-        return None
-
-
-def _read_or_stat(root: WorkspaceRoot, above: int, parts: PathParts) -> FileContent:
-    """Return a file, or of one that cannot be read, and of what is no file, the time of its change. Raises OSError."""
-    try:
-        return root.read_at(above, parts)
-    except (OSError, ToolCallRefused):
-        return FileContent(b"\0", os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_ctime_ns)
-
-
-def _is_shown(
-    root: WorkspaceRoot, one: FoundEntry, limits: SearchLimits, find: Callable[[FileContent], Label | None]
-) -> bool:
-    """Return whether an entry may be listed where `find` finds its label."""
-    try:
-        content = _read_or_stat(root, one.parent_fd, one.parts)
-    except OSError:
-        return False
-    return limits.spend(read=len(content.data)) and find(content) is not None
+        return ""
+    digest = hashlib.sha256(content.data).hexdigest()
+    if content.changed_ns == status.st_ctime_ns < time.time_ns() - SETTLED_NS:
+        if len(known) >= MAX_DIGESTS:
+            known.clear()
+        known[key] = digest
+    return digest
 
 
 async def prepare_image(media: MediaStore, data: bytes, name: str) -> tuple[ToolImage, Image]:

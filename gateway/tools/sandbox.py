@@ -417,6 +417,10 @@ class SandboxMounts:
     """Directories, mounted read-only under their names."""
     hidden: tuple[Path, ...] = ()
     """Directories that it must not see even if they are below `/usr`."""
+    closed_files: tuple[str, ...] = ()
+    """Files in `root` that it can neither read nor write, by their paths there."""
+    closed_directories: tuple[str, ...] = ()
+    """Directories in `root` that are empty to it."""
 
 
 def build_sandboxed_argv(
@@ -522,6 +526,10 @@ def _mount_arguments(box: SandboxMounts, config: BashConfig) -> Iterator[str]:
     yield from ("--perms", "1777", "--size", str(scratch_bytes(config) // 4), "--tmpfs", "/dev/shm")  # noqa: S108 - the sandbox's own
     yield from ("--perms", "1777", "--size", str(scratch_bytes(config)), "--tmpfs", "/tmp")  # noqa: S108 - the sandbox's own
     yield from ("--bind", str(box.root), HOME)
+    for file in box.closed_files:
+        yield from ("--ro-bind", "/dev/null", f"{HOME}/{file}")  # without devices: opening it is refused
+    for closed in box.closed_directories:
+        yield from ("--size", "4096", "--tmpfs", f"{HOME}/{closed}", "--remount-ro", f"{HOME}/{closed}")
     for name, skill in {skill.name: skill for skill in reversed(box.skills)}.items():
         yield from ("--ro-bind-try", str(skill), f"{SKILLS_PATH}/{name}")
     # Outside, a gateway that runs as root owns /proc/sys and /proc/sysrq-trigger, whatever user it is inside.

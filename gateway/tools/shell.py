@@ -17,7 +17,6 @@ import secrets
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -47,7 +46,7 @@ from gateway.stream.internal import InternalIntake
 from gateway.tools import warden
 from gateway.tools.agent import SkillTools
 from gateway.tools.dispatch import are_blocked
-from gateway.tools.files import FileLabels
+from gateway.tools.files import CommandFiles, FileLabels
 from gateway.tools.sandbox import (
     BWRAP_PROCESSES,
     LIBRARY,
@@ -63,7 +62,7 @@ from gateway.tools.sandbox import (
     kill_marked,
     watch_limits,
 )
-from gateway.tools.workspace_fs import AgentFiles
+from gateway.tools.workspace_fs import AgentFiles, EntryKind, PathParts
 
 logger = logging.getLogger("reverie.tools.shell")
 
@@ -274,7 +273,8 @@ class BackgroundJob:
     requesters: tuple[Requester, ...] = ()
     """People who asked for it."""
     run: CommandRun
-    """Record of its begin, with the label of its output."""
+    """Record of its begin, and once it has ended of its end, with the label of its output."""
+    files: CommandFiles
     state: str = RUNNING
     """State in a few words."""
 
@@ -289,10 +289,13 @@ class BackgroundJobs:
     too, it is invisible to those who may not read all that its request held.
     """
 
-    def __init__(self, live: LiveSettings, clock: Clock, internal: InternalIntake, labels: FileLabels) -> None:
+    def __init__(
+        self, live: LiveSettings, clock: Clock, internal: InternalIntake, files: AgentFiles, labels: FileLabels
+    ) -> None:
         self._live = live
         self._clock = clock
         self._internal = internal
+        self._files = files
         self._labels = labels
         self._jobs: list[BackgroundJob] = []
         self._tasks: dict[BackgroundJob, asyncio.Task[None]] = {}
@@ -302,7 +305,14 @@ class BackgroundJobs:
         self._closed = False
 
     def start(
-        self, text: str, command: ShellCommand, kept: OutputBuffer, run: CommandRun, context: ToolContext
+        self,
+        text: str,
+        command: ShellCommand,
+        kept: OutputBuffer,
+        context: ToolContext,
+        *,
+        run: CommandRun,
+        files: CommandFiles,
     ) -> BackgroundJob:
         """Start a command in the background. `text`: as the model wrote it. Raises ToolCallRefused."""
         max_running = self._live.settings.tools.bash.jobs
@@ -327,20 +337,33 @@ class BackgroundJobs:
             output=kept,
             requesters=context.requesters,
             run=run,
+            files=files,
         )
         self._jobs.append(job)
         task = self._tasks[job] = asyncio.create_task(self._run(job, command))
         task.add_done_callback(lambda _: self._on_done(job))
         return job
 
-    def list_visible(self, context: ToolContext) -> list[tuple[BackgroundJob, float]]:
+    async def list_visible(self, context: ToolContext) -> list[tuple[BackgroundJob, float]]:
         """Return the jobs that may be shown there, and the seconds since their start, oldest first."""
         now = self._clock.monotonic()
-        return [(job, now - job.began_s) for job in self._jobs if _is_visible(job, context)]
+        return [(job, now - job.began_s) for job in [*self._jobs] if await self._is_visible(job, context)]
 
-    def find(self, name: str, context: ToolContext) -> BackgroundJob:
+    async def label(self, job: BackgroundJob) -> Label:
+        """Return the label of what a job has brought so far."""
+        if job.files.ended.is_set():
+            return job.run.label
+        return await self._labels.label_so_far(self._files.root(job.agent), job.files, job.agent)
+
+    async def _is_visible(self, job: BackgroundJob, context: ToolContext) -> bool:
+        is_there = context.visibility.sees_everything or job.at.conversation == context.at.conversation
+        return job.agent == context.agent and is_there and context.visibility.can_read((await self.label(job)).readers)
+
+    async def find(self, name: str, context: ToolContext) -> BackgroundJob:
         """Return a visible job. Raises ToolCallRefused if there is none."""
-        job = next((one for one in self._jobs if one.name == name.strip() and _is_visible(one, context)), None)
+        job = next((one for one in self._jobs if one.agent == context.agent and one.name == name.strip()), None)
+        if job is not None and not await self._is_visible(job, context):
+            job = None
         if job is None:
             raise ToolCallRefused("There is no such job here; `jobs` names them.")
         return job
@@ -388,31 +411,39 @@ class BackgroundJobs:
         await self._report(job, well)
 
     async def _record_end(self, job: BackgroundJob) -> None:
+        until_ns = min(time.time_ns(), job.run.until_ns)
+        job.run = replace(job.run, until_ns=until_ns, label=await self.label(job))
+        self._labels.stop(job.agent, job.files)
         try:
-            await self._labels.record_run(replace(job.run, until_ns=time.time_ns()), job.at.conversation)
+            await self._labels.record_run(job.run, job.at.conversation)
         except StoreError:  # then the latest time at which it would have been ended counts
             logger.exception("the end of job %s of %s cannot be recorded", job.name, job.agent)
 
     def _on_done(self, job: BackgroundJob) -> None:
         """Clean up after a job, also after one that was cancelled before it began."""
         del self._tasks[job]
+        most = self._labels.stop(job.agent, job.files)
         if job.state == RUNNING:
             job.state = "killed"
+            job.run = replace(job.run, label=job.run.label | most)
 
     async def _report(self, job: BackgroundJob, well: bool) -> None:
         now, text = self._clock.now(), f"Background job {job.render()}"
         event = TaskFinished(
-            id=EventId(new_id(now)), what="job", ok=well, text=text, sent=now, agent=job.agent, at=job.at
+            id=EventId(new_id(now)),
+            what="job",
+            ok=well,
+            text=text,
+            sent=now,
+            agent=job.agent,
+            at=job.at,
+            integrity=job.run.label.integrity,
+            readers=job.run.label.readers,
         )
         try:
             await self._internal.submit(event)
         except Exception:  # the log may fail: the shell goes on
             logger.exception("the end of job %s of %s cannot be told", job.name, job.agent)
-
-
-def _is_visible(job: BackgroundJob, context: ToolContext) -> bool:
-    is_there = context.visibility.sees_everything or job.at.conversation == context.at.conversation
-    return job.agent == context.agent and is_there and context.visibility.can_read(job.run.label.readers)
 
 
 MAX_COMMAND_BYTES: Final = 100_000
@@ -455,7 +486,7 @@ class ShellTools:
         self._live = live
         self._files = files
         self._skills = skills
-        self._jobs = BackgroundJobs(live, clock, internal, labels)
+        self._jobs = BackgroundJobs(live, clock, internal, files, labels)
         self._strict: bool | None = None
         """True: the strict sandbox works; False: only the other one; None: none that is known."""
         self._sandbox_error = ""
@@ -495,7 +526,8 @@ class ShellTools:
         await self._jobs.aclose()
 
     def _max_call_s(self) -> float:
-        return self._config.max_timeout + END_GRACE_S
+        """Return the time limit: also for waiting until those of other conversations have ended."""
+        return 2 * self._config.max_timeout + END_GRACE_S
 
     async def _risk(self, context: ToolContext, **_: object) -> str:
         """Return the reason why an admin must approve a command that could send something out. Empty: none."""
@@ -529,29 +561,41 @@ class ShellTools:
             raise ToolCallRefused("The command is too long, or holds a NUL: write it into a file and run that.")
         config = self._config
         time_s = config.max_timeout if background else min(timeout or config.timeout, config.max_timeout)
-        ready = await self._build_command(command, context.agent, CommandLimits(config, time_s))
-        kept = OutputBuffer(config.output_bytes)
-        label = await self._labels.label_command(self._files.root(context.agent), command, context)
-        began_ns = await _wait_for_file_time(ready.directory)
+        root = await self._prepare_directory(context.agent)
+        label = context.request.label | OUTSIDE_LABEL if config.network else context.request.label
+        own = self._files.root(context.agent)
+        can_hide = config.sandbox != "off"
+        files = await self._labels.follow(own, root, label, context, can_hide=can_hide, is_job=background)
         run = CommandRun(
             turn=context.turn,
             agent=context.agent,
-            began_ns=began_ns,
-            until_ns=began_ns + int((time_s + END_GRACE_S) * 1e9),
-            label=label | OUTSIDE_LABEL if config.network else label,
+            began_ns=files.began_ns,
+            until_ns=files.began_ns + int((time_s + END_GRACE_S) * 1e9),
+            label=files.possible,
         )
-        if background:
-            job = self._jobs.start(command, ready, kept, run, context)
-            return (
-                f"Job {job.name} runs, for {time_s:g} s at most. You are told when it has ended; job_output reads it."
-            )
-        place = context.at.conversation
-        await self._labels.record_run(run, place)
+        kept = OutputBuffer(config.output_bytes)
         try:
+            ready = await self._build_command(command, context.agent, root, CommandLimits(config, time_s), files.hidden)
+            if background:
+                name = self._jobs.start(command, ready, kept, context, run=run, files=files).name
+                return (
+                    f"Job {name} runs, for {time_s:g} s at most. You are told when it has ended; job_output reads it."
+                )
+            await self._labels.record_run(run, context.at.conversation)
             ended = await run_command(ready, kept)
-        except ProgramNotStarted as reason:
-            raise ToolCallRefused(f"{reason}.") from None
-        await self._labels.record_run(replace(run, until_ns=time.time_ns()), place)
+            label = await self._labels.label_so_far(own, files, context.agent)
+        except BaseException as error:
+            self._labels.stop(context.agent, files)
+            if isinstance(error, ProgramNotStarted):
+                raise ToolCallRefused(f"{error}.") from None
+            raise
+        self._labels.stop(context.agent, files)
+        run = replace(run, until_ns=time.time_ns(), label=label)
+        await self._labels.record_run(run, context.at.conversation)
+        if not context.visibility.can_read(run.label.readers):
+            raise ToolCallRefused(
+                "Its output is not shown here: it opened files of other conversations, or wrote while their jobs did."
+            )
         return self._build_output(ended.render(), kept.render(), command, run.label)
 
     def _build_output(self, state: str, text: str, command: str, label: Label) -> ToolOutput:
@@ -562,7 +606,7 @@ class ShellTools:
     @tool("List what you run in the background here.", READ_PERMIT, parallel=True, polls=True)
     async def jobs(self, context: ToolContext) -> str:
         return (
-            "\n".join(f"{job.render()} (begun {age:.0f} s ago)" for job, age in self._jobs.list_visible(context))
+            "\n".join(f"{job.render()} (begun {age:.0f} s ago)" for job, age in await self._jobs.list_visible(context))
             or "No jobs."
         )
 
@@ -576,22 +620,21 @@ class ShellTools:
             int | None, Field(ge=1, le=MAX_TAIL_LINES, description="Only so many of its last lines; left out: all.")
         ] = None,
     ) -> ToolOutput:
-        found = self._jobs.find(job, context)
+        found = await self._jobs.find(job, context)
         text = found.output.render()
         if tail is not None:
             text = "\n".join(text.rstrip("\n").split("\n")[-tail:])
-        return self._build_output(found.state, text, found.command, found.run.label)
+        return self._build_output(found.state, text, found.command, await self._jobs.label(found))
 
     @tool("End a background job.", ALLOW_ADMINS, task=True)
     async def job_kill(self, context: ToolContext, *, job: _Job) -> str:
-        found = self._jobs.find(job, context)
+        found = await self._jobs.find(job, context)
         if await self._jobs.kill(found):
             return f"{found.name} is ended."
         return f"{found.name} had ended already: {found.state}."
 
-    async def _build_command(self, command: str, agent: str, limits: CommandLimits) -> ShellCommand:
-        """Prepare a command. Raises ToolCallRefused."""
-        config = limits.config
+    async def _prepare_directory(self, agent: str) -> Path:
+        """Return the directory of an agent's files, which exists then. Raises ToolCallRefused."""
         try:
             root = self._files.directory(agent).absolute()
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -600,6 +643,13 @@ class ShellTools:
             raise ToolCallRefused(f"The directory of your files cannot be used ({error.strerror}).") from None
         if os.geteuid() == 0:
             await asyncio.to_thread(_chown_to_nobody, root)
+        return root
+
+    async def _build_command(
+        self, command: str, agent: str, root: Path, limits: CommandLimits, hidden: Mapping[PathParts, EntryKind]
+    ) -> ShellCommand:
+        """Prepare a command. Raises ToolCallRefused."""
+        config = limits.config
         if config.sandbox == "off":
             is_root = os.geteuid() == 0
             argv = build_unsandboxed_argv(command, limits, root=is_root, outer=_build_warden_argv(own_users=is_root))
@@ -612,15 +662,24 @@ class ShellTools:
             logger.warning("no command can be run: %s; %s", self._sandbox_error, SANDBOX_FIX)
             raise ToolCallRefused(f"No command can be run here ({self._sandbox_error}): {SANDBOX_FIX}.")
         skills = await self._skills.paths(agent)
-        return self._build_sandboxed(command, root, skills, limits, strict=strict)
+        return self._build_sandboxed(command, root, skills, limits, hidden, strict=strict)
 
     def _build_sandboxed(
-        self, command: str, root: Path, skills: Sequence[Path], limits: CommandLimits, *, strict: bool
+        self,
+        command: str,
+        root: Path,
+        skills: Sequence[Path],
+        limits: CommandLimits,
+        hidden: Mapping[PathParts, EntryKind],
+        *,
+        strict: bool,
     ) -> ShellCommand:
         box = SandboxMounts(
             root=root,
             skills=tuple(path.resolve() for path in skills),
             hidden=tuple(dict.fromkeys(path.resolve() for path in self._files.hidden_directories() if path.is_dir())),
+            closed_files=tuple("/".join(parts) for parts, kind in hidden.items() if kind == "file"),
+            closed_directories=tuple("/".join(parts) for parts, kind in hidden.items() if kind == "directory"),
         )
         is_root = os.geteuid() == 0
         # bwrap's own environment can be read inside, in /proc/1/environ.
@@ -654,7 +713,7 @@ class ShellTools:
             kept = OutputBuffer(config.output_bytes)
             try:
                 limits = CommandLimits(config, PROBE_TIMEOUT_S)
-                ended = await run_command(self._build_sandboxed("true", root, (), limits, strict=strict), kept)
+                ended = await run_command(self._build_sandboxed("true", root, (), limits, {}, strict=strict), kept)
             except ProgramNotStarted as error:
                 return str(error), None
             if not ended.status and not ended.end_reason:
@@ -666,20 +725,6 @@ class ShellTools:
 def _build_warden_argv(*, own_users: bool) -> tuple[str, ...]:
     """Return the arguments before a command. `own_users`: in a user namespace of its own with the machine's ids."""
     return (sys.executable, "-I", "-S", warden.__file__, *((warden.OWN_USERS,) if own_users else ()))
-
-
-async def _wait_for_file_time(directory: Path) -> int:
-    """Return the time of a change there now, in nanoseconds since 1970, which no earlier change has.
-
-    File systems take the time of the kernel's last tick.
-    """
-    with tempfile.TemporaryFile(dir=directory) as probe:
-        before = now = os.fstat(probe.fileno()).st_ctime_ns
-        while now == before:
-            await asyncio.sleep(0.001)
-            os.utime(probe.fileno())
-            now = os.fstat(probe.fileno()).st_ctime_ns
-    return now
 
 
 def _chown_to_nobody(root: Path) -> None:

@@ -191,7 +191,7 @@ FILES = [
         "a hard link written through",
         "links",
         planted(hard_link, ("write_file", {"path": "{mark}", "text": "{mark}"})),
-        "has several names",
+        "has several names|cannot be written here",
         alone=True,
     ),
     Attack(

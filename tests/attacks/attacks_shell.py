@@ -248,45 +248,51 @@ SHELL = [
         "started",
     ),
     Attack("a stopped one", "survivors", survives("setsid sleep 600 & kill -STOP $!"), "started"),
-    Attack("another room's background job", "survivors", other_rooms_job, "No jobs|There is no job|no job"),
-    Attack("more jobs than are allowed", "survivors", too_many_jobs, "background|jobs"),
+    Attack("another room's background job", "survivors", other_rooms_job, "No jobs|There is no job|no job", alone=True),
+    Attack("more jobs than are allowed", "survivors", too_many_jobs, "background|jobs", alone=True),
 ]
-BOMBS = [
+BOMBS = [  # each alone: commands of several rooms wait for each other, and these take all of their time
     Attack(
         "a fork bomb",
         "bombs",
         bombs("f() { f | f & f; }; : {mark}; f; sleep 600; echo W''ON"),
         "processes|threads|over",
+        alone=True,
     ),
     Attack(
         "a memory bomb",
         "bombs",
         bombs(EATS),
         "memory|Killed|over",
+        alone=True,
     ),
     Attack(
         "memory in files",
         "bombs",
         bombs(FILLS),
         "No space|memory|over",
+        alone=True,
     ),
     Attack(
         "a file without end",
         "bombs",
         bombs("head -c 900000000 /dev/zero > {mark}.bin && echo W''ON; rm -f {mark}.bin"),
         "too large|File size|disk|over",
+        alone=True,
     ),
-    Attack("a flood of output", "bombs", bombs("yes {mark} & yes {mark}"), "it printed more than|over"),
+    Attack("a flood of output", "bombs", bombs("yes {mark} & yes {mark}"), "it printed more than|over", alone=True),
     Attack(
         "a command that never ends",
         "bombs",
         bombs("trap '' TERM INT HUP; while :; do sleep 1; done # {mark}", timeout=1),
         "its 1 s were over",
+        alone=True,
     ),
     Attack(
         "more time than is allowed",
         "bombs",
         bombs("echo {mark}; trap '' TERM; sleep 600; echo W''ON", timeout=500),
         "its 20 s were over",
+        alone=True,
     ),
 ]

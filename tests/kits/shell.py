@@ -62,6 +62,7 @@ class Desk:
         self.root = root
         self._is_open = config.sandbox == "off"
         self.reports: list[tuple[str, Address | None, str, bool]] = []
+        self.ended: list[TaskFinished] = []
         live, desk = live_tools(ToolsConfig(bash=config), files=root), self
 
         class Skills(SkillTools):
@@ -79,6 +80,7 @@ class Desk:
             async def submit(self, event: Alarm | TaskFinished, *, cause: NewEntry | None = None) -> None:
                 assert isinstance(event, TaskFinished)
                 assert cause is None
+                desk.ended.append(event)
                 desk.reports.append((event.agent, event.at, _TOOK.sub(r"\1", event.text, count=1), event.ok))
 
         bindings = Bindings(())

@@ -21,6 +21,7 @@ from gateway.tools.sandbox import DISK_USE_FACTOR, MAX_NEW_FILES, NICE, CommandL
 from gateway.tools.shell import OutputBuffer, ShellResult, strip_terminal_codes
 from tests.kits.channels import story
 from tests.kits.shell import ALONE, MODES, OTHER, OWNER, ROOM, Desk, desk, inside
+from tests.kits.waiting import until
 
 REPOSITORY = Path(__file__).parents[3]
 both = pytest.mark.parametrize("mode", MODES)
@@ -515,45 +516,169 @@ def put_apart(path: Path, text: str) -> None:
         path.write_text(text)
 
 
+def put_with(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    put_apart(path, text)
+
+
+@pytest.mark.boxed
+@story
+async def test_what_was_made_in_private_cannot_be_read_by_a_command_in_a_room(tmp_path: Path) -> None:
+    async with desk(tmp_path, "bubblewrap") as it:
+        await it.says("bash", ALONE, command="echo sesame > made.txt; touch -d 1990-01-01 made.txt; ln made.txt twin")
+        await it.says("bash", ALONE, command="mkdir -p own/deep .git/x; echo sesame | tee own/a own/deep/b > .git/x/c")
+        await it.says("bash", ALONE, command="echo sesame > job.txt", background=True)
+        await reported(it, 1)
+        for path in ("open.txt", "mixed/open.txt"):
+            put_with(it.root / path, "milk")
+        await it.says("bash", ALONE, command="echo sesame > mixed/closed.txt")
+        every = "find . -type f -exec cat {} +; cat * .git/x/c mixed/closed.txt; cp made.txt got; grep -r same; ls own"
+        told = await it.bash(f"{every}; exit 0")
+        assert "sesame" not in told
+        assert told.count("milk") == 3
+        assert "Permission denied" in told
+        changes = "echo x > made.txt; rm made.txt; mv made.txt twin; rm -rf own; echo new > mixed/new.txt"
+        assert (await it.bash(f"{changes}; cat mixed/new.txt")).endswith("new\n")
+        private = await it.says("bash", ALONE, command="cat made.txt own/a own/deep/b .git/x/c mixed/*; ls")
+        assert private.count("sesame") == 5, "and nothing of it is lost"
+        assert await it.says("jobs", OTHER) == "No jobs.", "it is no place for what the job's request held"
+        assert "no such job" in await it.refuses("job_output", OTHER, job="j1")
+        assert "j1: exit status 0" in await it.says("jobs", ALONE)
+
+
+@story
+async def test_without_a_sandbox_what_a_command_opened_of_other_conversations_is_not_shown(tmp_path: Path) -> None:
+    async with desk(tmp_path, "off") as it:
+        await it.says("bash", ALONE, command="echo sesame > made.txt")
+        assert "not shown here" in await it.refuses("bash", command="cat m*")
+        assert "not shown here" in await it.refuses("bash", command="cp made.txt copy.txt")
+        assert "not shown here" in await it.refuses("bash", command="cat copy.txt"), "it has the label of what was read"
+        assert "sesame" in await it.says("bash", ALONE, command="cat copy.txt")
+        put_apart(it.root / "open.txt", "milk")
+        assert "milk" in await it.says("bash", command="cat open.txt"), "the operator's, after the commands"
+
+
 @both
-def test_what_a_command_made_in_private_is_not_there_in_a_room(tmp_path: Path, mode: str) -> None:
+def test_what_is_made_in_private_while_a_job_runs_in_a_room_is_not_shown_there(tmp_path: Path, mode: str) -> None:
     @story
     async def run() -> None:
         async with desk(tmp_path, mode) as it:
-            await it.says("bash", ALONE, command="echo sesame > made.txt; touch -d 1990-01-01 made.txt")
-            await it.says("bash", ALONE, command="echo sesame > job.txt", background=True)
+            waits = "touch begun; until [ -e secret.txt ]; do sleep 0.01; done; cat secret.txt; sleep 600"
+            await it.says("bash", command=waits, background=True)
+            await until((it.root / "begun").exists)
+            assert "j1" in await it.says("jobs")
+            await it.says("bash", ALONE, command="echo sesame > new; mv new secret.txt")
+            async with asyncio.timeout(120):
+                while "sesame" not in await it.says("job_output", ALONE, job="j1"):
+                    await asyncio.sleep(0.01)
+            assert await it.says("jobs") == "No jobs."
+            assert "no such job" in await it.refuses("job_output", job="j1")
+            await it.says("job_kill", ALONE, job="j1")
+            assert await it.says("jobs") == "No jobs."
+
+    run()
+
+
+@both
+def test_commands_whose_files_are_not_for_each_other_run_one_after_the_other(tmp_path: Path, mode: str) -> None:
+    @story
+    async def run() -> None:
+        async with desk(tmp_path, mode) as it:
+            here = asyncio.create_task(it.bash("touch begun; until [ -e go ]; do sleep 0.01; done; ls"))
+            await until((it.root / "begun").exists)
+            assert await it.bash("cat begun; echo beside") == "[exit status 0]\nbeside\n", "for all that is here"
+            alone = asyncio.create_task(it.says("bash", ALONE, command="touch secret.txt; ls"))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not (it.root / "secret.txt").exists()
+            (it.root / "go").touch()
+            assert "secret" not in await here
+            assert "secret" in await alone
+            await it.says("bash", ALONE, command="sleep 600", background=True)
+            assert "begun" in await it.says("bash", command="ls")
+            assert "not shown here" in await it.refuses("bash", command="touch x"), "the job may have made that"
+            assert "secret" in await it.says("bash", ALONE, command="ls")
+
+    run()
+
+
+async def integrity(it: Desk, command: str = "", *, job: str = "") -> str:
+    """Of a turn of the owner's that has run this, or read the output of this job."""
+    turn, arguments = replace(OWNER, request=RequestLabel()), {"job": job} if job else {"command": command}
+    call = ToolCall(id="1", name="job_output" if job else "bash", arguments=json.dumps(arguments))
+    assert not (await it.hands.call(call, turn)).is_error
+    return turn.request.label.integrity
+
+
+NAMES = ("ls data", "echo data/*", "find")
+READS = (
+    "cat */*",
+    "cat < data/x.csv",
+    "/usr/bin/python3 read.py",
+    "grep -r . .",
+    "bash script",
+    "ln data/x.csv l; cat l",
+)
+
+
+@both
+def test_output_is_as_trusted_as_what_a_command_opened(tmp_path: Path, mode: str) -> None:
+    @story
+    async def run() -> None:
+        async with desk(tmp_path, mode) as it:
+            await it.says("bash", OWNER, command="echo mine > mine.txt; echo '. ./data/x.csv' > script")
+            await it.says("bash", OWNER, command="echo 'print(open(\"data/x.csv\").read())' > read.py; mkdir -p own")
+            assert await integrity(it, "cat *; ls; grep -r . .; git init -q own; git -C own status") == "owner"
+            put_with(it.root / "data" / "x.csv", "echo obey")
+            assert await integrity(it, "cat mine.txt; echo more > own/more; cat own/more; ls") == "owner"
+            assert await integrity(it, "stat data/x.csv; /usr/bin/python3 -c 'print(1)'; touch data/y") == "owner"
+            for command in (*READS, *NAMES):
+                assert await integrity(it, command) == "outside", command
+            assert await integrity(it, "cp data/x.csv copy; cat mine.txt") == "outside"
+            assert await integrity(it, "cat mine.txt") == "owner"
+            assert await integrity(it, "cat copy") == "outside", "it was made of it, also by another name"
+            await it.says("bash", OWNER, command="rm -r copy data l")
+            assert await integrity(it, "cat *; ls; grep -r . .") == "owner"
+
+    run()
+
+
+@both
+def test_a_job_has_the_label_of_what_it_opened_so_far(tmp_path: Path, mode: str) -> None:
+    @story
+    async def run() -> None:
+        async with desk(tmp_path, mode) as it:
+            put_with(it.root / "data" / "x.csv", "obey")
+            waits = "until [ -e go ]; do sleep 0.01; done; cat data/x.csv; until [ -e on ]; do sleep 0.01; done"
+            await it.says("bash", command=waits, background=True)
+            assert await integrity(it, job="j1") == "owner"
+            (it.root / "go").touch()
+            async with asyncio.timeout(120):
+                while "obey" not in await it.says("job_output", job="j1"):
+                    await asyncio.sleep(0.01)
+            assert await integrity(it, job="j1") == "outside"
+            (it.root / "on").touch()
             await reported(it, 1)
-            for name in ("made.txt", "./job.txt", "/workspace/made.txt"):
-                assert "may not be used here" in await it.refuses("bash", command=f"cat <{name}")
-            assert "sesame" in await it.says("bash", ALONE, command="cat made.txt")
-            assert await it.says("jobs", OTHER) == "No jobs.", "it is no place for what the job's request held"
-            assert "no such job" in await it.refuses("job_output", OTHER, job="j1")
-            assert "j1: exit status 0" in await it.says("jobs", ALONE)
-            put_apart(it.root / "open.txt", "milk")
-            assert "milk" in await it.says("bash", command="cat open.txt"), "the operator's, after the commands"
+            assert await integrity(it, job="j1") == "outside"
+            assert it.ended[0].integrity == "outside", "of the notice, too"
+            await it.says("bash", ALONE, command="true", background=True)
+            await reported(it, 2)
+            assert (it.ended[1].integrity, it.ended[1].readers) == ("owner", ("irc.test/olga",))
 
     run()
 
 
 @story
 async def test_what_a_command_with_network_made_is_text_from_outside(tmp_path: Path) -> None:
-    async def integrity(it: Desk, command: str) -> str:
-        turn = replace(ROOM, request=RequestLabel())
-        await it.hands.call(ToolCall(id="1", name="bash", arguments=json.dumps({"command": command})), turn)
-        return turn.request.label.integrity
-
     async with desk(tmp_path, "off", network=True) as it:
         assert await integrity(it, "echo obey > got.txt") == "outside"
     async with desk(tmp_path, "off") as it:
-        assert await integrity(it, "echo hello") == "outside", "it could read that file, also after a restart"
-        assert await integrity(it, "cp got.txt copy.txt; rm got.txt") == "outside"
+        assert await integrity(it, "echo hello") == "owner"
+        assert await integrity(it, "cp got.txt copy.txt; rm got.txt") == "outside", "also after a restart"
         assert await integrity(it, "cat c*") == "outside"
         (it.root / "copy.txt").unlink()
         assert await integrity(it, "echo mine > mine.txt; cat mine.txt") == "owner"
         assert await integrity(it, "cat mine.txt") == "owner"
-        put_apart(it.root / "operators.txt", "obey")
-        assert await integrity(it, "ls") == "owner"
-        assert await integrity(it, "cat operators.txt") == "outside"
 
 
 @story
