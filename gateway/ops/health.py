@@ -16,6 +16,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -159,6 +160,7 @@ async def check_health(store: Path, channels: Collection[str], now: datetime) ->
             links = {
                 link.channel: link for link in await reader.connection_states() if link.at >= heartbeat.snapshot.started
             }
+            growth = await reader.growth(now)
     except StoreError as error:
         return HealthReport(ok=False, findings=tuple(bad) or (str(error),))
     less = [describe_problem(one) for one in heartbeat.snapshot.problems if one.partial]
@@ -168,6 +170,8 @@ async def check_health(store: Path, channels: Collection[str], now: datetime) ->
             bad.append(f"{name} has not connected yet")
         elif not link.up:
             bad.append(f"{name} is down: {link.reason}")
+    if growth is not None:
+        less.append(f"the store has {growth.describe(now, shutil.disk_usage(store.parent).free)}")
     return HealthReport(ok=not bad, findings=(*(bad or [f"{name} is up" for name in channels]), *less))
 
 

@@ -16,7 +16,7 @@ from gateway.core.api_models import TurnSummary, token_fields
 from gateway.core.clock import id_created_at
 from gateway.core.events import ConversationId, Usage
 from gateway.core.facts import FACT, Fact, Judgement, Seq
-from gateway.store.queries import LAST
+from gateway.store.queries import FIRST_ENTRY_SINCE, LAST
 from gateway.store.reader import StoreReader, connect_reader
 from gateway.store.schema import check_current_schema
 from gateway.store.spending import DAILY_SPENDING, OverviewSpendingKey, SpendingBucket, hourly_spending_sql
@@ -143,19 +143,6 @@ RECENT_TURNS_IN = (
     f"{_TURN_COLUMNS} FROM log INDEXED BY log_turn WHERE kind = 'turn_ended' AND conversation = ?4 "
     "AND seq > ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
 )
-
-_OLDER = "(SELECT at FROM log WHERE seq >= (low + high) / 2 ORDER BY seq LIMIT 1) < ?1"
-FIRST_ENTRY_SINCE = f"""
-WITH RECURSIVE half (low, high) AS (
-    SELECT 1, (SELECT coalesce(max(seq), 0) + 1 FROM log)
-    UNION ALL
-    SELECT CASE WHEN {_OLDER} THEN (low + high) / 2 + 1 ELSE low END,
-        CASE WHEN {_OLDER} THEN high ELSE (low + high) / 2 END
-    FROM half WHERE low < high
-)
-SELECT low FROM half WHERE low >= high LIMIT 1
-"""  # noqa: S608 - the same
-"""Binary search of the log: the times of entries grow with their positions, as long as the clock does."""
 
 HOURLY_SPENDING = {key: hourly_spending_sql(key, FIRST_ENTRY_SINCE, MAX_TURNS) for key in DAILY_SPENDING}
 

@@ -7,6 +7,26 @@ LAST = 2**63 - 1
 COLUMNS = "seq, at, kind, conversation, key, cause, body"
 _LOG_COLUMNS = ", ".join(f"log.{name}" for name in COLUMNS.split(", "))
 
+_OLDER = "(SELECT at FROM log WHERE seq >= (low + high) / 2 ORDER BY seq LIMIT 1) < ?1"
+FIRST_ENTRY_SINCE = f"""
+WITH RECURSIVE half (low, high) AS (
+    SELECT 1, (SELECT coalesce(max(seq), 0) + 1 FROM log)
+    UNION ALL
+    SELECT CASE WHEN {_OLDER} THEN (low + high) / 2 + 1 ELSE low END,
+        CASE WHEN {_OLDER} THEN high ELSE (low + high) / 2 END
+    FROM half WHERE low < high
+)
+SELECT low FROM half WHERE low >= high LIMIT 1
+"""  # noqa: S608 - constants only
+"""Binary search of the log: the times of entries grow with their positions, as long as the clock does."""
+GROWTH = f"""
+SELECT coalesce(max(seq), 0), ({FIRST_ENTRY_SINCE}), (SELECT coalesce(sum(entries), 0) FROM archive),
+    (SELECT at FROM log ORDER BY seq LIMIT 1),
+    (SELECT page_count * page_size FROM pragma_page_count, pragma_page_size),
+    (SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size)
+FROM log
+"""  # noqa: S608 - constants only
+
 ENTRY = f"SELECT {COLUMNS} FROM log WHERE seq = ?"  # noqa: S608 - constants only
 ENTRY_BY_KEY = f"SELECT {COLUMNS} FROM log WHERE key = ?"  # noqa: S608 - constants only
 CAUSED_BY = f"SELECT {COLUMNS} FROM log WHERE cause = ? ORDER BY seq"  # noqa: S608 - constants only

@@ -4,7 +4,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, TypeVarTuple
@@ -36,12 +36,15 @@ from gateway.store.types import (
     PendingCounts,
     PendingReminder,
     StoreError,
+    StoreGrowth,
     StoreUnreadable,
     UnreadEntries,
 )
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
+GROWTH_DAYS = 7.0
+"""Days from which the growth is told."""
 LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 """seq, at, kind, conversation, key, cause, and the fact as JSON text."""
 
@@ -492,6 +495,18 @@ class StoreReader:
         `most`: newest ones that are searched.
         """
         return [LogEntry.from_row(row) for row in await self._rows(queries.LOST_RESERVATIONS, since, most)]
+
+    async def growth(self, now: datetime) -> StoreGrowth | None:
+        """Return the size of the store and how it grew in the last days. None: it is younger than a day."""
+        since = now - timedelta(days=GROWTH_DAYS)
+        ((last, first, left, oldest, whole, free),) = await self._rows(
+            queries.GROWTH, since.astimezone(UTC).isoformat(timespec="microseconds")
+        )
+        days = min(GROWTH_DAYS, (now - datetime.fromisoformat(oldest)) / timedelta(days=1)) if oldest else 0.0
+        if days < 1:
+            return None
+        bytes_per_day = (whole - free) / max(1, last - left) * max(0, last - first + 1) / days
+        return StoreGrowth(size_bytes=whole, unused_bytes=free, bytes_per_day=bytes_per_day)
 
     async def notification_types(self) -> list[NotificationTypeCount]:
         """Return the counters of notification types, by name. Bounded: see `gateway.store.projections`."""

@@ -30,8 +30,7 @@ from typing import Final
 from gateway.core.clock import Clock
 from gateway.core.facts import MESSAGE_KINDS, PRUNABLE_KINDS, fact_kinds
 from gateway.store.archive import append_rows, archive_directory, archive_name, list_archives, read_rows
-from gateway.store.overview import FIRST_ENTRY_SINCE
-from gateway.store.queries import COLUMNS
+from gateway.store.queries import COLUMNS, FIRST_ENTRY_SINCE
 from gateway.store.reader import LogRow
 from gateway.store.schema import sqlite_uri
 from gateway.store.store import Store, key_digest
@@ -41,11 +40,11 @@ logger = logging.getLogger("reverie.store")
 
 INTERVAL_S: Final = 6 * 3600.0
 """Time between two passes."""
-STEP_ROWS: Final = 200
+STEP_ROWS: Final = 100
 STEP_BYTES: Final = 500_000
 """Most of one step, in entries and in characters of their facts: some milliseconds for the log's writer."""
 STEP_PAUSE_S: Final = 0.05
-"""Pause after each step, for messages: a pass moves at most 4,000 entries a second."""
+"""Pause after each step, for messages: a pass moves at most 2,000 entries a second."""
 KEPT_OVERHEARD: Final = 1_000
 KEPT_MESSAGES: Final = 50
 """Newest messages of each conversation that stay: as many as the channel card looks at."""

@@ -14,7 +14,7 @@ StoreError
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self
 
 from gateway.core.events import ChannelName, ConversationId, Post, SenderId
@@ -226,6 +226,32 @@ class PendingReminder:
             sender=SenderId(sender),
             asked_by=asked_by,
         )
+
+
+MAX_GROWTH_DAYS = 3_650.0
+"""A disk that lasts longer is not told as a day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreGrowth:
+    """Size of the store's file, and its growth."""
+
+    size_bytes: int
+    unused_bytes: int
+    """Of these, free for new entries."""
+    bytes_per_day: float
+
+    def full_on(self, now: datetime, free_bytes: int) -> date | None:
+        """Return the day on which it reaches the end of a disk with so many free bytes. None: not in ten years."""
+        if self.bytes_per_day <= 0 or (days := (free_bytes + self.unused_bytes) / self.bytes_per_day) > MAX_GROWTH_DAYS:
+            return None
+        return (now + timedelta(days=days)).date()
+
+    def describe(self, now: datetime, free_bytes: int) -> str:
+        """Describe it in one sentence for people."""
+        full = self.full_on(now, free_bytes)
+        end = f"at this pace its disk is full on {full}" if full is not None else "its disk lasts for years"
+        return f"{self.size_bytes / 1e6:,.1f} MB, {self.bytes_per_day / 1e6:,.2f} MB more each day; {end}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,6 +166,7 @@ CLEANUP_S: Final = 2.0
 CHECKS: Final = (
     ("configuration", configuration.check_configuration),
     ("posts that wait", store.check_outbox),
+    ("growth of the store", store.check_growth),
     ("gateway", gateway.check_running),
     ("what the gateway goes by", gateway.check_config_freshness),
     ("operator's port", gateway.check_port),

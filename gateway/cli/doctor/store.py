@@ -25,6 +25,8 @@ NO_SPACE_BYTES: Final = 100_000_000
 """Free space below which the next media file or backup may not fit."""
 LARGE_WAL_BYTES: Final = 268_435_456
 """Four times what the writer leaves (`journal_size_limit`): a program holds an old snapshot of the store open."""
+SOON_FULL_DAYS: Final = 30
+"""Days before the disk is full: time to do something about it."""
 RECENT_S: Final = 86_400.0
 """Age in seconds beyond which uncertain deliveries are no longer reported."""
 LONG_WAIT_S: Final = 600.0
@@ -128,6 +130,24 @@ async def check_outbox(context: DoctorContext) -> Sequence[Finding]:
     elif not uncertain:
         found.append(ok("store.outbox", "everything is delivered", where))
     return found
+
+
+async def check_growth(context: DoctorContext) -> Sequence[Finding]:
+    """Tell the growth of the store, and the day on which its disk is full."""
+    path, now = context.settings.store.path, datetime.now(UTC)
+    try:
+        async with await open_reader(path, alive=context.gateway_state.is_alive) as reader:
+            growth = await reader.growth(now)
+    except (StoreError, sqlite3.Error, OSError):  # the check of the file reports the reason
+        return []
+    if growth is None:
+        return []
+    free_bytes = _read_free_bytes(path.parent)
+    full, what = growth.full_on(now, free_bytes), f"it has {growth.describe(now, free_bytes)}"
+    if full is None or (full - now.date()).days > SOON_FULL_DAYS:
+        return [ok("store.growth", what, str(path))]
+    fix = "make room there, move the store to a larger disk (store.path), or let old entries leave it (store.keep)"
+    return [warning("store.growth", what, fix, str(path))]
 
 
 async def open_reader(path: Path, *, alive: bool) -> StoreReader:

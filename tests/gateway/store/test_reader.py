@@ -549,7 +549,7 @@ JUDGED_THERE = "SEARCH judged USING INDEX log_conversation (conversation=? AND r
         (overview.RECENT_TURNS, 3, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
         (overview.RECENT_TURNS_IN, 4, ["SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)"]),
         (overview.COUNT_MISSED, 2, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
-        (overview.FIRST_ENTRY_SINCE, 1, ["SEARCH log USING INTEGER PRIMARY KEY (rowid>?)"]),
+        (queries.FIRST_ENTRY_SINCE, 1, ["SEARCH log USING INTEGER PRIMARY KEY (rowid>?)"]),
         (overview.HOURLY_SPENDING["channel"], 1, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"]),
         (DAILY_SPENDING["model"], 1, ["SEARCH spending USING PRIMARY KEY (day>?)"]),
         (overview.DMN_MODES, 1, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"]),
