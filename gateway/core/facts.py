@@ -181,7 +181,7 @@ class TurnRecord:
     """For a turn of the inner conversation: the conversations it looked at, and up to which entry. What was unread
     there no longer wakes the agent."""
     within: TurnId | None = None
-    """Turn of the inner conversation whose action here this record describes; no model was asked for it alone."""
+    """Turn of another conversation whose post here this record describes; no model was asked for it alone."""
     prompt_tokens: int = 0
     """Size of the last request, as the provider billed it. 0: not reported."""
     prompt_estimate: int = 0
@@ -368,10 +368,11 @@ class CursorMoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadDismissed:
-    """Decision, made in the agent's inner conversation, that unread messages here need no action."""
+    """Decision that unread messages here need no action."""
 
     turn: TurnId
-    """The turn that decided. Empty: all of it was deleted before a turn looked at it."""
+    """Turn of the inner conversation that decided, in an earlier version. Empty: all of it was deleted before a turn
+    looked at it, or a person had the view begun afresh."""
     upto: Seq
     """Everything unread here up to this is dealt with."""
     kind: Literal["handled"] = "handled"

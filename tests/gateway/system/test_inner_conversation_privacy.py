@@ -16,8 +16,12 @@ from gateway.context.conversation import ConversationLocks, ConversationReader
 from gateway.context.digest import DigestBuilder
 from gateway.core import identity
 from gateway.core.clock import ManualClock
+from gateway.core.events import Alarm, EventId, SenderId
+from gateway.core.facts import ReminderSet, inner_conversation
+from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
+from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from tests.gateway.system.test_inner_conversation import PENDING, QUICK, REST, ended
@@ -25,7 +29,7 @@ from tests.kits.channels import story
 from tests.kits.gateway import Running, running
 from tests.kits.places import privacy
 from tests.kits.settings import live_settings
-from tests.kits.store import heard, judged, opened, said
+from tests.kits.store import NOW, heard, judged, opened, said
 
 SECRET = "marzipan"
 NORMAL: Final = 2
@@ -71,6 +75,20 @@ def told_twice(tmp: Path, run: Callable[[Path], None], mutation: Callable[[], Ab
         run(tmp / "leaking")
 
 
+def digests_of(store: Store, folder: Path, bindings: Bindings) -> DigestBuilder:
+    who = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
+    media = MediaStore(live_settings(), folder, {}, ManualClock())
+    return DigestBuilder(
+        agent="reverie",
+        store=store,
+        clock=ManualClock(),
+        places=privacy(store, bindings),
+        reader=ConversationReader(store, who, media, redactor=Redactor()),
+        locks=ConversationLocks(),
+        is_own=lambda _: True,
+    )
+
+
 def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Path) -> None:
     private = ConversationBinding(listen="ambient", agent="reverie", private=True)
     bindings = Bindings(
@@ -95,18 +113,7 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                 await store.append([direct, judged(direct, NORMAL)])
                 await store.append(heard(2, f"we say {SECRET}", room="#staff", urgency=NORMAL))
                 await store.append(heard(3, "an outage", room="#lobby", urgency=NORMAL))
-                who = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
-                digests = DigestBuilder(
-                    agent="reverie",
-                    store=store,
-                    clock=ManualClock(),
-                    places=privacy(store, bindings),
-                    reader=ConversationReader(
-                        store, who, MediaStore(live_settings(), tmp, {}, ManualClock()), redactor=Redactor()
-                    ),
-                    locks=ConversationLocks(),
-                    is_own=lambda _: True,
-                )
+                digests = digests_of(store, tmp, bindings)
                 digest = await digests.build(plain=False)
                 assert digest is not None
                 assert "an outage" in digest.text
@@ -115,6 +122,40 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
         told()
 
     told_twice(tmp_path, run, nothing_is_private)
+
+
+def test_a_reminder_to_itself_has_the_authors_of_the_look_that_set_it_and_is_for_itself(tmp_path: Path) -> None:
+    inner = inner_conversation("reverie")
+
+    @story
+    async def told() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            digests = digests_of(store, tmp_path, Bindings(()))
+            for name, role in (("ours", ""), ("theirs", "guest")):
+                set_ = ReminderSet(
+                    reminder=name,
+                    agent="reverie",
+                    at=None,
+                    text=name,
+                    by=SenderId(""),
+                    asked_by="",
+                    schedule="at 2026-01-01T00:00:00+00:00",
+                    due=NOW,
+                    role=role,
+                )
+                alarm = Alarm(id=EventId(name), text=name, sent=NOW, agent="reverie", reminder=name)
+                rung = NewEntry(fact=alarm, at=NOW, conversation=inner)
+                key = f"reminded:{name}"
+                await store.append(
+                    [NewEntry(fact=set_, at=NOW, conversation=inner, key=key), rung, judged(rung, NORMAL)]
+                )
+                digest = await digests.build(plain=False)
+                assert digest is not None
+                assert name in digest.text
+                label = Label("guest", (inner,), "a reminder") if role else TRUSTED_LABEL
+                assert digest.label == label
+
+    told()
 
 
 def test_no_inner_turn_is_told_what_a_direct_chat_waits_with(tmp_path: Path) -> None:
