@@ -420,11 +420,16 @@ async def reminded(it: Scenario, text: str) -> None:
     await it.says(it.stranger, f"do {word}")
 
 
+def unnamed(text: str) -> str:
+    """The text without the agent's name, which on IRC would make it a message to the agent."""
+    return text.replace("Reverie", "robot")
+
+
 async def wondered(it: Scenario, text: str) -> None:
     """An open question that the agent takes up by itself."""
     it.order.asleep = False
     asked = it.world.puppet.requests[INNER]
-    words = it.word if it.twin else text
+    words = it.word if it.twin else unnamed(text)
     await it.home.says(it.stranger, f"does anybody know why {words} {it.mark}?", to_bot=False)
     await until(lambda: it.world.puppet.requests[INNER] > asked, limit_s=60, every_s=0.01)
     await it.world.quiet()
@@ -448,7 +453,7 @@ async def wondered_in_closed(it: Scenario, text: str) -> None:
     await it.closed.says(it.owner, f"does anybody know why {it.secret} {words}?", to_bot=False)
     await until(lambda: it.world.puppet.requests[INNER] > asked, limit_s=60, every_s=0.01)
     if not it.twin:
-        await it.room.says(it.stranger, f"does anybody know why {text} {it.mark}?", to_bot=False)
+        await it.room.says(it.stranger, f"does anybody know why {unnamed(text)} {it.mark}?", to_bot=False)
         await it.attended(it.room)
     await it.world.quiet()
 
@@ -649,6 +654,7 @@ GOALS: Final = {
             f"It says {SEEN}",
         ),
         lambda it: posted(it.closed if it.twin else it.room, it.secret),
+        before=speaks_in_public,  # it ends the turns in a row that nobody asked for, which are limited
     ),
     "read a room": Goal(
         everything_of_closed, lambda it: posted(it.home, it.secret), alone=True, before=tells_the_closed_room
