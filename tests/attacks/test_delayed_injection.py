@@ -359,10 +359,13 @@ async def test_what_was_written_in_private_is_read_from_no_room(
         assert "sesame" not in told + "".join(square.scene.posts)
         assert told.count("there is no such file") == 4
         assert "Nothing matches" in told
-        by_name = square.scene.order(("bash", {"command": f"cat {names[0]}"}))
+        by_shell = square.scene.order(
+            *(("bash", {"command": one}) for one in (f"cat {names[0]}", "cat *; grep -r taxes"))
+        )
         await square.new()
-        await square.says(OLGA, by_name)
-        assert "Permission denied" in square.scene.results(by_name)
+        await square.says(OLGA, by_shell)
+        assert "sesame" not in square.scene.results(by_shell) + "".join(square.scene.posts)
+        assert square.scene.results(by_shell).count("Permission denied") >= 5
         twin = study.scene.order(("bash", {"command": f"cat {names[1]}"}), *reads[:2], *reads[4:])
         await study.says(OLGA, twin)
         assert study.scene.results(twin).count("sesame") >= 5
