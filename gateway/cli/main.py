@@ -92,7 +92,7 @@ _COMMAND_GROUPS: Final = {
 
 
 def _check_config(args: argparse.Namespace) -> int:
-    from gateway.cli.doctor.model import find_scarce_budgets  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.cli.doctor.model import find_scarce_budgets, find_tight_windows  # noqa: PLC0415 - the other commands start faster without it
     from gateway.config.secrets import PriceTableError, load_price_table  # noqa: PLC0415 - as above
 
     settings = load_settings(args.config)
@@ -105,7 +105,7 @@ def _check_config(args: argparse.Namespace) -> int:
         f"the configuration in {args.config} is good: {len(settings.channels)} channel(s), store {settings.store.path}"
     )
     print(_describe_budgets(settings.access.budgets))
-    for one in find_scarce_budgets(settings, prices):
+    for one in (*find_scarce_budgets(settings, prices), *find_tight_windows(settings)):
         print(f"warning: {one.where}: {one.what}; {one.fix}")
     return DONE
 

@@ -73,6 +73,8 @@ MAX_HINT_S: Final = 30.0
 """If the server asks for a longer wait, there is no other try."""
 TTL_SHARE: Final = 0.8
 """Share of the lock's time that may be used: it must not expire while it is held."""
+TURNS_BETWEEN_SUMMARIES: Final = 5
+"""Turns from one summary of a conversation to the next: in a small window each turn would be summarised otherwise."""
 OVER_BUDGET: Final = "the day's budget does not reach for a summary"
 
 MIN_BUDGET_TOKENS = 256
@@ -429,7 +431,18 @@ class Compactor:
             compact_above=compact_above,
             keep_tail=settings.compaction.tail_keep_tokens,
         )
-        return await self._fold(place, history, host, situation, pressed=pressed, over_images=over_images)
+        return await self._fold(
+            place, history, host, situation, pressed=pressed, over_images=over_images, is_requested=is_requested
+        )
+
+    async def _is_summarised_lately(self, conversation: ConversationId) -> bool:
+        """Return whether fewer turns than `TURNS_BETWEEN_SUMMARIES` have ended since the newest summary."""
+        turns = await self._store.newest_entries(
+            TURNS_BETWEEN_SUMMARIES, kinds=["turn_ended"], conversation=conversation
+        )
+        since = turns[0].seq if len(turns) == TURNS_BETWEEN_SUMMARIES else 0
+        folds = await self._store.entries(after=since, kinds=["folded"], conversation=conversation)
+        return any(isinstance(one.fact, ViewFolded) and one.fact.summary is not None for one in folds)
 
     async def _fold(
         self,
@@ -440,11 +453,15 @@ class Compactor:
         *,
         pressed: bool,
         over_images: int,
+        is_requested: bool,
     ) -> FoldResult:
         conversation = place.conversation
         journal = await self._load_journal(conversation) if (pressed or over_images) and history.turns else []
         written = journal[-1][0].at if journal and pressed else None
         decision, summary = _decide(history, situation, written, over_images), None
+        if decision.needs_summary and not is_requested and await self._is_summarised_lately(conversation):
+            situation = replace(situation, compact_above=None)
+            decision = _decide(history, situation, written, over_images)
         if decision.needs_summary:
             result = await self._summarizer.summarise(
                 place,

@@ -178,6 +178,7 @@ CHECKS: Final = (
 BLOCKING_CHECKS: Final = (
     ("price table", configuration.check_prices),
     ("budgets", model.check_budgets),
+    ("windows", model.check_windows),
     ("openings", openings.check_openings),
     ("modes of files", system.check_modes),
     ("workspaces", system.check_workspaces),

@@ -45,7 +45,7 @@ from agent.models.config import (
 )
 from agent.models.http import ModelHttpClient, format_host, join_endpoint, strip_version
 from agent.prompt import PromptInput
-from agent.tokens.counter import OfflineCounter, TokenMeter
+from agent.tokens.counter import OfflineCounter, TokenMeter, estimate_tokens
 from agent.turn import build_prefix_request
 from agent.view import usable_tokens
 from agent.workspace import default_workspace
@@ -67,7 +67,7 @@ from gateway.config.models import AgentConfig, Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.core.clock import SystemClock
 from gateway.core.tool_spec import ToolSpec
-from gateway.tools.dispatch import is_off
+from gateway.tools.dispatch import MAX_WINDOW_SHARE, is_off
 from gateway.tools.registry import built_in_specs
 
 _VERSION_HEADERS: Final = {"anthropic-version": "2023-06-01"}
@@ -369,6 +369,39 @@ def find_scarce_budgets(settings: Settings, prices: PriceTable) -> Iterator[Find
         )
         fix = f"write {math.ceil(usd * 10) / 10:g} or more, or a smaller llm.models.{key}.context_tokens"
         yield warning("model.budget", what, fix, "access.budgets")
+
+
+MIN_CONVERSATION_TOKENS: Final = 4_000
+"""Least tokens of a window that conversations should have: about three long messages with their answers."""
+INSTRUCTION_TOKENS: Final = 1_800
+"""Tokens of the default persona, the protocol and a channel card, about."""
+
+
+def find_tight_windows(settings: Settings) -> Iterator[Finding]:
+    """Find the agents whose tools leave too little of their model's window to a conversation."""
+    for agent in settings.agents:
+        config, provider = _model_and_provider(settings, agent.model)
+        if provider.kind == "local":  # it takes no tools
+            continue
+        window = context_tokens_of(config, provider)
+        specs = [spec for spec in built_in_specs() if not is_off(spec.name, settings.tools.off)]
+        tools = sum(estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs)
+        tools = min(tools, int(window * MAX_WINDOW_SHARE))  # more are left out
+        share = settings.llm.context_optimization.folds.fold_at_pct
+        usable = int(usable_tokens(window, output_tokens_of(config, provider)) * share)
+        left = usable - tools - INSTRUCTION_TOKENS
+        if left < MIN_CONVERSATION_TOKENS:
+            what = (
+                f"the window of {agent.model} has room for {usable} tokens of a prompt; its tools take about {tools}, "
+                f"and {max(0, left)} are left for a conversation, which is shortened all the time"
+            )
+            fix = f"a model with a larger window, a smaller llm.models.{agent.model}.max_output_tokens, or tools.off"
+            yield warning("model.window", what, fix, f"agents.{agent.id}")
+
+
+def check_windows(context: DoctorContext) -> Iterator[Finding]:
+    """Check whether conversations have room in the windows of the models in use."""
+    yield from find_tight_windows(context.settings)
 
 
 def check_budgets(context: DoctorContext) -> Iterator[Finding]:

@@ -4,12 +4,14 @@ import asyncio
 import itertools
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 from agent.models.base import ModelBusy, ModelMessage, ModelRequest, PromptTooLong, TextPart, ToolResult
 from agent.prompts import load_prompt
 from agent.view import HEAD_START
 from gateway.config.models import CompactionConfig, ContextOptimizationConfig, FoldsConfig
+from gateway.context.compaction import TURNS_BETWEEN_SUMMARIES
 from gateway.context.history import HistoryStore, HistoryView
 from gateway.core.facts import NoteWritten, Seq, TurnRecord, ViewFolded
 from gateway.core.scopes import PUBLIC, Visibility
@@ -203,6 +205,27 @@ def test_a_model_summarises_what_leaves(tmp_path: Path) -> None:
         assert asked.tools == answered.tools
         assert asked.blocks == answered.blocks
         assert fold.head in told(answered)
+
+    at_desk(tmp_path, story)
+
+
+def test_a_summary_is_not_followed_by_another_one_at_once(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        compacting(desk, 300)
+        desk.model.stream = summarising(desk, desk.model.stream)  # type: ignore[method-assign]
+        for number in range(24):
+            await desk.say("ann", f"line {number} about the harbour " + "x" * 4_000)
+            await desk.take()
+        ended = [stored.seq for stored in await desk.store.entries(kinds=["turn_ended"])]
+        made = [
+            stored.seq
+            for stored in await desk.store.entries(kinds=["folded"])
+            if isinstance(stored.fact, ViewFolded) and stored.fact.summary is not None
+        ]
+        assert len(made) >= 2
+        between = [sum(first < seq < second for seq in ended) for first, second in pairwise(made)]
+        assert min(between) >= TURNS_BETWEEN_SUMMARIES
+        assert len(await folds(desk)) > len(made)  # meanwhile folds without a request make room
 
     at_desk(tmp_path, story)
 

@@ -449,6 +449,11 @@ def a_budget_of_less_than_one_long_request(here: World, _: Any) -> None:
     here.config["llm"]["models"]["main"]["name"] = "claude-opus-5-5"
 
 
+@fault("model.window", "warning", "agents.reverie", "tools.off")
+def a_window_that_the_tools_fill(here: World, _: Any) -> None:
+    here.config["llm"]["models"]["main"]["context_tokens"] = 12_000
+
+
 @fault("model.prefix", "warning", "agents.reverie", "tools.off", ("model.budget", "warning"))
 def prompts_too_short_to_be_cached(here: World, _: Any) -> None:
     here.config["tools"] = {"off": ["*"]}
