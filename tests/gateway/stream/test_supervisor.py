@@ -295,6 +295,28 @@ async def test_a_refused_channel_is_tried_again_and_owners_are_told_once_of_both
         assert it.told[1:] == ["moody is up again."]
 
 
+async def test_a_bug_in_an_adapter_begins_that_channel_anew_and_owners_are_told(tmp_path: Path) -> None:
+    channel, clock = Moody(), ManualClock()
+    async with moody(tmp_path, channel, clock) as it:
+        channel.thrown_off.set_exception(KeyError("a bug"))
+        await until(lambda: it.stats.snapshot().channels[0].state != "up")
+        await asyncio.sleep(0.01)
+        assert channel.runs == 1
+        clock.advance(1)
+        await until(lambda: it.stats.snapshot().channels[0].state == "up")
+        assert channel.runs == 2
+        broke = "moody broke (internal error: KeyError) and is begun anew. The log of the process says more."
+        assert it.told == [broke, "moody is up again."]
+        channel.thrown_off.set_exception(KeyError("a bug"))
+        await until(lambda: it.stats.snapshot().channels[0].state != "up")
+        await asyncio.sleep(0.01)
+        clock.advance(0.9)
+        await asyncio.sleep(0.01)
+        assert channel.runs == 2, "each time it waits longer"
+        clock.advance(2)
+        await until(lambda: channel.runs == 3)
+
+
 async def test_who_is_refused_again_and_again_once_up_waits_longer_each_time(tmp_path: Path) -> None:
     """E.g. killed by an operator of IRC. An hour later that is forgotten."""
     channel, clock = Moody(), ManualClock()
