@@ -40,7 +40,8 @@ class EndpointCounter:
     """Counts whole requests by the provider's endpoint.
 
     Counts are remembered under the hash of the request, so that the same request is sent once. After three failures in
-    a row there are no requests for 30 s, then for twice as long each time up to 300 s.
+    a row there are no requests for 30 s, then for twice as long each time up to 300 s; after one with a `retry-after`,
+    for as long as that says.
     """
 
     def __init__(
