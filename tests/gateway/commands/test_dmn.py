@@ -323,7 +323,7 @@ async def test_a_tool_is_killed_and_what_it_did_until_then_is_known(tmp_path: Pa
 
 async def test_between_two_tries_it_asks_no_more(tmp_path: Path) -> None:
     async with ModelApi() as api:
-        api.default = lambda _: Answer(status=429, headers={"retry-after": "30"})
+        api.default = lambda _: Answer(status=429, headers={"retry-after": "9"})
         async with serving(configured(tmp_path, api)) as gate:
             await gate.console.receive_message("hello", sender="ann")
             await gate.until(lambda: bool(api.seen))
