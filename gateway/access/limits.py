@@ -424,9 +424,12 @@ class UsageLimiter:
         )
 
     def _find_payers(self, at: Address, agent: str, askers: Sequence[Sender]) -> list[tuple[LimitScope, Sequence[str]]]:
-        """Return the budgets that a turn is paid from. Empty: none."""
+        """Return the budgets with a limit that a turn is paid from. Empty: none."""
         payers = self._find_payer_ids(at, askers)
-        return self._budget_subjects(at, agent, [one for one in askers if one.id in payers]) if payers else []
+        if not payers:
+            return []
+        budgets = self._budget_subjects(at, agent, [one for one in askers if one.id in payers])
+        return [one for one in budgets if any(self._budget(one[0], kind)[1] is not None for kind in BUDGET_KINDS)]
 
     def _find_payer_ids(self, at: Address, askers: Sequence[Sender]) -> set[SenderId]:
         return {one.id for one in askers if role_of(self._policy, at, one) not in ADMIN_ROLES}

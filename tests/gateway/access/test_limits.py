@@ -328,6 +328,13 @@ async def test_a_turn_that_waits_for_money_goes_on_as_soon_as_the_budget_is_rais
         assert limits.reserve(two.at, AGENT, [two.sender], 0.2) is None
 
 
+async def test_where_no_budget_limits_anybody_nothing_is_written_down(tmp_path: Path) -> None:
+    async with living(tmp_path, most()) as house:
+        one = said("ann", "#a")
+        assert house.limits.reserve(one.at, AGENT, [one.sender], 9.0) is None
+        assert house.limits.build_reservation(one.at, AGENT, [one.sender], TurnId("01T")) is None
+
+
 async def test_what_a_turn_had_reserved_when_the_process_ended_stays_spent_and_is_counted_once(tmp_path: Path) -> None:
     lost, ended, clock, allowed = TurnId("01LOST"), TurnId("01ENDED"), ManualClock(NOON), most(sender_hour_usd=0.5)
     tries = (("ann", lost, 0.2), ("ann", lost, 0.3), ("bob", ended, 0.3), ("root", TurnId("01R"), 9.0))
