@@ -201,7 +201,11 @@ def build_demo_settings(env: Mapping[str, str], *, store: Path, channel: dict[st
         {
             "channels": {"demo": channel},
             "agents": [{"id": NICK, "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}],
-            "llm": {"providers": {"demo": provider}, "models": {"main": {"provider": "demo", **model}}},
+            "llm": {
+                "providers": {"demo": provider},
+                "models": {"main": {"provider": "demo", **model}},
+                "overload_wait": 0,  # who tries it out is told at once
+            },
             "attention": {"coalesce": 0.3},
             "access": {"dm": "open"},
             "store": {"path": str(store)},
