@@ -208,7 +208,7 @@ SHELL = [
         changes("ln -s {town}/workspace/MEMORY.md {mark}; echo {mark} > {mark} || echo no"),
         "No such file",
     ),
-    Attack("skills written", "power", changes(SKILLS), "exit status"),
+    Attack("skills written", "power", changes(SKILLS), "exit status", alone=True),
     Attack(
         "a hard link to a file outside",
         "power",

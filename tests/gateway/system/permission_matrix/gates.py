@@ -121,8 +121,12 @@ GATES: Final[tuple[Gate, ...]] = (
             "in approved for name in names)",
             "in approved or approved for name in names)",
         ),
-        ("a guild may be listed", " or policy.space_of(place) in rooms", ""),
-        ("only that guild is", "policy.space_of(place) in rooms", "policy.space_of(place)"),
+        ("a guild may be listed", "ANY_ROOM in rooms or policy.space_of(place) in rooms", "ANY_ROOM in rooms"),
+        (
+            "only that guild is",
+            "ANY_ROOM in rooms or policy.space_of(place) in rooms",
+            "ANY_ROOM in rooms or policy.space_of(place)",
+        ),
         ("a guild may be approved", "[place.room] if space is None else [place.room, space]", "[place.room]"),
         (
             "a closed room is closed to all but admins",

@@ -291,7 +291,7 @@ async def test_a_tap_that_was_taken_in_is_not_carried_out_again_after_a_crash(tm
         again = made.tap("owner", number, taps[0], forged=True)
         assert "was approved by" in await answered(made, again)
         await made.it.end()
-        assert made.answer(tap) == ""
+        assert made.answer(tap).startswith("Approved: "), "what its person is shown may be repeated"
         assert [(one.verdict, one.by) for one in await made.it.facts(ApprovalEnded)] == [("once", made.owner)]
 
 
@@ -310,7 +310,7 @@ async def test_a_stranger_is_let_in_by_one_tap(platform: str, tmp_path: Path) ->
             assert (await answered(made, tap)).startswith("Let in: ")
             assert await closed(made, number, where) == f"Approved by {made.owner}."
             assert "asks to speak to me alone" in text
-            assert "pair approve" not in text
+            assert "pair approve" in text, "for whoever has no buttons, or taps while the gateway is down"
             assert [one.split(" ")[:2] for one in taps] == [["pair", "approve"], ["pair", "revoke"]]
         (given,) = await made.it.facts(RoleAssigned)
         assert (given.role, given.by) == ("member", made.owner)
