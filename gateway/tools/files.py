@@ -408,7 +408,9 @@ class FileLabels:
         def look(stopped: Callable[[], bool]) -> Label:
             label, limits = TRUSTED_LABEL, SearchLimits(stopped, seconds=SURVEY_S)
             with root.open_directory(()) as handle:
-                label |= join(one.label for one in self._runs_at(agent, os.fstat(handle).st_ctime_ns) if one in runs)
+                changed_ns = os.fstat(handle).st_ctime_ns
+            if changed_ns >= files.began_ns:
+                label |= join(one.label for one in self._runs_at(agent, changed_ns) if one in runs)
             with contextlib.closing(walk(root, (), _EVERYTHING, limits)) as found:
                 for one in found:
                     with contextlib.suppress(FileNotFoundError):

@@ -204,5 +204,5 @@ FILES = [
     Attack("a list of everything", "links", lists_all, "."),
     Attack("a link that the shell made, read", "links", link_by_shell, "is a link"),
     Attack("a link that the shell made, sent", "links", sends_link_by_shell, "is a link"),
-    Attack("a link that the shell made, written through", "links", write_through_link_by_shell, "link"),
+    Attack("a link that the shell made, written through", "links", write_through_link_by_shell, "link", alone=True),
 ]
