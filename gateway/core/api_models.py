@@ -4,6 +4,7 @@ Times are UTC. Texts of people and platforms are untrusted; the server redacts a
 them.
 """
 
+from datetime import date
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -147,6 +148,16 @@ class TurnInProgress(TitledModel):
     """Name of the running tool. Empty: none."""
 
 
+class StoreSize(ApiModel):
+    """Size and growth of the store."""
+
+    size_bytes: int
+    bytes_per_day: float | None
+    """None: the store is younger than a day."""
+    full_on: date | None
+    """Day on which its disk is full at this pace. None: not in ten years, or not known."""
+
+
 class GatewayStatus(ApiModel):
     """State of the gateway as a whole."""
 
@@ -160,6 +171,7 @@ class GatewayStatus(ApiModel):
     agents: tuple[DmnStatus, ...]
     today: UsageTotals
     """Usage since midnight UTC."""
+    store: StoreSize
     activity: tuple[TurnInProgress, ...]
 
 

@@ -5,6 +5,7 @@ Each view takes the `ApiBackend` and its query and returns one model of `api_mod
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -85,7 +86,8 @@ MAX_MODES = 2_000
 async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.GatewayStatus:
     """Return the state of the gateway."""
     now, snapshot = backend.clock.now().astimezone(UTC), backend.stats.snapshot()
-    spent = await (await backend.open_reader()).spending_sums("all", since=now.date().isoformat())
+    reader = await backend.open_reader()
+    spent, growth = await reader.spending_sums("all", since=now.date().isoformat()), await reader.growth(now)
     usage = sum((one.usage for one in spent), Usage())
     return models.GatewayStatus(
         version=release_version(),
@@ -98,6 +100,11 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
             requests=sum(one.requests for one in spent),
             read_share=read_share(usage),
             **models.token_fields(usage, sum(one.cost_usd for one in spent)),
+        ),
+        store=models.StoreSize(
+            size_bytes=growth.size_bytes,
+            bytes_per_day=growth.bytes_per_day,
+            full_on=growth.full_on(now, shutil.disk_usage(backend.store.path.parent).free),
         ),
         activity=tuple(
             models.TurnInProgress(

@@ -170,8 +170,7 @@ async def check_health(store: Path, channels: Collection[str], now: datetime) ->
             bad.append(f"{name} has not connected yet")
         elif not link.up:
             bad.append(f"{name} is down: {link.reason}")
-    if growth is not None:
-        less.append(f"the store has {growth.describe(now, shutil.disk_usage(store.parent).free)}")
+    less.append(f"the store has {growth.describe(now, shutil.disk_usage(store.parent).free)}")
     return HealthReport(ok=not bad, findings=(*(bad or [f"{name} is up" for name in channels]), *less))
 
 

@@ -496,17 +496,15 @@ class StoreReader:
         """
         return [LogEntry.from_row(row) for row in await self._rows(queries.LOST_RESERVATIONS, since, most)]
 
-    async def growth(self, now: datetime) -> StoreGrowth | None:
-        """Return the size of the store and how it grew in the last days. None: it is younger than a day."""
+    async def growth(self, now: datetime) -> StoreGrowth:
+        """Return the size of the store and how it grew in the last days."""
         since = now - timedelta(days=GROWTH_DAYS)
         ((last, first, left, oldest, whole, free),) = await self._rows(
             queries.GROWTH, since.astimezone(UTC).isoformat(timespec="microseconds")
         )
         days = min(GROWTH_DAYS, (now - datetime.fromisoformat(oldest)) / timedelta(days=1)) if oldest else 0.0
-        if days < 1:
-            return None
-        bytes_per_day = (whole - free) / max(1, last - left) * max(0, last - first + 1) / days
-        return StoreGrowth(size_bytes=whole, unused_bytes=free, bytes_per_day=bytes_per_day)
+        per_day = (whole - free) / max(1, last - left) * max(0, last - first + 1) / days if days >= 1 else None
+        return StoreGrowth(size_bytes=whole, unused_bytes=free, bytes_per_day=per_day)
 
     async def notification_types(self) -> list[NotificationTypeCount]:
         """Return the counters of notification types, by name. Bounded: see `gateway.store.projections`."""

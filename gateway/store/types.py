@@ -239,16 +239,22 @@ class StoreGrowth:
     size_bytes: int
     unused_bytes: int
     """Of these, free for new entries."""
-    bytes_per_day: float
+    bytes_per_day: float | None
+    """None: the store is younger than a day."""
 
     def full_on(self, now: datetime, free_bytes: int) -> date | None:
-        """Return the day on which it reaches the end of a disk with so many free bytes. None: not in ten years."""
-        if self.bytes_per_day <= 0 or (days := (free_bytes + self.unused_bytes) / self.bytes_per_day) > MAX_GROWTH_DAYS:
+        """Return the day on which it reaches the end of a disk with so many free bytes.
+
+        None: not in ten years, or not known.
+        """
+        if not self.bytes_per_day or (days := (free_bytes + self.unused_bytes) / self.bytes_per_day) > MAX_GROWTH_DAYS:
             return None
         return (now + timedelta(days=days)).date()
 
     def describe(self, now: datetime, free_bytes: int) -> str:
         """Describe it in one sentence for people."""
+        if self.bytes_per_day is None:
+            return f"{self.size_bytes / 1e6:,.1f} MB; how fast it grows is known after a day"
         full = self.full_on(now, free_bytes)
         end = f"at this pace its disk is full on {full}" if full is not None else "its disk lasts for years"
         return f"{self.size_bytes / 1e6:,.1f} MB, {self.bytes_per_day / 1e6:,.2f} MB more each day; {end}"

@@ -43,6 +43,7 @@ class StubGateway:
                 "cost_usd": 0.0312,
                 "read_share": 0.98,
             },
+            "store": {"size_bytes": 1_000_000, "bytes_per_day": None, "full_on": None},
             "activity": [],
         }
         self.messages: list[dict[str, Any]] = []

@@ -140,8 +140,6 @@ async def check_growth(context: DoctorContext) -> Sequence[Finding]:
             growth = await reader.growth(now)
     except (StoreError, sqlite3.Error, OSError):  # the check of the file reports the reason
         return []
-    if growth is None:
-        return []
     free_bytes = _read_free_bytes(path.parent)
     full, what = growth.full_on(now, free_bytes), f"it has {growth.describe(now, free_bytes)}"
     if full is None or (full - now.date()).days > SOON_FULL_DAYS:

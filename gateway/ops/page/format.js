@@ -64,6 +64,13 @@ export function tokens(count) {
   return `${value < 10 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : Math.round(value)}${unit}`;
 }
 
+/** Format as `12.3 MB`. */
+export function bytes(count) {
+  const [size, unit] = count < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
+  const value = count / size;
+  return `${value < 10 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : Math.round(value)} ${unit}`;
+}
+
 /** Format dollars; null: the price is not known. */
 export function dollars(usd) {
   if (usd === null || usd === undefined) return "–";

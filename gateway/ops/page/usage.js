@@ -2,15 +2,15 @@
 
 import { get } from "./api.js";
 import { empty, h, show } from "./dom.js";
-import { dollars, input, now as clock, share, tokens } from "./format.js";
+import { bytes, dollars, input, now as clock, share, tokens } from "./format.js";
 import { Plot } from "./plot.js";
 
 const HOUR = 3_600_000;
 /** Hours up to which the gateway returns hours; beyond, days. */
 const HOURLY_MOST = 72;
 
-/** Rows `[what, value, more]` from `today` of `/api/status`. */
-function figures(today, agents) {
+/** Rows `[what, value, more]` from `/api/status`. */
+function figures({ today, agents, store }) {
   const own = agents.reduce((sum, one) => sum + one.turns_today, 0);
   const may = agents.reduce((sum, one) => sum + one.daily_turns, 0);
   const spent = agents.reduce((sum, one) => sum + one.spent_today_usd, 0);
@@ -23,6 +23,13 @@ function figures(today, agents) {
     ["answered", tokens(today.output_tokens), "tokens out"],
     ["turns of its own", `${own}`, `of ${may}`],
     ["spent on these", dollars(spent), `of ${dollars(budget)}`],
+    store.bytes_per_day === null
+      ? ["store", bytes(store.size_bytes), "growth known after a day"]
+      : [
+          `store, +${bytes(store.bytes_per_day)} a day`,
+          bytes(store.size_bytes),
+          `disk ${store.full_on ? `full on ${store.full_on}` : "lasts for years"}`,
+        ],
   ];
 }
 
@@ -30,7 +37,7 @@ function figures(today, agents) {
 export function today(root, status) {
   show(
     root,
-    figures(status.today, status.agents).map(([what, value, more]) =>
+    figures(status).map(([what, value, more]) =>
       h(
         "div",
         { class: "figure" },

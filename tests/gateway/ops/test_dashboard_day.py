@@ -59,6 +59,11 @@ def test_the_header_and_the_day_so_far(gateway: House, opened: Tab) -> None:
     assert figures["answered"] == shown_tokens(today["output_tokens"])
     assert figures["turns of its own"] == str(told["agents"][0]["turns_today"])
     share = today["read_share"]
+    store = told["store"]
+    size = f"{store['size_bytes'] / 1e6:.{2 if store['size_bytes'] < 10e6 else 1}f} MB"
+    assert figures[f"store, +{store['bytes_per_day'] / 1e6:.2f} MB a day"] == size
+    end = f"full on {store['full_on']}" if store["full_on"] else "lasts for years"
+    assert f"disk {end}" in texts(page, ".figure .more")
     assert figures["read from cache"] == ("–" if share is None else f"{share * 100:.0f} %")
 
 

@@ -342,12 +342,14 @@ def test_a_backup_holds_the_archives_and_both_are_restored_and_exported(
 def test_the_growth_of_the_last_days_tells_the_day_on_which_the_disk_is_full(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            assert await store.growth(LATER) is None
+            young = await store.growth(LATER)
+            assert (young.bytes_per_day, young.full_on(LATER, 0)) == (None, None)
+            assert "known after a day" in young.describe(LATER, 0)
             for day in range(20):
                 at = LATER - timedelta(days=20 - day, hours=-1)
                 await store.append([one for number in range(100) for one in _line(day * 100 + number, at=at)])
             growth = await store.growth(LATER)
-            assert growth is not None
+            assert growth.bytes_per_day is not None
             used = growth.size_bytes - growth.unused_bytes
             assert growth.bytes_per_day == pytest.approx(used / 20, rel=0.01)
             days = 100
@@ -359,11 +361,10 @@ def test_the_growth_of_the_last_days_tells_the_day_on_which_the_disk_is_full(tmp
             before = growth.bytes_per_day
             assert await pruned(store, dict.fromkeys(PRUNABLE_KINDS, 10 * 86_400.0)) > 0
             later = await store.growth(LATER)
-            assert later is not None
+            assert later.bytes_per_day is not None
             assert later.unused_bytes > 0
             assert 0.3 * before < later.bytes_per_day < 3 * before
             quiet = await store.growth(LATER + timedelta(days=40))
-            assert quiet is not None
             assert quiet.full_on(LATER, 0) is None, "nothing came lately"
 
     run(story())
