@@ -29,6 +29,10 @@ FROM log
 
 ENTRY = f"SELECT {COLUMNS} FROM log WHERE seq = ?"  # noqa: S608 - constants only
 ENTRY_BY_KEY = f"SELECT {COLUMNS} FROM log WHERE key = ?"  # noqa: S608 - constants only
+ENTRIES_BY_KEY = (
+    f"SELECT {_LOG_COLUMNS} FROM json_each(?) AS span CROSS JOIN log "  # noqa: S608 - constants only
+    "ON log.key >= json_extract(span.value, '$[0]') AND log.key <= json_extract(span.value, '$[1]') ORDER BY log.seq"
+)
 CAUSED_BY = f"SELECT {COLUMNS} FROM log WHERE cause = ? ORDER BY seq"  # noqa: S608 - constants only
 _COVERS_EVENT = "conversation = ?1 AND seq > ?2 AND json_extract(body, '$.upto') >= ?3 ORDER BY seq LIMIT 1"
 HANDLED_BY = (

@@ -256,6 +256,10 @@ class StoreReader:
         """Return the entry with this deduplication key."""
         return self._first_entry(await self._rows(queries.ENTRY_BY_KEY, key))
 
+    async def entries_by_key(self, spans: Sequence[tuple[str, str]]) -> list[LogEntry]:
+        """Return the entries whose keys are between the ends of a span, both included, oldest first."""
+        return [LogEntry.from_row(row) for row in await self._rows(queries.ENTRIES_BY_KEY, json.dumps(spans))]
+
     async def caused_by(self, seq: int) -> list[LogEntry]:
         """Return the entries directly caused by this one, oldest first."""
         return [LogEntry.from_row(row) for row in await self._rows(queries.CAUSED_BY, seq)]

@@ -16,12 +16,11 @@ import re
 import struct
 import tempfile
 import time
-from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from pydantic import Field
 
@@ -72,12 +71,16 @@ MAX_MASKS: Final = 200
 """Files and directories that are hidden from one command. bubblewrap takes the longer for each the more there are."""
 SURVEY_S: Final = 60.0
 """Seconds for looking through all files before a command."""
-MAX_DIGESTS: Final = 100_000
-"""Files of an agent whose digests are kept."""
+MAX_KNOWN: Final = 100_000
+"""Files of an agent whose digests and labels are kept in memory: as many as are looked through before a command."""
 SETTLED_NS: Final = 1_000_000_000
 """Age of a file's change from which on its time tells it from the next one: file systems count in ticks."""
 _PAGE: Final = 1_000
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_FileKey = tuple[int, int, int, int]
+"""Device, inode, size and time of change of a file."""
 _Path = Annotated[str, Field(description="From the top of your files, e.g. notes/today.md.")]
 
 
@@ -188,7 +191,7 @@ class FileTools:
         ],
     ) -> ToolOutput:
         root, shown = self._files.root(context.agent), RequestLabel()
-        labels_of = await self._labels.entry_labels(root, context.agent)
+        labels_of = self._labels.entry_labels(root, context.agent)
 
         def is_shown(one: FoundEntry) -> bool:
             label = _readable(labels_of(one), context.visibility)
@@ -215,7 +218,7 @@ class FileTools:
         ignore_case: bool = False,
         context: Annotated[int, Field(ge=0, le=MAX_CONTEXT_LINES, description="Lines to show around each match.")] = 0,
     ) -> ToolOutput:
-        find, shown = await self._labels.finder(turn), RequestLabel()
+        find, shown = self._labels.finder(turn), RequestLabel()
 
         def search(stopped: Callable[[], bool]) -> str:
             return search_text(
@@ -264,28 +267,29 @@ class FileLabels:
         self._store = store
         self._clock = clock
         self._places = places
-        self._written: dict[tuple[str, str], list[Label]] = {}
-        """Labels of the bytes that an agent wrote, by its id and their digest."""
-        self._runs = defaultdict[str, dict[int, CommandRun]](dict)
-        """Commands of an agent, by their begin."""
-        self._begins = defaultdict[str, list[int]](list)
-        """Begins of the commands of an agent, sorted."""
-        self._longest_ns = 0
-        """Longest time of a command."""
-        self._digests = defaultdict[str, dict[tuple[int, int, int, int], str]](dict)
+        self._digests = defaultdict[str, dict[_FileKey, str]](dict)
         """Digests of the files that an agent has, as they were when they were last looked through."""
+        self._written = defaultdict[str, dict[str, tuple[Label, ...]]](dict)
+        """Labels of the bytes that an agent wrote, by their digest: of those that it was asked for. None of them: it
+        did not write them."""
+        self._made = defaultdict[str, dict[int, Label | None]](dict)
+        """Label of the commands that ran at a time of change, by that time: of those that it was asked for."""
+        self._of_all = defaultdict[str, tuple[int, Label]](lambda: (0, OUTSIDE_LABEL))
+        """Label of all that an agent ever wrote or made, up to a position of the log."""
+        self._runs = defaultdict[str, dict[int, CommandRun]](dict)
+        """Commands of an agent that run, or have ended since the oldest of these began, by their begin."""
         self._active = defaultdict[str, dict[int, CommandFiles]](dict)
         """Commands of an agent that run, by their begin."""
         self._starting = defaultdict[str, asyncio.Lock](asyncio.Lock)
         """Held while a command of an agent waits for those that may not run beside it."""
         self._wrote_ns = defaultdict[str, int](int)
         """Time of the newest write by a tool of an agent."""
-        self._loaded = False
         self._lock = asyncio.Lock()
+        """Held while the store is asked, or a label recorded."""
 
     async def read(self, root: WorkspaceRoot, path: str, context: ToolContext) -> tuple[bytes, Label]:
         """Return the content of a file and its label. Raises ToolCallRefused, also if it may not be read there."""
-        find = await self.finder(context)
+        find = self.finder(context)
         content = await run_in_thread(lambda _: root.read(path))
         label = await run_in_thread(lambda _: find(content))
         if label is None:
@@ -294,55 +298,134 @@ class FileLabels:
 
     async def may_replace(self, root: WorkspaceRoot, path: str, context: ToolContext) -> bool:
         """Return False if there is a file that may not be read there."""
-        find = await self.finder(context)
+        find = self.finder(context)
         try:
             return await run_in_thread(lambda _: find(root.read(path))) is not None
         except ToolCallRefused:  # there is none, or writing says why it cannot be
             return True
 
-    async def finder(self, context: ToolContext) -> Callable[[FileContent], Label | None]:
+    def finder(self, context: ToolContext) -> Callable[[FileContent], Label | None]:
         """Return a function for threads: the label of a file, None if it may not be read there. Raises StoreError."""
-        await self._load()
-        agent, visibility = context.agent, context.visibility
+        labels_at, visibility = self._labels_at(context.agent), context.visibility
 
         def find(content: FileContent) -> Label | None:
-            digest = hashlib.sha256(content.data).hexdigest()
-            return _readable(self._labels(agent, digest, content.changed_ns), visibility)
+            return _readable(labels_at(hashlib.sha256(content.data).hexdigest(), content.changed_ns), visibility)
 
         return find
 
-    async def entry_labels(self, root: WorkspaceRoot, agent: str) -> Callable[[FoundEntry], list[Label]]:
+    def entry_labels(
+        self,
+        root: WorkspaceRoot,
+        agent: str,
+        *,
+        digests: dict[_FileKey, str] | None = None,
+        times: set[int] | None = None,
+    ) -> Callable[[FoundEntry], list[Label]]:
         """Return a function for threads: labels of an entry of a directory, whoever may read one of them may see it.
 
-        That of a directory is that of the commands that changed it. Raises StoreError.
+        That of a directory is that of the commands that changed it. `digests`, `times`: get the digests of the entries
+        that are asked for, and the times of their changes. Raises StoreError.
         """
-        await self._load()
-        digests = self._digests[agent]
+        known, labels_at = self._digests[agent], self._labels_at(agent)
 
         def labels(one: FoundEntry) -> list[Label]:
             try:
                 status = os.stat(one.parts[-1], dir_fd=one.parent_fd, follow_symlinks=False)
             except OSError:  # it is gone
                 return []
+            if times is not None:
+                times.add(status.st_ctime_ns)
             if one.kind == "directory":
-                return [join(run.label for run in self._runs_at(agent, status.st_ctime_ns))]
-            digest = _digest(root, one, status, digests) if one.kind == "file" else ""
-            return self._labels(agent, digest, status.st_ctime_ns)
+                return labels_at(None, status.st_ctime_ns)
+            key = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
+            digest = _digest(root, one, key, known) if one.kind == "file" else ""
+            if digests is not None and key in known:
+                digests[key] = digest
+            return labels_at(digest, status.st_ctime_ns)
 
         return labels
 
-    def _labels(self, agent: str, digest: str, changed_ns: int) -> list[Label]:
-        if digest == _EMPTY:
-            return [TRUSTED_LABEL]
-        runs = [one.label for one in self._runs_at(agent, changed_ns)]
-        return self._written.get((agent, digest)) or [join(runs or [OUTSIDE_LABEL])]
+    def _labels_at(self, agent: str) -> Callable[[str | None, int], list[Label]]:
+        """Return a function for threads: labels of a content with a digest, changed at a time.
+
+        No digest: it cannot be read. None: it is a directory. The store is asked once about each.
+        """
+        loop, written, made = asyncio.get_running_loop(), self._written[agent], self._made[agent]
+
+        def labels(digest: str | None, changed_ns: int) -> list[Label]:
+            if digest == _EMPTY:
+                return [TRUSTED_LABEL]
+            if digest:
+                found = written.get(digest)
+                if found is None:
+                    found = asyncio.run_coroutine_threadsafe(self._find_written(agent, digest), loop).result()
+                if found:
+                    return [*found]
+            try:
+                label = made[changed_ns]
+            except KeyError:
+                label = asyncio.run_coroutine_threadsafe(self._find_made(agent, changed_ns), loop).result()
+            return [label or (TRUSTED_LABEL if digest is None else OUTSIDE_LABEL)]
+
+        return labels
+
+    async def _find_written(self, agent: str, digest: str) -> tuple[Label, ...]:
+        """Return the labels with which an agent wrote these bytes. Raises StoreError."""
+        async with self._lock:
+            return await self._ask_written(agent, digest)
+
+    async def _ask_written(self, agent: str, digest: str) -> tuple[Label, ...]:
+        known = self._written[agent]
+        if digest not in known:
+            key, found = f"file:{agent}:{digest}", list[Label]()
+            for entry in await self._store.entries_by_key([(key, f"{key}:~")]):
+                assert isinstance(entry.fact, FileWritten)
+                label = entry.fact.label
+                if label is None and entry.conversation is not None:  # only trusted requests were recorded
+                    label = Label(readers=readers_of(await self._places.scope(entry.conversation, entry.seq)))
+                found.append(label or Label(readers=readers_of(OWNER_SCOPE)))
+            _remember(known, digest, tuple(found))
+        return known[digest]
+
+    async def _find_made(self, agent: str, changed_ns: int) -> Label | None:
+        """Return the label of the commands that ran at that time. None: none did. Raises StoreError."""
+        async with self._lock:
+            spans = [
+                (_run_key(agent, bits, changed_ns - (1 << bits)), f"{_run_key(agent, bits, changed_ns)}:~")
+                for bits in _RUN_BITS
+            ]
+            runs, ended = dict[int, CommandRun](), set[int]()
+            for entry in await self._store.entries_by_key(spans):
+                assert isinstance(entry.fact, CommandRun)
+                if entry.fact.began_ns in runs:
+                    ended.add(entry.fact.began_ns)
+                runs[entry.fact.began_ns] = entry.fact
+            covering = {began: run for began, run in runs.items() if began <= changed_ns <= run.until_ns}
+            label = join(run.label for run in covering.values()) if covering else None
+            now = time.time_ns()
+            if changed_ns < now - SETTLED_NS and all(
+                began in ended or run.until_ns < now for began, run in covering.items()
+            ):
+                _remember(self._made[agent], changed_ns, label)
+            return label
+
+    async def _label_of_all(self, agent: str) -> Label:
+        """Return the label of all that an agent ever wrote or made. Reads all records of it. Raises StoreError."""
+        async with self._lock:
+            after, label = self._of_all[agent]
+            kinds = ["file_written", "command_run"]
+            while page := await self._store.entries(after=after, kinds=kinds, limit=_PAGE):
+                after = page[-1].seq
+                found = [one.fact for one in page if isinstance(one.fact, FileWritten | CommandRun)]
+                label |= join(one.label or Label(readers=(OWNER_SCOPE,)) for one in found if one.agent == agent)
+                self._of_all[agent] = after, label
+            return label
 
     async def record(self, data: bytes, label: Label, context: ToolContext) -> None:
         """Record that these bytes are about to be written. Raises StoreError."""
-        await self._load()
         async with self._lock:
             digest = hashlib.sha256(data).hexdigest()
-            labels = self._written.setdefault((context.agent, digest), [])
+            labels = await self._ask_written(context.agent, digest)
             if any((one.integrity, one.readers) == (label.integrity, label.readers) for one in labels):
                 return
             fact = FileWritten(turn=context.turn, agent=context.agent, sha256=digest, label=label)
@@ -350,7 +433,7 @@ class FileLabels:
             await self._store.append(
                 [NewEntry(fact=fact, at=self._clock.now(), conversation=context.at.conversation, key=key)]
             )
-            labels.append(label)
+            self._written[context.agent][digest] = (*labels, label)
 
     def note_write(self, agent: str) -> None:
         """Note that a file was just written: commands that run may have seen it."""
@@ -365,7 +448,8 @@ class FileLabels:
         `directory`: that of the files. `label`: of the command's request. `can_hide`: it runs in a sandbox. Raises
         ToolCallRefused if there are too many files, and StoreError.
         """
-        labels_of = await self.entry_labels(root, context.agent)
+        digests, times = dict[_FileKey, str](), set[int]()
+        labels_of = self.entry_labels(root, context.agent, digests=digests, times=times)
         active = self._active[context.agent]
         async with self._starting[context.agent]:
             while others := [
@@ -374,23 +458,33 @@ class FileLabels:
                 await others[0].ended.wait()
             began_ns = await _wait_for_file_time(directory)
             files = active[began_ns] = CommandFiles(began_ns, label, context.visibility, is_job=is_job)
-        known = [one for (agent, _), some in self._written.items() if agent == context.agent for one in some]
-        known += [OUTSIDE_LABEL, *(one.label for one in self._runs[context.agent].values())]
         try:
-            await run_in_thread(lambda stopped: files.survey(root, labels_of, known, stopped, can_hide=can_hide))
+            if await run_in_thread(lambda stopped: files.survey(root, labels_of, stopped, can_hide=can_hide)):
+                self._keep_only(context.agent, digests, times)
+            else:
+                files.add_unseen(await self._label_of_all(context.agent))
             files.begin()
         except BaseException:
             self.stop(context.agent, files)
             raise
         return files
 
+    def _keep_only(self, agent: str, digests: dict[_FileKey, str], times: set[int]) -> None:
+        """Forget what is known of files that are not there any more. The store knows it."""
+        self._digests[agent] = digests
+        _keep(self._written[agent], {*digests.values()})
+        _keep(self._made[agent], times)
+
     def stop(self, agent: str, files: "CommandFiles") -> Label:
         """Stop to follow a command. Return the label of all that it can have brought."""
         files.close()
         self._active[agent].pop(files.began_ns, None)
         if run := self._runs[agent].get(files.began_ns):
-            self._add_run(replace(run, until_ns=min(run.until_ns, time.time_ns())))
-        return files.possible | join(run.label for run in self._runs_beside(agent, files))
+            self._runs[agent][files.began_ns] = replace(run, until_ns=min(run.until_ns, time.time_ns()))
+        oldest_ns = min(self._active[agent], default=time.time_ns() + 1)
+        most = files.possible | join(run.label for run in self._runs_beside(agent, files))
+        self._runs[agent] = {began: run for began, run in self._runs[agent].items() if run.until_ns >= oldest_ns}
+        return most
 
     def _runs_beside(self, agent: str, files: "CommandFiles") -> list[CommandRun]:
         return [one for one in self._runs[agent].values() if one.until_ns >= files.began_ns != one.began_ns]
@@ -403,7 +497,7 @@ class FileLabels:
         runs = self._runs_beside(agent, files)
         if not runs and self._wrote_ns[agent] < files.began_ns:
             return files.label
-        labels_of = await self.entry_labels(root, agent)
+        labels_of = self.entry_labels(root, agent)
 
         def look(stopped: Callable[[], bool]) -> Label:
             label, limits = TRUSTED_LABEL, SearchLimits(stopped, seconds=SURVEY_S)
@@ -425,39 +519,42 @@ class FileLabels:
 
         return files.label | await run_in_thread(look)
 
-    async def record_run(self, run: CommandRun, place: ConversationId) -> None:
+    async def record_run(self, run: CommandRun, files: "CommandFiles", place: ConversationId) -> None:
         """Record a command that is about to start, or has ended. Raises StoreError."""
-        await self._load()
-        self._add_run(run)
-        await self._store.append([NewEntry(fact=run, at=self._clock.now(), conversation=place)])
-
-    def _add_run(self, run: CommandRun) -> None:
-        if run.began_ns not in self._runs[run.agent]:
-            insort(self._begins[run.agent], run.began_ns)
-        self._runs[run.agent][run.began_ns] = run
-        self._longest_ns = max(self._longest_ns, run.until_ns - run.began_ns)
+        key = f"{files.run_key}:ended"
+        if not files.run_key:
+            bits = max(_RUN_BITS.start, (run.until_ns - run.began_ns).bit_length())
+            key = files.run_key = _run_key(run.agent, bits, run.began_ns)
+            self._runs[run.agent][run.began_ns] = run
+        elif run.began_ns in self._runs[run.agent]:
+            self._runs[run.agent][run.began_ns] = run
+        await self._store.append([NewEntry(fact=run, at=self._clock.now(), conversation=place, key=key)])
 
     def _runs_at(self, agent: str, changed_ns: int) -> list[CommandRun]:
-        begins = self._begins[agent]
-        begins = begins[bisect_left(begins, changed_ns - self._longest_ns) : bisect_right(begins, changed_ns)]
-        return [self._runs[agent][began] for began in begins if self._runs[agent][began].until_ns >= changed_ns]
+        return [one for one in self._runs[agent].values() if one.began_ns <= changed_ns <= one.until_ns]
 
-    async def _load(self) -> None:
-        async with self._lock:
-            after = 0
-            while not self._loaded:
-                page = await self._store.entries(after=after, kinds=["file_written", "command_run"], limit=_PAGE)
-                for entry in page:
-                    after = entry.seq
-                    if isinstance(entry.fact, CommandRun):
-                        self._add_run(entry.fact)
-                    elif isinstance(entry.fact, FileWritten):
-                        label = entry.fact.label
-                        if label is None and entry.conversation is not None:  # only trusted requests were recorded
-                            label = Label(readers=readers_of(await self._places.scope(entry.conversation, entry.seq)))
-                        labels = self._written.setdefault((entry.fact.agent, entry.fact.sha256), [])
-                        labels.append(label or Label(readers=readers_of(OWNER_SCOPE)))
-                self._loaded = len(page) < _PAGE
+
+_RUN_BITS: Final = range(30, 63)
+"""Lengths of the longest times of commands, in nanoseconds: from a second to a century."""
+
+
+def _run_key(agent: str, bits: int, began_ns: int) -> str:
+    """Return the key of the record that a command begins. Those of one length are sorted by their begin.
+
+    `bits`: length of the time after which it would be ended.
+    """
+    return f"run:{agent}:{bits:02}:{max(0, began_ns):020}"
+
+
+def _remember(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    if len(known) >= MAX_KNOWN:
+        known.clear()
+    known[key] = value
+
+
+def _keep(known: dict[_Key, _Value], kept: set[_Key]) -> None:
+    for key in [one for one in known if one not in kept]:
+        del known[key]
 
 
 async def _wait_for_file_time(directory: Path) -> int:
@@ -474,8 +571,6 @@ async def _wait_for_file_time(directory: Path) -> int:
     return now
 
 
-_FileKey = tuple[int, int, int, int]
-"""Device, inode, size and time of change."""
 _EMPTY: Final = hashlib.sha256(b"").hexdigest()
 _EVERYTHING: Final = GlobPattern("{**,**/.git/**}")
 _EVENT: Final = struct.Struct("iIII")
@@ -496,6 +591,8 @@ class CommandFiles:
         self.here = here
         self.is_job = is_job
         self.ended = asyncio.Event()
+        self.run_key = ""
+        """Key of the record that it begins. Empty: there is none yet."""
         self.hidden: dict[PathParts, EntryKind] = {}
         """Files, and directories with nothing else in them, that may not be read in the command's place."""
         self.possible = label
@@ -539,15 +636,11 @@ class CommandFiles:
         self,
         root: WorkspaceRoot,
         labels_of: Callable[[FoundEntry], list[Label]],
-        known: Collection[Label],
         is_stopped: Callable[[], bool],
         *,
         can_hide: bool,
-    ) -> None:
-        """Look through all files. For a thread. Raises ToolCallRefused if there are too many.
-
-        `known`: labels of all files that there were.
-        """
+    ) -> bool:
+        """Look through all files. For a thread. Return False if there are too many. Raises ToolCallRefused."""
         shown, hidden, names = set[PathParts](), list[PathParts](), dict[PathParts, Label]()
         limits = SearchLimits(is_stopped, seconds=SURVEY_S)
         with contextlib.closing(walk(root, (), _EVERYTHING, limits)) as found:
@@ -562,15 +655,19 @@ class CommandFiles:
                     self._follow_file(one, label or join(labels))
                 if label is not None and _adds(self._label, label):
                     names[one.parts[:-1]] = names.get(one.parts[:-1], TRUSTED_LABEL) | label
-        if limits.cut_reason or limits.unopened:
-            if not all(self.here.can_read(one.readers) for one in known):
-                raise ToolCallRefused("There are too many files to look through, or some that cannot be opened.")
-            self._label |= join(known)
         for parts, label in names.items():
             with root.open_directory(parts) as handle:
                 self._watch(f"/proc/self/fd/{handle}/.", label)
         self.possible |= self._label
         self.hidden = _fold(hidden, shown)
+        return not limits.cut_reason and not limits.unopened
+
+    def add_unseen(self, label: Label) -> None:
+        """Count files with this label as opened: they could not be looked through. Raises ToolCallRefused."""
+        if not self.here.can_read(label.readers):
+            raise ToolCallRefused("There are too many files to look through, or some that cannot be opened.")
+        self._label |= label
+        self.possible |= label
 
     def _follow_file(self, one: FoundEntry, label: Label) -> None:
         if _adds(self._label, label):
@@ -627,9 +724,8 @@ def _fold(hidden: Iterable[PathParts], shown: Collection[PathParts]) -> dict[Pat
     return masks
 
 
-def _digest(root: WorkspaceRoot, one: FoundEntry, status: os.stat_result, known: dict[_FileKey, str]) -> str:
+def _digest(root: WorkspaceRoot, one: FoundEntry, key: _FileKey, known: dict[_FileKey, str]) -> str:
     """Return the digest of a file. Empty: it cannot be read, or is too large to have been written by a tool."""
-    key = (status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns)
     if key in known:
         return known[key]
     try:
@@ -637,10 +733,8 @@ def _digest(root: WorkspaceRoot, one: FoundEntry, status: os.stat_result, known:
     except (OSError, ToolCallRefused):
         return ""
     digest = hashlib.sha256(content.data).hexdigest()
-    if content.changed_ns == status.st_ctime_ns < time.time_ns() - SETTLED_NS:
-        if len(known) >= MAX_DIGESTS:
-            known.clear()
-        known[key] = digest
+    if content.changed_ns == key[-1] < time.time_ns() - SETTLED_NS:
+        _remember(known, key, digest)
     return digest
 
 

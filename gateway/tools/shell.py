@@ -399,7 +399,7 @@ class BackgroundJobs:
     async def _run(self, job: BackgroundJob, command: ShellCommand) -> None:
         state, well = "broke (internal error)", False
         try:
-            await self._labels.record_run(job.run, job.at.conversation)
+            await self._labels.record_run(job.run, job.files, job.at.conversation)
             ended = await run_command(command, job.output)
             state, well = ended.render(), not (ended.status or ended.end_reason)
         except ProgramNotStarted as reason:
@@ -415,7 +415,7 @@ class BackgroundJobs:
         job.run = replace(job.run, until_ns=until_ns, label=await self.label(job))
         self._labels.stop(job.agent, job.files)
         try:
-            await self._labels.record_run(job.run, job.at.conversation)
+            await self._labels.record_run(job.run, job.files, job.at.conversation)
         except StoreError:  # then the latest time at which it would have been ended counts
             logger.exception("the end of job %s of %s cannot be recorded", job.name, job.agent)
 
@@ -581,7 +581,7 @@ class ShellTools:
                 return (
                     f"Job {name} runs, for {time_s:g} s at most. You are told when it has ended; job_output reads it."
                 )
-            await self._labels.record_run(run, context.at.conversation)
+            await self._labels.record_run(run, files, context.at.conversation)
             ended = await run_command(ready, kept)
             label = await self._labels.label_so_far(own, files, context.agent)
         except BaseException as error:
@@ -591,7 +591,7 @@ class ShellTools:
             raise
         self._labels.stop(context.agent, files)
         run = replace(run, until_ns=time.time_ns(), label=label)
-        await self._labels.record_run(run, context.at.conversation)
+        await self._labels.record_run(run, files, context.at.conversation)
         if not context.visibility.can_read(run.label.readers):
             raise ToolCallRefused(
                 "Its output is not shown here: it opened files of other conversations, or wrote while their jobs did."

@@ -421,6 +421,7 @@ def plan(connection: sqlite3.Connection, sql: str, params: object = None) -> lis
     [
         (queries.ENTRY, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.ENTRY_BY_KEY, 1, "SEARCH log USING INDEX sqlite_autoindex_log_1 (key=?)"),
+        (queries.ENTRIES_BY_KEY, 1, "SEARCH log USING INDEX sqlite_autoindex_log_1 (key>? AND key<?)"),
         (queries.CAUSED_BY, 1, "SEARCH log USING INDEX log_cause (cause=?)"),
         (queries.HANDLED_BY, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
         (queries.HANDLED_BY, 3, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),

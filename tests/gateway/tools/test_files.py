@@ -36,6 +36,7 @@ from gateway.tools.files import (
     MAX_READ_CHARS,
     MAX_REPLACEMENTS,
     MAX_SEARCHED_CHARS,
+    CommandFiles,
     FileLabels,
     decode_text,
     describe_binary,
@@ -147,13 +148,21 @@ async def test_a_file_has_the_label_of_the_command_that_changed_it(tmp_path: Pat
         run = CommandRun(
             turn=turn.turn, agent="reverie", began_ns=changed, until_ns=changed + 10, label=turn.request.label
         )
-        await labels.record_run(run, turn.at.conversation)
+        command = CommandFiles(changed, turn.request.label, turn.visibility, is_job=False)
+        await labels.record_run(run, command, turn.at.conversation)
         assert await labels.read(root, "made.txt", turn) == (b"sesame", turn.request.label)
         with pytest.raises(ToolCallRefused, match="no such file"):
             await labels.read(root, "made.txt", where())
         os.utime(here.path / "made.txt", (0, 0))
         assert await labels.read(root, "made.txt", where()) == (b"sesame", Label("outside")), "the operator's by now"
-        await labels.record_run(replace(run, until_ns=changed), turn.at.conversation)
+        later = here.put("later.txt", "salt").stat().st_ctime_ns
+        run = replace(run, began_ns=later - 10, until_ns=later + 1_000_000_000)
+        command = CommandFiles(run.began_ns, turn.request.label, turn.visibility, is_job=False)
+        await labels.record_run(run, command, turn.at.conversation)
+        assert (await labels.read(root, "later.txt", turn))[1] == turn.request.label
+        await labels.record_run(replace(run, until_ns=later - 1), command, turn.at.conversation)
+        labels = FileLabels(store, SystemClock(), privacy(store, Bindings(())))
+        assert await labels.read(root, "later.txt", where()) == (b"salt", Label("outside")), "it had ended before"
 
 
 async def test_a_file_that_an_earlier_version_recorded_is_the_owners_and_of_its_place(tmp_path: Path) -> None:
