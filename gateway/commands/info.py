@@ -23,6 +23,7 @@ from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER
 from gateway.core.scopes import PUBLIC
 from gateway.core.text_safety import shorten
 from gateway.store import LogEntry, SpendingSum, ledger
+from gateway.store.archive import ArchivedLog
 from gateway.store.effects import CommandEffect
 from gateway.store.format import format_entry
 from gateway.stream.outbox import find_uncertain_posts
@@ -130,7 +131,7 @@ async def handle_version(_call: CommandCall, _context: CommandContext) -> str:
 async def handle_why(call: CommandCall, context: CommandContext) -> str | CommandReply:
     """Explain a log entry of this conversation; in a direct chat, to admins everywhere, of any that they may see."""
     number = int(call.arguments["entry"])
-    entry = await context.store.entry(number)
+    entry = await ArchivedLog(context.store).entry(number)
     if entry is not None and entry.conversation != call.command.at.conversation:
         if not call.command.direct:
             return f"Entry {number} is not of this conversation: ask me in a direct chat."

@@ -9,7 +9,7 @@ A handle is a log position with a letter, short because each summary shows some:
   front of the first of them in the view.
 
 What a handle names is shown only where its scope allows. For a handle that is not visible the error is the same as for
-one that does not exist.
+one that does not exist. What has left the log for its archives is not opened any more; the answer says so.
 """
 
 import hashlib
@@ -31,7 +31,8 @@ from gateway.core.labels import TRUSTED_LABEL, Label, readers_of
 from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ResultExcerpt, ToolCall, ToolCallRefused
-from gateway.store import NewEntry, Store
+from gateway.store import NewEntry, Store, StoreReader
+from gateway.store.archive import ArchivedLog
 from gateway.stream.routing import PrivacyCache
 
 MAX_TURNS: Final = 2_000
@@ -40,6 +41,7 @@ UNKNOWN_HANDLE: Final = (
     "There is nothing with that handle that may be told here. A handle is one of those that stand where something "
     "was told in part, e.g. e12, t12.3 or v12-34; what was said can also be found with recall."
 )
+LEFT_LOG: Final = "That is so old that it has left the log: only an operator can read it, with `reverie log show`."
 _HANDLE: Final = re.compile(r"([temv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
 """At most as many digits as a log position can have."""
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
@@ -151,6 +153,8 @@ class EvidenceStore:
         if (separator == ".") != (kind == "t") or separator == "-":
             return None
         entry = await self._store.entry(int(first))
+        if entry is None and await has_left(self._store, self._places, int(first), visibility, place):
+            raise ToolCallRefused(LEFT_LOG)
         if entry is None or entry.conversation is None:
             return None
         if entry.conversation != place and not visibility.can_see(
@@ -209,10 +213,15 @@ class EvidenceStore:
                 render_turn_transcript(one.seq, one.at, one.fact) for one in page if isinstance(one.fact, TurnRecord)
             ]
             start = Seq(page[-1].seq + 1)
+        log = ArchivedLog(self._store)
+        left = len(await log.left(after=first - 1, before=end, kinds=["turn_ended"], conversation=place))
         if not any(pieces):
+            if left:
+                raise ToolCallRefused(LEFT_LOG)
             return None
         head = await self._find_head(place, first)
-        text = "".join([f"{head}\n\n" if head else "", *pieces])
+        gone = f"[left the log, and missing here: {left} turn{'s' if left > 1 else ''}]"
+        text = "".join([f"{head}\n\n" if head else "", f"{gone}\n\n" if left else "", *pieces])
         return build_handle_content(f"v{first}-{end}", "turns", place, text)
 
     async def _find_head(self, place: ConversationId, first: Seq) -> str:
@@ -226,6 +235,16 @@ class EvidenceStore:
                     return one.fact.head
             before = page[0].seq
         return ""
+
+
+async def has_left(
+    store: StoreReader, places: PrivacyCache, seq: int, visibility: Visibility, place: ConversationId
+) -> bool:
+    """Return whether an entry has left the log for its archives that may be told of at `place`. Raises StoreError."""
+    entry = await ArchivedLog(store).entry(seq)
+    if entry is None or entry.conversation is None:
+        return False
+    return entry.conversation == place or visibility.can_see(await places.scope(entry.conversation, entry.seq))
 
 
 def build_handle_content(handle: str, kind: str, origin: str, text: str) -> HandleContent:

@@ -13,16 +13,18 @@ import os
 import re
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import aiosqlite
+
 from gateway.core.events import ConversationId
 from gateway.store import queries
-from gateway.store.reader import LogRow, StoreReader, clamp_params
+from gateway.store.reader import LogRow, StoreReader, clamp_params, run_in_thread
 from gateway.store.schema import migrations
-from gateway.store.types import BadSearchQuery, StoreUnreadable
+from gateway.store.types import BadSearchQuery, LogEntry, StoreUnreadable
 
 FILE_POSITIONS: Final = 50_000
 """Positions of the log in one file: some megabytes, and what fits into memory for a search."""
@@ -97,19 +99,32 @@ def append_rows(path: Path, valid_bytes: int, rows: Iterable[LogRow]) -> int:
     return valid_bytes + len(member)
 
 
+@contextmanager
+def _report_damage(path: Path, *, unreadable: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Raise StoreUnreadable for what a damaged file raises, and for `unreadable`."""
+    try:
+        yield
+    except (gzip.BadGzipFile, zlib.error, ValueError, KeyError, TypeError) as error:
+        raise StoreUnreadable(f"the archive {path} is damaged ({error}): restore it from a backup") from error
+    except unreadable as error:
+        raise StoreUnreadable(f"cannot read the archive {path}: {error}") from error
+
+
+def _read_lines(path: Path, from_byte: int = 0) -> Iterator[str]:
+    """Yield the lines of a file. A member that is cut off, or being written, ends it."""
+    with path.open("rb") as raw:
+        raw.seek(from_byte)
+        with gzip.open(raw, "rt", encoding="ascii") as file, suppress(EOFError):
+            yield from file
+
+
 def read_rows(path: Path, from_byte: int = 0) -> Iterator[LogRow]:
     """Yield the rows of a file in the order of its lines. A member that is cut off, or being written, ends it.
 
     Raises OSError, and StoreUnreadable for a damaged file.
     """
-    try:
-        with path.open("rb") as raw:
-            raw.seek(from_byte)
-            with gzip.open(raw, "rt", encoding="ascii") as file, suppress(EOFError):
-                for line in file:
-                    yield line_to_row(line)
-    except (gzip.BadGzipFile, zlib.error, ValueError, KeyError, TypeError) as error:
-        raise StoreUnreadable(f"the archive {path} is damaged ({error}): restore it from a backup") from error
+    with _report_damage(path):
+        yield from map(line_to_row, _read_lines(path, from_byte))
 
 
 def insert_archived(connection: sqlite3.Connection, directory: Path, into: str = "log") -> int:
@@ -125,13 +140,20 @@ def insert_archived(connection: sqlite3.Connection, directory: Path, into: str =
 
 
 class ArchivedLog:
-    """The whole log: what a store holds, and its archives. For commands: a search reads each archive."""
+    """The whole log: what a store holds, and its archives. A read takes some tenths of a second for each archive."""
 
     def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
         self._directory = archive_directory(reader.path)
-        self._opened: tuple[Path, bool, sqlite3.Connection] | None = None
-        """The archive that was read last, whether it is indexed, and its rows in memory."""
+        self._lines: tuple[Path, list[str]] | None = None
+        """The archive that was read last."""
+        self._indexed: tuple[Path, sqlite3.Connection] | None = None
+        """The archive that was searched last, and its rows in memory."""
+
+    async def entry(self, seq: int) -> LogEntry | None:
+        """Return the entry at this position. Raises StoreError."""
+        found = await self.entry_rows(after=seq - 1, before=seq + 1, limit=1)
+        return LogEntry.from_row(found[0]) if found else None
 
     async def entry_rows(
         self,
@@ -144,17 +166,16 @@ class ArchivedLog:
         limit: int = 1_000,
         newest: bool = False,
     ) -> list[LogRow]:
-        """Return rows like `StoreReader.entry_rows`. Raises OSError as well."""
+        """Return rows like `StoreReader.entry_rows`."""
         stored = await self._reader.entry_rows(
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=newest
         )
         found = {row[0]: row for row in stored}
+        begin = _line_pattern(kinds, conversation)
         sql, params = queries.browse(
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=newest
         )
-        archives = await asyncio.to_thread(
-            list_archives, self._directory
-        )  # after the store: what left it meanwhile is there
+        archives = await self.list_files()  # after the store: what left it meanwhile is there
         for archive in reversed(archives) if newest else archives:
             chosen = sorted(found, reverse=newest)[:limit]
             if len(chosen) == limit and (
@@ -162,28 +183,122 @@ class ArchivedLog:
             ):
                 break
             if archive.last > after and (before is None or archive.first < before):
-                rows = await asyncio.to_thread(self._read, archive.path, sql, params, match)
+                rows = await (
+                    asyncio.to_thread(self._select, archive.path, begin, after, before, limit, newest=newest)
+                    if match is None
+                    else asyncio.to_thread(self._search, archive.path, sql, params, match)
+                )
                 found |= {row[0]: row for row in rows if row[0] not in found}
         return [found[seq] for seq in sorted(sorted(found, reverse=newest)[:limit])]
 
-    def _read(self, path: Path, sql: str, params: Sequence[str | int], match: str | None) -> list[LogRow]:
-        connection = self._open(path, indexed=match is not None)
+    async def left(
+        self, *, after: int, before: int, kinds: Sequence[str], conversation: ConversationId
+    ) -> frozenset[int]:
+        """Return the positions of such entries in the archives, with `after` < seq < `before`."""
+        begin, found = _line_pattern(kinds, conversation), set[int]()
+        for archive in await self.list_files():
+            if archive.last > after and archive.first < before:
+                rows = await asyncio.to_thread(
+                    self._select, archive.path, begin, after, before, FILE_POSITIONS, newest=False
+                )
+                found |= {row[0] for row in rows}
+        return frozenset(found)
+
+    async def list_files(self) -> list[Archive]:
+        """Return its archives by range. Raises StoreUnreadable."""
+        with _report_damage(self._directory, unreadable=(OSError,)):
+            return await asyncio.to_thread(list_archives, self._directory)
+
+    def _search(self, path: Path, sql: str, params: Sequence[str | int], match: str) -> list[LogRow]:
         try:
-            return [tuple(row) for row in connection.execute(sql, clamp_params(params))]
+            return [tuple(row) for row in self._index(path).execute(sql, clamp_params(params))]
         except sqlite3.OperationalError as error:
             raise BadSearchQuery(f"cannot search for {match!r}: {error}") from error
 
-    def _open(self, path: Path, *, indexed: bool) -> sqlite3.Connection:
-        if self._opened is not None and self._opened[:2] == (path, indexed):
-            return self._opened[2]
-        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        for _, sql in migrations():
-            connection.executescript(sql)
-        connection.execute("BEGIN")
-        rows = {row[0]: row for row in read_rows(path)}
-        connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", [rows[seq] for seq in sorted(rows)])
-        if indexed:
+    def _select(
+        self, path: Path, begin: re.Pattern[str], after: int, before: int | None, limit: int, *, newest: bool
+    ) -> list[LogRow]:
+        with _report_damage(path, unreadable=(OSError,)):
+            if self._lines is None or self._lines[0] != path:
+                self._lines = path, list(_read_lines(path))
+            found = ((match, line) for line in self._lines[1] if (match := begin.match(line)) is not None)
+            by_seq = {int(match[1]): line for match, line in found}
+            chosen = sorted(seq for seq in by_seq if seq > after and (before is None or seq < before))
+            return [line_to_row(by_seq[seq]) for seq in (chosen[::-1] if newest else chosen)[:limit]]
+
+    def _index(self, path: Path) -> sqlite3.Connection:
+        if self._indexed is None or self._indexed[0] != path:
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            with _report_damage(path, unreadable=(OSError,)):
+                _fill_memory(connection, read_rows(path))
             connection.execute("INSERT INTO search (search) VALUES ('rebuild')")
-        connection.execute("COMMIT")
-        self._opened = (path, indexed, connection)
-        return connection
+            self._indexed = path, connection
+        return self._indexed[1]
+
+
+def _line_pattern(kinds: Sequence[str] | None, conversation: ConversationId | None) -> re.Pattern[str]:
+    """Return how a line of `row_to_line` begins that is of one of these kinds and there, with its position."""
+    kind = "|".join(map(re.escape, kinds)) if kinds is not None else "[a-z_]+"
+    place = f"{re.escape(json.dumps(conversation))}," if conversation is not None else ""
+    return re.compile(rf'\{{"seq": (\d+), "at": "[^"]*", "kind": "(?:{kind})", "conversation": {place}')
+
+
+def _fill_memory(connection: sqlite3.Connection, rows: Iterable[LogRow]) -> None:
+    """Make the schema in an empty database, and insert rows. Of rows with the same position the last counts."""
+    for _, sql in migrations():
+        connection.executescript(sql)
+    connection.execute("BEGIN")
+    by_seq = {row[0]: row for row in rows}
+    connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", [by_seq[seq] for seq in sorted(by_seq)])
+    connection.execute("COMMIT")
+
+
+_AROUND: Final = 5_000
+"""Positions before and after an entry in which its story is searched: more than a busy hour."""
+
+
+@asynccontextmanager
+async def open_around(reader: StoreReader, seq: int) -> AsyncIterator[StoreReader]:
+    """Open a reader of the entries that tell what became of the one at `seq`, though some have left the log.
+
+    It is `reader` itself if none can have left. Raises StoreError.
+    """
+    archives = await ArchivedLog(reader).list_files()
+    if not archives or archives[-1].last < seq:
+        yield reader
+        return
+    rows = await _rows_around(reader, seq)
+    async with aiosqlite.connect(":memory:", isolation_level=None) as memory:
+        await run_in_thread(memory, _fill_memory, rows)
+        yield StoreReader(reader.path, memory)
+
+
+async def _rows_around(reader: StoreReader, seq: int) -> list[LogRow]:
+    """Return the rows of the entry's conversation near it, all turns near it, and what dealt with it, however late."""
+    log = ArchivedLog(reader)
+    entry = await log.entry(seq)
+    if entry is None:
+        return []
+    place, after, before = entry.conversation, seq - _AROUND, seq + _AROUND
+    rows = await log.entry_rows(after=after, before=before, conversation=place, limit=2 * _AROUND)
+    rows += await log.entry_rows(after=after, before=before, kinds=["turn_ended", "attended"], limit=2 * _AROUND)
+    rows += await reader.entry_rows(after=seq, kinds=["rewound"])  # never leave, nor do the next
+    rows += await reader.entry_rows(kinds=["reminded"], conversation=place)
+    newest = rows
+    while place is not None and newest and not any(_has_dealt(row, place, seq) for row in newest):
+        newest = await log.entry_rows(after=before - 1, kinds=["turn_ended", "handled"], conversation=place, limit=1)
+        if newest:
+            after, before = newest[0][0], newest[0][0] + _AROUND
+            rows += newest + await log.entry_rows(after=after, before=before, conversation=place, limit=_AROUND)
+    posts = {f"delivery:{place}:{row[4].removeprefix('post:')}" for row in rows if row[2] == "post" and row[4]}
+    if posts - {row[4] for row in rows}:
+        rows += await log.entry_rows(after=before - 1, kinds=["delivery"], conversation=place)
+    return rows
+
+
+def _has_dealt(row: LogRow, place: ConversationId, seq: int) -> bool:
+    """Return whether this turn or decision there ends what became of the event at `seq`."""
+    if row[0] <= seq or row[2] not in ("turn_ended", "handled") or row[3] != place:
+        return False
+    fact = json.loads(row[6])
+    return bool(fact["upto"] >= seq and fact.get("outcome") != "interrupted")

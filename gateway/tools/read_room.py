@@ -16,6 +16,7 @@ from agent.journal import to_single_line
 from agent.prompt import PromptLine, render_line
 from channels.base import CanListMembers, Channel, RoomMembers, SendError
 from gateway.context.conversation import NOBODY, ConversationReader, CurrentMessage, find_reply_to
+from gateway.context.evidence import LEFT_LOG, has_left
 from gateway.context.search import sanitize_name
 from gateway.core.events import (
     Address,
@@ -296,8 +297,13 @@ class RoomReader:
                 )
             return await (self._find_last(context) if named == "last" else self._find_mine(context))
         match = _HANDLE.fullmatch(named)
-        entry = await self._reader.entry(int(match[1])) if match is not None else None
+        seq = int(match[1]) if match is not None else 0
+        entry = await self._reader.entry(seq)
         found = await self._resolve(entry, context) if entry is not None else None
+        if entry is None and await has_left(
+            self._reader, self._privacy, seq, context.visibility, context.at.conversation
+        ):
+            raise ToolCallRefused(LEFT_LOG)
         if found is None:
             raise ToolCallRefused(UNKNOWN_MESSAGE)
         return found

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -47,9 +48,11 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import NewEntry, Store
+from gateway.store.retention import KEPT_TURNS, prune_store
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.memory import MAX_EVIDENCE_CHARS, MemoryTools
+from tests.gateway.store.test_retention import Now
 from tests.kits.channels import story
 from tests.kits.examples import examples
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, at, sight_of
@@ -301,6 +304,28 @@ async def test_a_handle_opens_so_many_turns_and_says_which_ones_would_do(tmp_pat
         )
         assert "line 2000" in await kit.whole(f"v{last}-999999999999")
         await kit.refused("v1-999999999999", BOB)
+
+
+@story
+async def test_what_has_left_the_log_is_said_to_have_left_and_only_where_it_may_be_told(tmp_path: Path) -> None:
+    async with desk(tmp_path) as kit:
+        secret = await kit.turned(step("a secret"), place=ANN)
+        first = await kit.turned(step("a result"), heard="[x] Ulla (guest): the first")
+        seqs = [
+            await kit.turned(heard=f"[x] Ulla (guest): line {number}", place=place)
+            for number in range(KEPT_TURNS + 2)
+            for place in (ROOM, ANN)
+        ]
+        for place in (ROOM, ANN):
+            await kit.write(ViewFolded(start=seqs[-2], reason="r", head="a head"), place)
+        later = Now(kit.clock.now() + timedelta(days=1))
+        assert (await prune_store(kit.store, {"turn_ended": 1.0}, later)).entries == 6
+        assert (await kit.whole(f"v{first}-{seqs[-1]}")).startswith("[left the log, and missing here: 3 turns]\n\n== ")
+        assert "missing" not in await kit.whole(f"v{seqs[-2]}-{seqs[-1]}")
+        for handle in (f"t{first}.1", f"m{first}", f"v{first}-{first + 2}"):
+            with pytest.raises(ToolCallRefused, match="so old that it has left the log"):
+                await kit.evidences.find(handle, *sight_of(at(ROOM)))
+        await kit.refused(f"t{secret}.1")
 
 
 @story

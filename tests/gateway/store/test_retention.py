@@ -26,6 +26,7 @@ from gateway.store import LogRow, NewEntry, Store, StoreReader, StoreUnreadable,
 from gateway.store.archive import ArchivedLog, archive_directory, list_archives, read_rows
 from gateway.store.projections import PROJECTED_TABLES
 from gateway.store.retention import KEPT_MESSAGES, prune_store
+from gateway.stream.trace import explain_event
 from tests.gateway.store.test_rebuild import entries as any_entries
 from tests.kits.backup import configured, made, put
 from tests.kits.examples import examples
@@ -112,11 +113,14 @@ def test_whatever_is_in_the_log_pruning_loses_nothing_and_changes_no_request(
                 if number not in prunings:
                     continue
                 before, rows, kept = await looked_at(store), await whole(store), tables(path)
+                asked = [row[0] for row in rows[:: 1 + len(rows) // 6]]
+                stories = [await explain_event(store, seq) for seq in asked]
                 moved = await pruned(store)
                 total += moved
                 assert len(await store.entry_rows(limit=100_000)) == len(rows) - total
                 assert await looked_at(store) == before
                 assert _same(await whole(store), rows)
+                assert [await explain_event(store, seq) for seq in asked] == stories
             assert tables(path) == kept
             async with await opened(path) as store:
                 assert await looked_at(store) == before
@@ -154,6 +158,10 @@ def test_what_has_left_is_read_with_the_rest_and_never_taken_for_new(tmp_path: P
             assert await pruned(store) == 2 * (300 - KEPT_MESSAGES)
             left = await store.entry_rows(limit=1_000)
             assert {row[2] for row in left} == {"room", "judged", "turn_ended"}
+            assert (await explain_event(store, rows[0][0]) or [])[-2:] == [
+                "only counted, for newer lines filled the prompt, in turn t (entry 601), which replied",
+                "fate: counted",
+            ]
             log = ArchivedLog(store)
             assert _same(await whole(store), rows)
             assert [row[0] for row in await log.entry_rows(newest=True, limit=550)] == [row[0] for row in rows[-550:]]
