@@ -4,7 +4,7 @@ When the label of a request holds up a call that somebody with standing asked fo
 pieces below that standing (docs/decisions/0057-a-turn-is-taken-again-on-a-clean-view.md). A line in their place says
 what is left out, with its handles, so that the person can refer to it. A piece goes whole: an answer with its tool
 calls, one line of a turn's input, the summary of earlier turns. An answer counts as written by the least trusted author
-in its request.
+in its request. Where that was needed lately, a turn begins like that (`choose_standing`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from agent.prompt import PromptTurn, render_line
 from gateway.context.conversation import RenderedInput, RenderedMessage
 from gateway.context.history import HistoryTurn, HistoryView
+from gateway.core.events import SenderId
 from gateway.core.facts import MediaRef, Seq, TurnRecord, label_of_summary
 from gateway.core.labels import TRUSTED_LABEL, Integrity, Label, join, rank_integrity
 
@@ -21,6 +22,9 @@ SUMMARY_GAP: Final = "[The summary of earlier turns is left out here]"
 RECALL_GAP: Final = "[What came to mind from earlier is left out here]"
 MAX_HANDLES: Final = 8
 """Handles in one line; the newest are named."""
+RECENT_TURNS: Final = 3
+"""Newest turns that tell whether the next one will need a clean view, like the counter of a branch predictor: one that
+went otherwise does not change the guess."""
 _AUTHORS: Final = {
     "outside": "text from outside",
     "guest": "words of guests",
@@ -72,6 +76,39 @@ def reaches(label: Label, standing: Integrity) -> bool:
     return rank_integrity(label.integrity) >= rank_integrity(standing)
 
 
+def choose_standing(
+    view: HistoryView, asked_by: frozenset[SenderId], new: Sequence[tuple[RenderedMessage, Label]]
+) -> Integrity | None:
+    """Return the standing of the clean view on which a turn is to begin. None: it begins with all of the view.
+
+    A guess, which decides no call: that is left to the labels of the request. A turn begins like the one before it, if
+    one of the last three called a tool that the left out pieces held up, and nothing below that standing came in with
+    the one before it or since then. It begins so as well if two of the last three turns did in which these people
+    spoke. The summary of earlier turns would be missed most: only the second reason is good enough for leaving it out.
+
+    `asked_by`: who asks now. `new`: lines of the new input, each with its label.
+    """
+    if not view.turns:
+        return None
+    last, clean = view.turns[-1].record, view.turns[-1].record.clean_view
+    if clean is not None and _standings_needed(view.turns):
+        overheard = [label for one, label in new if not one.line.is_addressed]
+        came = [clean.label, label_of_summary(view.fold), *(Label(one) for _, one in last.lines), *overheard]
+        if reaches(join(came), clean.standing):
+            return clean.standing
+    theirs = [
+        turn for turn in view.turns if turn.record.cause == "addressed" and asked_by.intersection(turn.record.senders)
+    ]
+    needed = _standings_needed(theirs)
+    return needed[-1] if len(needed) > RECENT_TURNS // 2 else None
+
+
+def _standings_needed(turns: Sequence[HistoryTurn]) -> list[Integrity]:
+    """Return the standings that the newest of these turns needed, oldest first."""
+    clean = [turn.record.clean_view for turn in turns[-RECENT_TURNS:]]
+    return [one.standing for one in clean if one is not None and one.tool]
+
+
 def clean_history(view: HistoryView, standing: Integrity) -> CleanHistory:
     """Return the view without the pieces below a standing."""
     label, fold = label_of_summary(view.fold), view.fold
@@ -120,7 +157,7 @@ def render_gap(gap: LeftOut) -> str:
     one = len(gap.messages) + len(gap.answers) == 1
     handles = ", ".join(f"m{seq}" for seq in sorted((*gap.messages, *gap.answers))[-MAX_HANDLES:])
     why = f"because of {_AUTHORS.get(gap.label.integrity, 'their authors')}"
-    return f"[{' and '.join(named)} {'is' if one else 'are'} left out here, {why}: {handles}]"
+    return f"[{' and '.join(named)} {'is' if one else 'are'} left out here, {why}; fetch_evidence opens {handles}]"
 
 
 def _clean_turn(turn: HistoryTurn, standing: Integrity, gap: LeftOut) -> tuple[HistoryTurn, LeftOut, LeftOut]:

@@ -117,9 +117,10 @@ notes into memory; a request to fold the view."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanView:
-    """A turn that was taken again without the pieces of its request that held up a tool call."""
+    """A turn without the pieces of its request that hold up a tool call: taken again, or begun like that."""
 
     tool: str
+    """The first tool that the other pieces held up, or would have. Empty: the turn began like that, and none."""
     standing: Integrity
     """Integrity that all pieces of the request had from then on."""
     asked_by: tuple[str, ...]
@@ -131,6 +132,9 @@ class CleanView:
     """Other pieces that were left out, in the gateway's own words."""
     label: Label
     """Label of all that its requests held from then on, and so of its steps and its answer."""
+    is_begun: bool = False
+    """True if the turn began like that, because earlier ones there were taken again
+    (`gateway.context.clean_view.choose_standing`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +205,7 @@ class TurnRecord:
     lines: tuple[tuple[int, Integrity], ...] = ()
     """Characters and integrity of each line of `heard`, for the first of `covers`. Empty: not recorded."""
     clean_view: CleanView | None = None
-    """None: it was not taken again."""
+    """None: its requests held all of the view."""
     foreign: str = ""
     """Of an earlier version, without `label`: first source that brought text from outside. Empty: none, or not
     recorded."""

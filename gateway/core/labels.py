@@ -58,6 +58,10 @@ class RequestLabel:
         self.label = label
         self.fixed: Label | None = None
         """Label of the pieces that cannot be left out if the turn is taken again. None: it is not taken again."""
+        self.left_out: Label | None = None
+        """Label of what the turn began without. None: it began with all of the view."""
+        self.held_up = ""
+        """The first tool whose call that would have held up. Empty: none so far."""
 
     def add(self, label: Label) -> None:
         """Record that from here on the requests hold a text with this label, too. It cannot be left out."""

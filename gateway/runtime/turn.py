@@ -24,7 +24,7 @@ from agent.turn import take_turn
 from agent.turn_context import SizeHints, TurnOutcome, TurnProgress, build_first_request
 from channels.aio import run_to_completion
 from gateway.access.limits import LimitHit
-from gateway.context.clean_view import RECALL_GAP, clean_history, reaches
+from gateway.context.clean_view import RECALL_GAP, choose_standing, clean_history, reaches
 from gateway.context.compaction import FoldHost
 from gateway.context.conversation import (
     CurrentMessage,
@@ -54,9 +54,18 @@ from gateway.core.facts import (
     TurnRecord,
     is_inner,
 )
-from gateway.core.labels import TRUSTED_LABEL, UNKNOWN_LABEL, Label, RequestLabel, readers_of
+from gateway.core.labels import (
+    TRUSTED_LABEL,
+    UNKNOWN_LABEL,
+    Integrity,
+    Label,
+    RequestLabel,
+    join,
+    label_of_role,
+    readers_of,
+)
 from gateway.core.logging import log_context
-from gateway.core.permissions import lowest_role
+from gateway.core.permissions import lowest_role, proven_role
 from gateway.core.tool import CleanViewNeeded, ToolContext
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
@@ -339,10 +348,14 @@ class Turn(FoldHost):
         self._rendered = RenderedInput()
         """New input of the next request."""
         self._card_label = TRUSTED_LABEL
-        self._clean: CleanViewNeeded | None = None
-        """Why it was taken again. None: it was not."""
+        self._standing: Integrity | None = None
+        """Standing that all pieces of its requests have. None: they hold all of the view."""
+        self._held_up = ""
+        """Tool for which it was taken again. Empty: it was not."""
+        self._begins = True
+        """No request was built yet."""
         self.clean_view: CleanView | None = None
-        """What its requests are without since then."""
+        """What its requests are without. None: they hold all of the view."""
         self._tries = 0
         """Requests that the provider refused as too long."""
         self._with_images = self._with_past_images = context.model.model.takes_images
@@ -467,18 +480,25 @@ class Turn(FoldHost):
     async def _add_labels(self, prompt_input: PromptInput, rendered: RenderedInput) -> PromptInput:
         """Add the labels of all pieces of the prompt to that of the request. Return the prompt.
 
-        If the turn is taken again, the prompt is returned without the pieces below the standing.
+        If the turn is taken again, or begins on a clean view, the prompt is returned without the pieces below the
+        standing.
         """
         assert self.view is not None
         assert self.request is not None
         scope, recalled = self._prompt_context.visibility.scope, self.recalled
         fixed = self._prompt_context.label | Label(readers=readers_of(scope)) | self.input.fixed_label
-        if self._clean is None:
-            self.request.add(fixed | self.view.label | self.input.label | recalled.label | self._card_label)
-            may_repeat = self.context.live.settings.tools.clean_view and bool(self.input.requesters())
-            self.request.fixed = fixed if may_repeat and not self.progress.current.steps else None
+        whole = fixed | self.view.label | self.input.label | recalled.label | self._card_label
+        may_repeat = self.context.live.settings.tools.clean_view and bool(self.input.requesters())
+        if may_repeat and self._begins:
+            self._standing = self._choose_standing(fixed, whole, rendered)
+            if self._standing is not None:  # no model has read what was read so far
+                self.request.label = TRUSTED_LABEL
+        self._begins = False
+        may_repeat = may_repeat and not (self._held_up or self.progress.current.steps)
+        if (standing := self._standing) is None:
+            self.request.add(whole)
+            self.request.fixed = fixed if may_repeat else None
             return prompt_input
-        standing = self._clean.standing
         history, new = clean_history(self.view, standing), self.input.clean(rendered, standing)
         left_out, others = history.left_out | new.left_out, list[str]()
         label = fixed | history.label | new.label
@@ -494,14 +514,17 @@ class Turn(FoldHost):
         if history.view.head != self.view.head:
             others.append("the summary of earlier turns")
         self.request.add(label | self.recalled.label)
+        if not self._held_up:
+            self.request.left_out, self.request.fixed = whole, fixed if may_repeat else None
         self.clean_view = CleanView(
-            tool=self._clean.tool,
+            tool=self._held_up,
             standing=standing,
             asked_by=tuple(one.name for one in self.handle.requesters),
             messages=len(left_out.messages),
             answers=len(left_out.answers),
             others=tuple(others),
             label=self.request.label,
+            is_begun=not self._held_up,
         )
         return replace(
             prompt_input,
@@ -512,10 +535,21 @@ class Turn(FoldHost):
             aside=self.recalled.text,
         )
 
+    def _choose_standing(self, fixed: Label, whole: Label, rendered: RenderedInput) -> Integrity | None:
+        """Return the standing of the clean view on which the turn begins. None: it begins with all of the view."""
+        assert self.view is not None
+        asked = self._tool_context.requesters
+        lines = self.input.labelled_lines(self.input.lines, rendered)
+        standing = choose_standing(self.view, frozenset(one.id for one in asked), lines)
+        if standing is None or reaches(whole, standing):
+            return None
+        roles = join(label_of_role(proven_role(one.role, verified=one.verified)) for one in asked)
+        return standing if reaches(fixed | roles, standing) else None
+
     def take_again(self, needed: CleanViewNeeded) -> None:
         """Discard all steps, and prepare requests without the pieces below the standing. At most once."""
         self.preparation.add(self.progress.current)
-        self.progress, self._clean = TurnProgress(), needed
+        self.progress, self._standing, self._held_up = TurnProgress(), needed.standing, needed.tool
         self.request = RequestLabel()
         self._base_tool_context = replace(self._base_tool_context, request=self.request)
 
@@ -780,8 +814,15 @@ def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
         weighed=turn.weighed,
         label=turn.request.label | consumed.label if turn.request is not None else consumed.label,
         lines=consumed.heard_lines,
-        clean_view=replace(turn.clean_view, label=turn.label) if turn.clean_view is not None else None,
+        clean_view=_clean_view_of(turn),
     )
+
+
+def _clean_view_of(turn: Turn) -> CleanView | None:
+    """Return what the turn's requests were without, as it is recorded."""
+    if turn.clean_view is None or turn.request is None:
+        return None
+    return replace(turn.clean_view, label=turn.label, tool=turn.clean_view.tool or turn.request.held_up)
 
 
 async def write_record(turn: Turn, outcome: TurnOutcome) -> None:

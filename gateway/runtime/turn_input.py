@@ -203,7 +203,7 @@ class TurnInput:
         """Record that the model may have read this from here on."""
         digest = self.digest
         self.rendered = self._charge_reminder_setters(rendered)
-        lines = self._labelled_lines(self.lines, rendered)
+        lines = self.labelled_lines(self.lines, rendered)
         self.label |= digest.label if digest is not None else join(label for _, label in lines)
         plain = self._context.is_small_model
         self.heard_lines = tuple((len(render_line(one.line, plain=plain)), label.integrity) for one, label in lines)
@@ -214,11 +214,11 @@ class TurnInput:
     @property
     def fixed_label(self) -> Label:
         """Label of the lines to the agent: they are never left out."""
-        return join(label for one, label in self._labelled_lines(self.lines, self.rendered) if one.line.is_addressed)
+        return join(label for one, label in self.labelled_lines(self.lines, self.rendered) if one.line.is_addressed)
 
     def clean(self, rendered: RenderedInput, standing: Integrity) -> CleanInput:
         """Return it without overheard lines below this standing."""
-        lines = self._labelled_lines(self.lines, rendered)
+        lines = self.labelled_lines(self.lines, rendered)
         return clean_input(lines, rendered, standing, plain=self._context.is_small_model)
 
     async def consume_unasked(self) -> None:
@@ -275,7 +275,7 @@ class TurnInput:
             senders=(*self.rendered.senders, *rendered.senders),
         )
         self.omitted += count_omitted(unread, rendered)
-        label = join(label for _, label in self._labelled_lines(lines, rendered))
+        label = join(label for _, label in self.labelled_lines(lines, rendered))
         self.label |= label
         self.upto = unread.upto
         self.arrived = (*self.arrived, *current)
@@ -311,7 +311,7 @@ class TurnInput:
         """Return the lowest role among the authors of the rendered text."""
         return role_of_integrity(self.label.integrity)
 
-    def _labelled_lines(
+    def labelled_lines(
         self, lines: Sequence[RenderedMessage], rendered: RenderedInput
     ) -> list[tuple[RenderedMessage, Label]]:
         """Return the rendered lines, each with its label; a reminder has the role of whoever set it."""

@@ -390,14 +390,19 @@ async def _explain_turn(reader: StoreReader, found: EventTrail, handler: LogEntr
 
 
 def _explain_clean_view(turn: TurnRecord) -> list[str]:
-    """Explain why the turn was taken again, if it was."""
+    """Explain why the turn did without a part of the view, if it did."""
     clean = turn.clean_view
     if clean is None:
         return []
     counts = ((clean.messages, "message", ""), (clean.answers, "answer", " of its own"))
     parts = [f"{count} {what}{'s' if count > 1 else ''}{whose}" for count, what, whose in counts if count]
     without = ", ".join([*parts, *clean.others])
-    asked = f"{' and '.join(clean.asked_by)} asked for {clean.tool}"
+    who = " and ".join(clean.asked_by)
+    if clean.is_begun:
+        needed = f"{clean.tool} needed that again" if clean.tool else "no tool needed it this time"
+        whose = describe_integrity(clean.standing)
+        return [f"begun without {without}, on {whose}, as turns before it needed that, for {who}; {needed}"]
+    asked = f"{who} asked for {clean.tool}"
     return [f"taken again without {without}, because {asked}, which needs {describe_integrity(clean.standing)}"]
 
 

@@ -29,7 +29,16 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, Sender
 from gateway.core.facts import ToolRefused, ToolStarted
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role, role_of
-from gateway.core.labels import INTEGRITIES, Integrity, Label, RequestLabel, join, label_of_role, rank_integrity
+from gateway.core.labels import (
+    INTEGRITIES,
+    TRUSTED_LABEL,
+    Integrity,
+    Label,
+    RequestLabel,
+    join,
+    label_of_role,
+    rank_integrity,
+)
 from gateway.core.permissions import (
     PermissionDecision,
     PermissionRequest,
@@ -87,6 +96,8 @@ class PermissionGate:
         if verdict.outcome == "refused":
             await self._record_refusal(name, verdict, context)
             return f"Refused: {verdict.rule}. Nothing was done."
+        if context.request.left_out is not None and await self._is_held_up(tool, permit, call, context, situation):
+            context.request.held_up = context.request.held_up or name
         if verdict.outcome == "allowed":
             return await self._record_begin(tool, call, context)
         request = ApprovalRequest(
@@ -136,6 +147,18 @@ class PermissionGate:
             is_recovered=call.is_recovered,
             risk=risk,
         )
+
+    async def _is_held_up(
+        self, tool: Tool, permit: ToolPermit, call: ToolCall, context: ToolContext, now: PermissionRequest
+    ) -> bool:
+        """Return whether the call would take a clean view if the turn had not begun on one. Raises StoreError."""
+        left_out = context.request.left_out
+        assert left_out is not None
+        whole = replace(context, request=RequestLabel(context.request.label | left_out))
+        risk = now.risk or await tool.find_risk(call, whole)
+        clean: Integrity | None = None if now.risk else "owner"
+        there = replace(now, label=now.label | left_out, risk=risk, clean=clean, fixed=TRUSTED_LABEL)
+        return decide_permission(tool.spec.name, permit, there).outcome == "clean_view"
 
     def _effective_role(self, asker: Requester, at: Address) -> str:
         """Return the lower of a person's role when they wrote and their role now."""

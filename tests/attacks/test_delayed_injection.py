@@ -232,7 +232,9 @@ async def test_an_instruction_in_view_waits_for_an_approval_or_is_left_out_whoev
         )
         told = await explain_event(it.log, (await here.turns())[-1].covers[-1])
         assert told is not None
-        assert any(one.startswith("taken again without ") and "because olga asked for bash" in one for one in told)
+        assert asked.is_begun == (attack is not folded_away), "the summary is not left out on a guess"
+        how = ("begun without ", "bash needed that again") if asked.is_begun else ("taken again", "olga asked for bash")
+        assert any(one.startswith(how[0]) and how[1] in one for one in told)
 
 
 @story
@@ -274,7 +276,10 @@ async def test_overheard_lines_of_the_same_turn_are_left_out_and_still_heard_lat
         assert "mine" in here.scene.results(own)
         assert not here.scene.ran
         assert await here.approvals() == []
-        assert "[1 message is left out here, because of words of guests: m" in it.puppet.newest[here.scene.place]
+        assert (
+            "[1 message is left out here, because of words of guests; fetch_evidence opens m"
+            in it.puppet.newest[here.scene.place]
+        )
         ended = (await here.turns())[-1]
         assert "gus (guest) (overheard)" in ended.heard
         assert ended.label is not None
@@ -286,6 +291,38 @@ async def test_overheard_lines_of_the_same_turn_are_left_out_and_still_heard_lat
         assert "twice" in here.scene.results(again)
         assert own in it.puppet.newest[here.scene.place], "an answer of a clean view is kept in the next"
         assert await here.approvals() == []
+
+
+@story
+async def test_a_turn_begins_on_a_clean_view_until_somebody_below_speaks_and_opens_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with chats(tmp_path, monkeypatch) as (it, chat):
+        here = chat("square")
+        await said_by_a_guest(it, here)
+        await here.says(MIA, "nice weather")
+        planted = [*it.puppet.orders][-1]
+        line = (await here.turns())[0].covers[0]
+        ways = list[str]()
+        for who, text in (
+            (OLGA, here.scene.order(("bash", {"command": "echo one"}))),
+            (ADAM, here.scene.order(("bash", {"command": "echo two"}))),
+            (OLGA, "and how are you?"),
+            (MIA, "fine"),
+            (OLGA, "good"),
+            (OLGA, here.scene.order(("bash", {"command": "echo three"}))),
+            (OLGA, here.scene.order(("fetch_evidence", {"handle": f"m{line}"}), ("bash", {"command": "echo four"}))),
+        ):
+            await here.says(who, text)
+            ended = (await here.turns())[-1]
+            clean = ended.clean_view
+            ways.append("whole" if clean is None else "begun" if clean.is_begun else "again")
+            is_told = planted in it.puppet.newest[here.scene.place]
+            assert is_told == (clean is None or "fetch_evidence" in repr(ended.steps)), (text, ways)
+        assert ways == ["again", "begun", "begun", "whole", "whole", "again", "begun"]
+        assert not here.scene.ran
+        assert await here.approvals() == ["bash"]
+        assert any("is in view, in fetch_evidence" in one for one in here.scene.notices), here.scene.notices
 
 
 @story
