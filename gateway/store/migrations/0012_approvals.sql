@@ -1,0 +1,2 @@
+-- Nothing reads it: what an admin has approved for good is a current fact (`ApprovalEnded`).
+DROP TABLE approval;
