@@ -8,12 +8,14 @@ ones.
 An explanation names other entries by their numbers only, and never quotes them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from gateway.core.events import Alarm, Command, ConversationId, DeliveryReport
+from agent.turn import TOO_MANY_IN_TURN
+from gateway.core.events import Alarm, Command, ConversationId, DeliveryReport, Message, MessageDeleted
 from gateway.core.facts import (
     ApprovalRequested,
     ConversationRewound,
@@ -28,6 +30,7 @@ from gateway.core.facts import (
     UnreadDismissed,
     is_inner,
 )
+from gateway.core.format import format_duration
 from gateway.core.labels import Label, describe_integrity
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -222,9 +225,11 @@ def find_outcome(event: NotificationRow) -> EventOutcome:
 
 
 _MAX_LISTED: Final = 20
+"""Entries that are listed."""
 _MAX_ATTEMPTS: Final = 200
 """Attempts at deliveries after a post that are searched for its own."""
-"""Entries that are listed."""
+_LATE_S: Final = 60.0
+"""Time between the saying of a message and its entry from which it came late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +278,10 @@ async def explain_event(reader: StoreReader, seq: int, *, sees_everything: bool 
     has left the log is read from the archives. Raises StoreError.
     """
     async with open_around(reader, seq) as around:
-        return await _explain_entry(around, seq, sees_everything=sees_everything)
+        story = await _explain_entry(around, seq, sees_everything=sees_everything)
+    if story is not None and await reader.entry(seq) is None:
+        story.insert(1, "it has left the log (`store.keep`), and is told from the archives")
+    return story
 
 
 async def _explain_entry(reader: StoreReader, seq: int, *, sees_everything: bool) -> list[str] | None:
@@ -292,10 +300,27 @@ async def _explain_entry(reader: StoreReader, seq: int, *, sees_everything: bool
         story = [
             f"noticed as {judged.type}, urgency {judged.urgency}, from {article} {judged.role}",
             *await _explain_alarm(reader, entry, sees_everything=sees_everything),
+            *await _explain_message(reader, entry),
             *await _explain_judged(reader, found, judged, sees_everything=sees_everything),
             f"fate: {found.outcome}",
         ]
     return [format_entry(entry, Redactor()), *(escape_unprintable(line) for line in story)]
+
+
+async def _explain_message(reader: StoreReader, entry: LogEntry) -> list[str]:
+    """Explain a late arrival of a message, and whether it still reads as it did."""
+    message, lines = entry.fact, list[str]()
+    if not isinstance(message, Message):
+        return lines
+    late_s = (entry.at - message.sent).total_seconds()
+    if late_s >= _LATE_S:
+        why = "the gateway was away, not connected, or could not write its log"
+        lines.append(f"taken in {format_duration(late_s)} after it was said: until then {why}")
+    changed = await reader.latest_message_change(message, entry.seq)
+    if changed is not None:
+        how = "deleted" if isinstance(changed.fact, MessageDeleted) else "edited"
+        lines.append(f"it was {how} later (entry {changed.seq})")
+    return lines
 
 
 async def _explain_judged(
@@ -325,6 +350,7 @@ async def _explain_judged(
     return [
         *lines,
         *await _explain_trust(reader, handler, handler.fact),
+        *await _explain_work(reader, found.next_turn or handler),
         *await _explain_reply(reader, found.next_turn or handler),
         *await _explain_rewinds(reader, found.event, handler),
     ]
@@ -352,7 +378,7 @@ async def _explain_wait(reader: StoreReader, found: EventTrail) -> list[str]:
     for queued in await reader.caused_by(found.event.seq):
         if isinstance(queued.fact, PostQueued) and queued.fact.post.text in _WAIT_TEXTS:
             lines.append(f"people were told {_WAIT_TEXTS[queued.fact.post.text]} (entry {queued.seq})")
-    turns = await reader.newest_entries(_MAX_LISTED, kinds=["turn_ended"], conversation=place, after=found.event.seq)
+    turns = await reader.entries(after=found.event.seq, kinds=["turn_ended"], conversation=place, limit=_MAX_LISTED)
     for entry in turns:
         turn = entry.fact
         if isinstance(turn, TurnRecord) and turn.outcome == "interrupted" and turn.failure and not turn.upto:
@@ -387,6 +413,26 @@ async def _explain_turn(reader: StoreReader, found: EventTrail, handler: LogEntr
         return f"heard in {_format_turn(handler)}, which {ended}; no turn has ended there since"
     then = _format_turn_end(later.fact)
     return f"heard in {_format_turn(handler)}, which {ended}; the next turn there, {_format_turn(later)}, {then}"
+
+
+async def _explain_work(reader: StoreReader, ended: LogEntry) -> list[str]:
+    """Explain the tools that a turn used, and whether another model answered than before."""
+    turn, lines = ended.fact, list[str]()
+    if not isinstance(turn, TurnRecord):
+        return lines
+    calls = [called for step in turn.steps for called in step.calls if not called.ended]
+    if calls:
+        named = ", ".join(f"{name} {count}" for name, count in Counter(one.name for one in calls).most_common(5))
+        lines.append(f"it called tools {len(calls)} times in {len(turn.steps)} steps ({named})")
+    if any(called.result == TOO_MANY_IN_TURN for called in calls):
+        lines[-1] += "; the last of them were over `tools.max_rounds`, and not carried out"
+    earlier = await reader.newest_entries(1, kinds=["turn_ended"], conversation=ended.conversation, before=ended.seq)
+    model = earlier[0].fact.model if earlier and isinstance(earlier[0].fact, TurnRecord) else ""
+    if turn.model and model and turn.model != model:
+        lines.append(
+            f"{turn.model} answered, not {model} as before (entry {earlier[0].seq}): a fallback, or chosen since"
+        )
+    return lines
 
 
 def _explain_clean_view(turn: TurnRecord) -> list[str]:
@@ -471,7 +517,8 @@ async def _explain_internal(reader: StoreReader, entry: LogEntry, *, sees_everyt
         lines.append(f"a turn because of {TURN_CAUSE_TEXTS[fact.cause]}, which was shown entries {more}{shown}")
         lines += _explain_clean_view(fact)
         lines += await _explain_attended_turn(reader, fact, sees_everything=sees_everything)
-        lines += [*await _explain_trust(reader, entry, fact), *await _explain_reply(reader, entry)]
+        lines += [*await _explain_trust(reader, entry, fact), *await _explain_work(reader, entry)]
+        lines += await _explain_reply(reader, entry)
     elif isinstance(fact, ToolRefused | ApprovalRequested | RoomAttended):
         lines += _explain_label(fact.label)
     return lines
@@ -480,7 +527,7 @@ async def _explain_internal(reader: StoreReader, entry: LogEntry, *, sees_everyt
 async def _explain_trust(reader: StoreReader, ended: LogEntry, turn: TurnRecord) -> list[str]:
     """Explain whose words a turn saw, and the calls that it was not free to make."""
     kinds = ["tool_refused", "approval_asked"]
-    held = await reader.newest_entries(_MAX_LISTED, kinds=kinds, conversation=ended.conversation)
+    held = await reader.newest_entries(_MAX_LISTED, kinds=kinds, conversation=ended.conversation, before=ended.seq)
     lines = _explain_label(turn.label)
     for entry in held:
         if isinstance(entry.fact, ToolRefused | ApprovalRequested) and entry.fact.turn == turn.turn:

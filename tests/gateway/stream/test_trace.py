@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from agent.models.base import ModelUnusable
 from agent.models.scripted import Script, ScriptRule
+from agent.turn import TOO_MANY_IN_TURN
 from gateway.cli.main import main
 from gateway.core.events import (
     Alarm,
@@ -23,6 +24,7 @@ from gateway.core.events import (
     DeliveryReport,
     EventId,
     Message,
+    MessageEdited,
     MessageId,
     Notification,
     PostKey,
@@ -30,6 +32,8 @@ from gateway.core.events import (
     Sender,
     SenderId,
     TaskFinished,
+    ToolCallRecord,
+    TurnStep,
 )
 from gateway.core.facts import (
     Judgement,
@@ -38,6 +42,7 @@ from gateway.core.facts import (
     PostQueued,
     ReminderSet,
     Seq,
+    ToolRefused,
     TurnCause,
     TurnId,
     TurnRecord,
@@ -47,6 +52,7 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.store import LogEntry, NewEntry, Store
+from gateway.stream.preview import QUEUED_TEXT, SLOW_TEXT
 from gateway.stream.trace import (
     OPEN_OUTCOMES,
     EventOutcome,
@@ -216,6 +222,11 @@ OUTAGES: dict[str, tuple[list[NewEntry], list[NewEntry], str]] = {
             "and it was sent again without being shown twice"
         ),
     ),
+    "ended by the server": (
+        [*attempt("waiting", "killed: Excess Flood"), *attempt("sent")],
+        [],
+        "is sent (entry 9), at attempt 2; the one before failed: killed: Excess Flood",
+    ),
     "nobody knows": (
         attempt("uncertain", "no answer"),
         [NewEntry(fact=PostQueued(post=replace(post("d"), text="perhaps")), at=NOW, conversation=A, key="post:d")],
@@ -232,6 +243,91 @@ async def test_what_failed_before_a_reply_arrived_is_one_line(what: str, tmp_pat
     told = [*line(), record, queued(record), *attempts, end, *(replace(one, cause=end) for one in notices)]
     (reply,) = [one for one in await story_of(tmp_path, *told) if one.startswith("the reply")]
     assert reply == f"the reply (entry 4) {says}"
+
+
+def told_people(text: str) -> NewEntry:
+    """A notice that an event has caused."""
+    return NewEntry(fact=PostQueued(post=replace(post("w"), text=text)), at=NOW, conversation=A, key="post:w")
+
+
+def step(*results: str, name: str = "shell") -> TurnStep:
+    return TurnStep(
+        text="", calls=tuple(ToolCallRecord(id="c", name=name, arguments="{}", result=one) for one in results)
+    )
+
+
+LATE = replace(said(1), at=NOW + timedelta(minutes=7))
+LOST_END = ended("i1", ANA, looked=((A, Seq(1)),), outcome="yielded", reason="the log has lost its end")
+REFUSED = ToolRefused(turn=TurnId("w"), agent="ana", tool="shell", role="guest", rule="shell is for admins")
+EDITED = MessageEdited(id=EventId("e"), at=place(), sender=ULLA, message=MessageId("1"), text="new", sent=NOW)
+LINK_DOWN = ConnectionChanged(
+    id=EventId("l"), channel=place().channel, up=False, reason="its adapter raised KeyError; again in 2 s", sent=NOW
+)
+FAILURES: dict[str, tuple[list[NewEntry], str]] = {
+    "the disk was full, the log locked, or the store away": (
+        [LATE, judged(LATE, 2, "due")],
+        "taken in 7 min after it was said: until then the gateway was away, not connected, or could not write its log",
+    ),
+    "the log was rolled back": (
+        [*line(), LOST_END],
+        "looked at in turn i1 of the inner conversation (entry 3), which yielded: the log has lost its end",
+    ),
+    "the model hangs": (
+        [*line(), replace(told_people(SLOW_TEXT), cause=Seq(1))],
+        "people were told that the model is slow (entry 3)",
+    ),
+    "a fallback answers": (
+        [ended("o", A, model="first"), *line(), ended("w", A, 2, model="second")],
+        "second answered, not first as before (entry 1): a fallback, or chosen since",
+    ),
+    "the provider is overloaded": (
+        [*line(), ended("o", A, upto=Seq(0), outcome="interrupted", failure="overloaded", reason="HTTP 529")],
+        "no model answered in turn o (entry 3) (overloaded: HTTP 529); it waits for one",
+    ),
+    "answered when it is back": (
+        [
+            *line(),
+            ended("o", A, upto=Seq(0), outcome="interrupted", failure="overloaded", reason="HTTP 529"),
+            ended("w", A, 1),
+        ],
+        "no model answered in turn o (entry 3) (overloaded: HTTP 529); it waited for one",
+    ),
+    "edited": ([*line(), *event(EDITED, A, "context"), ended("w", A, 1)], "it was edited later (entry 3)"),
+    "the limit of tool calls": (
+        [*line(), ended("w", A, 1, steps=(step("a", "b"), step(TOO_MANY_IN_TURN, name="web")))],
+        (
+            "it called tools 3 times in 2 steps (shell 2, web 1); the last of them were over `tools.max_rounds`, "
+            "and not carried out"
+        ),
+    ),
+    "a refused call": (
+        [*line(), NewEntry(fact=REFUSED, at=NOW, conversation=A), ended("w", A, 1)],
+        "its call of shell was refused (entry 3): shell is for admins",
+    ),
+    "many rooms ask at once": (
+        [*line(), replace(told_people(QUEUED_TEXT), cause=Seq(1))],
+        "people were told that others are answered first (entry 3)",
+    ),
+    "no model can be used": (
+        [*line(), ended("w", A, 1, outcome="failed", failure="key", reason="HTTP 401")],
+        "shown to the model in turn w (entry 3), which failed: HTTP 401",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAILURES)
+async def test_what_went_wrong_with_a_message_is_one_line(what: str, tmp_path: Path) -> None:
+    entries, says = FAILURES[what]
+    seq = next(number for number, one in enumerate(entries, 1) if isinstance(one.fact, Message))
+    assert says in await story_of(tmp_path, *entries, seq=seq)
+
+
+async def test_why_a_channel_was_down_stands_in_its_own_line(tmp_path: Path) -> None:
+    async with await opened(tmp_path / "s.db") as store:
+        await store.append(event(LINK_DOWN, ANA, "noted"))
+        story = await explain_event(store, 1) or []
+    assert story[0].endswith("irc.test down: its adapter raised KeyError; again in 2 s")
+    assert story[2:] == ["noted; it needs no turn: a rule", "fate: noted"]
 
 
 async def test_the_inner_turn_decided_that_nothing_is_to_be_done(tmp_path: Path) -> None:
