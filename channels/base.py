@@ -6,6 +6,7 @@ people, attention or answers, stores nothing on disk, and knows no other adapter
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
 from gateway.core.events import (
@@ -341,6 +342,12 @@ class FindsSent(Protocol):
 
     def position(self, at: Address) -> str:
         """Return the position behind which the next message there will be; empty: not known. Pure and cheap."""
+
+    def learn(self, at: Address, message: MessageId | None, sent: datetime, *, own: bool) -> None:
+        """Take in a message that is in the log. Called in its order, before anything is handed over to this object.
+
+        `message`: None, for one of ours that may be there under an id that nobody knows.
+        """
 
 
 CommandCompleter = Callable[["CommandCompletion"], Awaitable[Sequence[str]]]

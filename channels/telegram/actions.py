@@ -128,7 +128,7 @@ class TelegramActions:
         if preview_id is not None:
             await bot.edit_message_text(last.text, chat, _number_in(at, chat, preview_id), **more)
             return preview_id
-        numbers.mark_unknown(chat)  # until the id of this message is known
+        outgoing.mark_unknown(chat)  # until the id of this message is known
         sent = await bot.send_message(
             chat, last.text, disable_notification=True, message_thread_id=parse_topic_id(at), **more
         )

@@ -7,6 +7,7 @@ import random as _random
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from datetime import datetime
 from typing import Literal
 
 from telegram.constants import ChatMemberStatus
@@ -40,6 +41,7 @@ from gateway.core.events import (
     ChannelName,
     ConnectionChanged,
     EventId,
+    MessageId,
     PlaceNames,
     Post,
     Receipt,
@@ -80,6 +82,9 @@ class TelegramChannel(TelegramActions):
         self._clock, self._random = clock, random
         self._menus = CommandMenus(name, commands)
         self._rate_limiter = TelegramRateLimiter(config.flood, clock)
+        saved, bot = TelegramCursor.parse(cursor), config.token.get_secret_value().partition(":")[0]
+        self._is_same_bot = saved.bot in ("", bot)
+        """Whether the ids in the log are those that this account sees."""
         self._reader = UpdateReader(
             TelegramUpdateContext(
                 channel=name,
@@ -87,7 +92,7 @@ class TelegramChannel(TelegramActions):
                 username="",
                 rooms=frozenset(config.rooms),
                 commands=frozenset(command.name for command in commands),
-                cursor=TelegramCursor.parse(cursor).for_bot(config.token.get_secret_value().partition(":")[0]),
+                cursor=saved.for_bot(bot),
             ),
             counting=config.webhook is None,
             ranks=TelegramRanks(ranks),
@@ -133,13 +138,26 @@ class TelegramChannel(TelegramActions):
     def position(self, at: Address) -> str:
         return self._connected.position(at)
 
+    def learn(self, at: Address, message: MessageId | None, sent: datetime, *, own: bool) -> None:
+        chat, _, number = (message or self._reader.chat_id(at.room) + ":").rpartition(":")
+        try:
+            there = int(chat or at.room)
+        except ValueError:  # a button press, or an id of another platform
+            return
+        if not self._is_same_bot:
+            return
+        if message is None:
+            self._reader.numbers.mark_unknown(there, sent.timestamp())
+        elif number.isdecimal() and own:
+            self._reader.numbers.record_sent(there, int(number))
+        elif number.isdecimal():
+            self._reader.numbers.record_received(there, int(number), sent.timestamp())
+
     async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
         await self._menus.set_command_menus(to)
 
     async def run(self, emit: Emit) -> None:
         self._reader.reset()
-        self._reader.numbers.reset(self._clock.now())
-
         try:
             api = TelegramApi(self._config, self._rate_limiter)
         except (RuntimeError, ValueError, OSError) as error:  # invalid proxies or certificates of the environment
@@ -170,7 +188,9 @@ class TelegramChannel(TelegramActions):
         me = await receiver.retry(lambda bot: bot.get_me())
         name, reads_all = me.username or "", me.can_read_all_group_messages is not False
         self._reader.context = replace(self._reader.context, own_id=me.id, username=name, can_read_all=reads_all)
-        self._outgoing = TelegramOutgoing(receiver.api, self._clock, self._reader, self._config)
+        self._outgoing = TelegramOutgoing(
+            receiver.api, self._clock, self._reader, self._config, has_caught_up=receiver.has_caught_up
+        )
         receiver.welcome = f"connected to {self._config.base_url} as @{name}"
         if not reads_all:
             logger.info(
@@ -204,6 +224,7 @@ class TelegramChannel(TelegramActions):
         if self._config.webhook is None:
             await poll_updates(receiver)
             return
+        receiver.has_caught_up.set()  # Telegram calls as soon as something is said
         # Here and not above: a web server costs 10 MB, and few bots use one.
         from channels.telegram.webhook import TelegramWebhookServer  # noqa: PLC0415
 

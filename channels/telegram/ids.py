@@ -6,13 +6,13 @@ contain the chat: otherwise they would equal ids from before the move.
 """
 
 import json
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Literal, Self
 
 from gateway.core.events import MessageId
+from gateway.core.ratelimit import LruDict
 
 _OFFSET_EXPIRES = timedelta(days=6)
 """After a week without updates the next id is chosen at random (core.telegram.org/bots/api#update): an offset as old as
@@ -107,53 +107,77 @@ def parse_message_number(message: MessageId, chat: str, room: str) -> int | None
     return int(number) if is_valid and 0 < int(number) < _MAX_NUMBER else None
 
 
-_MAX_KNOWN = 500
+_MAX_KNOWN = 2000
+_DOUBT_S = 60
+"""Seconds by which Telegram's clock may differ from ours."""
+GAP, CRASH_GAP, _MAX_PROBED = 10, 40, 120
+"""Consecutive unused numbers that end a search; the same in the shared sequence after a crash, which may have cut off
+many other messages; and the most numbers that are looked at."""
 
 
 class MessageNumbers:
     """Newest known message numbers, to find out whether a message of ours was sent.
 
     Supergroups and channels count by themselves; all other chats of an account share one sequence
-    (core.telegram.org/api/updates#message-related-event-sequences).
+    (core.telegram.org/api/updates#message-related-event-sequences). A message that is sent has a greater number than
+    all that were known before. So what stands behind those in its chat, is ours and not known, is that message.
     """
 
     def __init__(self) -> None:
-        self._since: datetime | None = None
         self._newest: dict[int, int] = {}
-        self._known: dict[int, deque[int]] = {}
+        self._known: dict[int, LruDict[int, None]] = {}
         """Sequence -> recent numbers of messages of others, and of ours that are accounted for."""
+        self._doubts: dict[int, float] = {}
+        """Chat -> Unix time at which a message of ours with an unknown number may have been there."""
 
-    def reset(self, now: datetime) -> None:
-        """Forget all numbers; older ones than `now` may be followed by unknown messages of an earlier process."""
-        self._since = now
-        self._newest.clear()
-        self._known.clear()
-
-    def record_received(self, chat: int, number: int, sent_s: int) -> None:
-        """Record a received message, sent at that Unix time."""
-        self._record_known(chat, number)
-        if self._since is not None and sent_s >= int(self._since.timestamp()):
-            self._newest[sequence_of(chat)] = max(number, self._newest.get(sequence_of(chat), 0))
+    def record_received(self, chat: int, number: int, sent_s: float) -> None:
+        """Record a message of somebody else, sent at that Unix time."""
+        self._record(chat, number)
+        for other, doubt_s in tuple(self._doubts.items()):
+            if sequence_of(other) == sequence_of(chat) and sent_s > doubt_s + _DOUBT_S:
+                del self._doubts[other]
 
     def record_sent(self, chat: int, number: int) -> None:
-        """Record a message of ours."""
-        self._newest[sequence_of(chat)] = max(number, self._newest.get(sequence_of(chat), 0))
-        self._record_known(chat, number)
+        """Record a message of ours. Call it in the order in which they were sent to a chat."""
+        sequence = sequence_of(chat)
+        if number < self._newest.get(sequence, 0) - _MAX_KNOWN:  # another account counts here now
+            del self._newest[sequence], self._known[sequence]
+        self._record(chat, number)
+        self._doubts.pop(chat, None)
 
-    def _record_known(self, chat: int, number: int) -> None:
-        self._known.setdefault(sequence_of(chat), deque(maxlen=_MAX_KNOWN)).append(number)
+    def _record(self, chat: int, number: int) -> None:
+        sequence = sequence_of(chat)
+        self._newest[sequence] = max(number, self._newest.get(sequence, 0))
+        self._known.setdefault(sequence, LruDict(_MAX_KNOWN)).put(number, None)
 
-    def mark_unknown(self, chat: int) -> None:
-        """Forget the newest number: a message of ours with an unknown number may exist."""
-        self._newest.pop(sequence_of(chat), None)
+    def mark_unknown(self, chat: int, now_s: float) -> None:
+        """Record that a message of ours with an unknown number may be in the chat at that Unix time."""
+        self._doubts[chat] = now_s
 
     def newest(self, chat: int) -> int | None:
-        """Return the newest number; None: unknown."""
-        return self._newest.get(sequence_of(chat))
+        """Return the newest number. None: unknown, or one of ours that is not known may be newer."""
+        return None if chat in self._doubts else self._newest.get(sequence_of(chat))
 
-    def is_known(self, chat: int, number: int) -> bool:
-        """Return whether a recent message there with that number is known."""
-        return number in self._known.get(sequence_of(chat), ())
+    def search(self, chat: int, after: int, gap: int) -> Generator[int, Literal["ours", "other", "none"], int | None]:
+        """Yield the numbers to look at, and take what is there; return that of an unknown message of ours, if any.
+
+        `gap`: consecutive numbers without a message in this chat that end the search behind all that is known.
+        Raises OverflowError if too much was said since.
+        """
+        sequence, number, last, probed = sequence_of(chat), after, after, 0
+        while number < max(last, self._newest.get(sequence, 0)) + gap:
+            number += 1
+            if number in self._known.get(sequence, ()):
+                continue
+            probed += 1
+            if probed > _MAX_PROBED:
+                raise OverflowError("too much was said since")
+            found = yield number
+            if found == "ours":
+                return number
+            if found == "other":
+                last = number
+        return None
 
 
 _SUPERGROUP_MAX_ID = -(10**12)

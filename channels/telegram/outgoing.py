@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from telegram import (
     InlineKeyboardButton,
@@ -25,6 +25,8 @@ from channels.split import utf16_length
 from channels.telegram.api import TelegramApi
 from channels.telegram.config import TelegramConfig
 from channels.telegram.ids import (
+    CRASH_GAP,
+    GAP,
     TAP_PREFIX,
     format_message_id,
     has_own_sequence,
@@ -53,23 +55,30 @@ _MAX_RECOVERY_DELAY_S = 10.0
 """Longest delay between two questions whether a failed server answers again."""
 _SETTLE_DELAY_S = 3.0
 """Time after that for the server to complete the request."""
-_GAP, _SHARED_GAP, _CRASH_GAP, _MOST_PROBED = 3, 10, 40, 120
-"""Consecutive unused ids that end a search, in a chat with its own sequence or a shared one; in a shared one after a
-crash, which may have cut off many other messages; and the most ids that are checked."""
+_MAX_BEHIND_S = 60
+"""Longest time for which a look waits until all that was said is heard."""
 _DUPLICATE_MARK: Final = "(This may be a duplicate.)\n"
-
-
-class _TooFarError(TelegramError):
-    """More was said since than is looked through."""
 
 
 class TelegramOutgoing:
     """Outgoing messages of one account."""
 
-    def __init__(self, api: TelegramApi, clock: Clock, reader: UpdateReader, config: TelegramConfig) -> None:
-        """Send with `api`; `reader` knows each room's current chat and the messages in it."""
+    def __init__(
+        self,
+        api: TelegramApi,
+        clock: Clock,
+        reader: UpdateReader,
+        config: TelegramConfig,
+        *,
+        has_caught_up: asyncio.Event,
+    ) -> None:
+        """Send with `api`; `reader` knows each room's current chat and the messages in it.
+
+        `has_caught_up`: set while `reader` knows all that was said.
+        """
         self.api, self._clock, self.reader, self.numbers = api, clock, reader, reader.numbers
         self._uncertain, self._has_group_previews = config.uncertain, config.preview == "all"
+        self._has_caught_up = has_caught_up
         self._probe_lock = asyncio.Lock()
         """Held while ids are looked at, so that an outage does not end in a flood of questions."""
         self._open_count = 0
@@ -125,7 +134,7 @@ class TelegramOutgoing:
         position = int(number) if number.isdigit() and sequence == str(sequence_of(chat)) else None
         if chat < 0 and self._has_group_previews:
             position = None  # a preview of another topic would be taken for it
-        gap = _GAP if has_own_sequence(chat) else _CRASH_GAP
+        gap = GAP if has_own_sequence(chat) else CRASH_GAP
         found = await self._find_or_raise(part, chat, position, "the process ended while this part was being sent", gap)
         if found is None:
             return None
@@ -209,10 +218,11 @@ class TelegramOutgoing:
         self.numbers.record_sent(chat, message.message_id)
         return message.message_id
 
-    async def _find_or_raise(self, part: Part, chat: int, after: int | None, reason: str, gap: int = 0) -> int | None:
+    async def _find_or_raise(self, part: Part, chat: int, after: int | None, reason: str, gap: int = GAP) -> int | None:
         """Return the id of the part, which may have been sent after the message `after`. None: it is not there.
 
-        Raises Uncertain if that cannot be told, Unsettled if the connection is let go before. `gap`: as `_find_sent`.
+        Raises Uncertain if that cannot be told, Unsettled if the connection is let go before. `gap`: as in
+        `MessageNumbers.search`.
         """
         if self._uncertain != "never" and after is not None:
             try:
@@ -222,13 +232,14 @@ class TelegramOutgoing:
             else:
                 logger.info("a message without an answer (%s) was %s", reason, "sent" if number else "not sent")
                 return number
-        self.numbers.mark_unknown(chat)
+        self.mark_unknown(chat)
         raise Uncertain(reason)
 
     async def _find_when_back(self, part: Part, chat: int, after: int, gap: int) -> int | None:
         """Wait until Telegram answers, and some time more for what it is doing; then look. Raises TelegramError."""
         await self._ask(self.api.bot.get_me)
         await self._sleep(_SETTLE_DELAY_S)
+        await self._wait_until_caught_up()
         async with self._probe_lock:
             return await self._find_sent(part, chat, after, gap)
 
@@ -255,6 +266,21 @@ class TelegramOutgoing:
         if self._closed.is_set():
             raise Unsettled("the gateway lets go of Telegram before it is known whether this was sent")
 
+    async def _wait_until_caught_up(self) -> None:
+        """Wait until all that was said is heard: messages of others stand before the one that is looked for.
+
+        Raises TelegramError if that takes too long, or Unsettled.
+        """
+        for _ in range(_MAX_BEHIND_S):
+            if self._has_caught_up.is_set():
+                return
+            await self._sleep(1.0)
+        raise TelegramError("what was said meanwhile is not heard yet")
+
+    def mark_unknown(self, chat: int) -> None:
+        """Record that a message of ours with an unknown id may be there now."""
+        self.numbers.mark_unknown(chat, self._clock.now().timestamp())
+
     def close(self) -> None:
         """End the waits for a server that does not answer."""
         self._closed.set()
@@ -262,31 +288,37 @@ class TelegramOutgoing:
     async def _find_sent(self, part: Part, chat: int, after: int, gap: int) -> int | None:
         """Return an unknown message of ours behind `after`. None: there is none. Raises TelegramError.
 
-        `gap`: ids without a message there that end the search, besides those of what is under way just now.
+        `gap`: as `MessageNumbers.search`, besides those of what is under way just now.
         """
-        number, last, keyboard = after, after, to_keyboard(part.buttons)
-        gap = max(gap, _GAP if has_own_sequence(chat) else _SHARED_GAP) + self._open_count
-        while number < max(last, self.numbers.newest(chat) or 0) + gap:
-            number += 1
-            if number > after + _MOST_PROBED:
-                raise _TooFarError("too much was said since")
-            if self.numbers.is_known(chat, number):
-                last = number
-                continue
-            try:
-                # An edit that changes nothing: with the buttons that the message has.
-                await self._ask(partial(self.api.bot.edit_message_reply_markup, chat, number, reply_markup=keyboard))
-            except BadRequest as error:
-                description = str(error).casefold().replace("_", " ")
-                if "not modified" in description:
-                    return number
-                if "can't be edited" in description:
-                    last = number
-                elif "not found" not in description and "id invalid" not in description:
-                    raise
-            else:
-                return number
-        return None
+        search, keyboard = self.numbers.search(chat, after, gap + self._open_count), to_keyboard(part.buttons)
+        try:
+            number = next(search)
+            while True:
+                number = search.send(await self._look_at(chat, number, keyboard))
+        except StopIteration as end:
+            found: int | None = end.value
+            return found
+        except OverflowError as error:
+            raise TelegramError(str(error)) from None
+
+    async def _look_at(
+        self, chat: int, number: int, keyboard: InlineKeyboardMarkup | None
+    ) -> Literal["ours", "other", "none"]:
+        """Return whose message it is, by an edit that changes nothing: with the buttons that ours has.
+
+        Raises TelegramError.
+        """
+        try:
+            await self._ask(partial(self.api.bot.edit_message_reply_markup, chat, number, reply_markup=keyboard))
+        except BadRequest as error:
+            description = str(error).casefold().replace("_", " ")
+            if "can't be edited" in description:
+                return "other"
+            if "not found" in description or "id invalid" in description:
+                return "none"
+            if "not modified" not in description:
+                raise
+        return "ours"
 
     async def _call_send(self, part: Part, chat: int, text: TelegramText, reply: int | None, message: HandOver) -> None:
         bot, marks = self.api.bot, to_entities(text.spans)

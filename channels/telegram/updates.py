@@ -30,6 +30,8 @@ _CONFIRM_DELAYS_S = (0.0, 10.0, 20.0, 40.0, 80.0)
 """Delays before repeated checks of a refused token: a proxy, or a server that restarts, also answers 401 or 404."""
 _IDLE_POLL_S = 1.0
 """Shortest time between two polls without new updates: some servers never let a poll wait, or forget confirmations."""
+_MAX_UPDATES: Final = 100
+"""Updates in one answer (core.telegram.org/bots/api#getupdates); so many may be followed by more."""
 _CONFLICT_REASON = "another process polls with this token, or a webhook is set"
 
 ResultT = TypeVar("ResultT")
@@ -51,6 +53,8 @@ class TelegramReceiver:
         self.welcome = ""
         """Reason to report for an established connection; empty: we are not known to Telegram yet."""
         self._emitted_cursor: TelegramCursor | None = None
+        self.has_caught_up = asyncio.Event()
+        """Set while all that was said has been taken in."""
 
     async def take(self, updates: Sequence[Update]) -> int:
         """Emit what the updates tell. Return how many are durable; the others must be passed again a little later."""
@@ -157,23 +161,29 @@ class TelegramReceiver:
 async def poll_updates(receiver: TelegramReceiver) -> None:
     """Poll. Ends only by cancellation, by `Denied`, or by an error of `emit`."""
     reader, clock = receiver.reader, receiver.clock
-    has_held = looked_for_webhook = False
+    looked_for_webhook = False
     while True:
         offset, asked_s = reader.durable_cursor.request_offset(clock.now()), clock.monotonic()
-        wait = not (has_held or receiver.is_failing)
+        wait = receiver.has_caught_up.is_set()
         try:
             updates = await receiver.api.get_updates(offset, reader.allowed_updates, wait=wait)
         except Conflict as error:
+            receiver.has_caught_up.clear()
             if looked_for_webhook or not await _remove_webhook(receiver.api):
                 await receiver.handle_error(error, _CONFLICT_REASON)
             looked_for_webhook = True
             continue
         except (TelegramError, TimeoutError) as error:
+            receiver.has_caught_up.clear()
             await receiver.handle_error(error)
             continue
         await receiver.record_success()
         new = any(update.update_id >= (offset or 0) for update in updates)
         has_held = await receiver.take(updates) < len(updates)
+        if has_held or len(updates) >= _MAX_UPDATES:
+            receiver.has_caught_up.clear()
+        else:
+            receiver.has_caught_up.set()
         if has_held:
             await clock.sleep(ALBUM_WAIT_S)
         elif wait and not new and clock.monotonic() - asked_s < _IDLE_POLL_S:

@@ -57,7 +57,7 @@ from gateway.core.events import (
     PostKey,
     Receipt,
 )
-from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PartSendStarted, PostQueued, dedup_key
+from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PartSendStarted, PostQueued, PreviewShown, dedup_key
 from gateway.core.logging import log_context
 from gateway.core.private_files import read_private, replace_private
 from gateway.core.redaction import Redactor
@@ -333,6 +333,8 @@ def _remove_unneeded(directory: Path, keep: set[str]) -> None:
 
 UNCERTAIN_NOTICE_WAIT_S = 60.0
 """Seconds for which a notice about an uncertain answer waits, or until something else is posted there."""
+MAX_LEARNED: Final = 2000
+"""Newest messages in the log that a channel is told of which looks for its own."""
 MAX_HAND_OVERS: Final = 1000
 """Newest hand-overs in a conversation that are searched for those of a post that an earlier process began."""
 LOST_IN_CRASH_TEXT = "the process ended while this part was being sent"
@@ -366,6 +368,8 @@ class Outbox:
         self._files = files or OutgoingFiles(store)
         self._internal = internal
         self._redactor = redactor
+        self._taught = dict[ChannelName, Channel]()
+        """Channels that know the messages in the log."""
         self._early: list[OutboxPost] | None = []
         """Posts queued before `recover` has taken over those of an earlier process. None: it has."""
         self._own_notices = set[PostKey]()
@@ -390,6 +394,8 @@ class Outbox:
         `unsure`: why each of them may have been sent since; then they are uncertain. Empty: nobody can have sent them.
         """
         recovered = await self._store.undelivered_posts()
+        if unsure:  # the log may lack messages of ours, which would be taken for others
+            self._taught = dict(self._channels)
         interrupted = Counter(
             (item.post.to.channel, item.post.to.room) for item in recovered if any(map(_is_interrupted, item.parts))
         )
@@ -505,7 +511,7 @@ class Outbox:
                     return
                 parts, cutter = cut, channel
             attempt.resend_s = _resend_window_s(post, channel)
-            attempt.finder = channel if isinstance(channel, FindsSent) and post.replaces is None else None
+            attempt.finder = await self._find_finder(channel, post)
             window = select_window(parts, channel.capabilities.max_in_flight, resend_s=attempt.resend_s)
             results = await self._send(channel, post, attempt, window, last=len(parts) - 1)
             away = next((one.reason for one in results if isinstance(one, RecipientAway)), "")
@@ -538,6 +544,33 @@ class Outbox:
         )
         facts = [one.fact for one in found if isinstance(one.fact, PartSendStarted)]
         return {fact.part: fact.after for fact in facts if fact.post == item.post.key}
+
+    async def _find_finder(self, channel: Channel, post: Post) -> FindsSent | None:
+        """Return the channel if it looks for what it sent. It is told of the newest messages in the log before."""
+        if not isinstance(channel, FindsSent) or post.replaces is not None:
+            return None
+        name, found = channel.name, list[LogEntry]()
+        if self._taught.get(name) is not channel:
+            found = await self._store.newest_entries(
+                MAX_LEARNED, kinds=[*MESSAGE_KINDS, "command", "part", "previewed"]
+            )
+        if self._taught.get(name) is channel:  # for another post meanwhile
+            return channel
+        self._taught[name] = channel
+        for entry in found:
+            match entry.fact:
+                case Message() | Command() as heard if heard.at.channel == name:
+                    channel.learn(heard.at, MessageId(heard.id), heard.sent, own=False)
+                case PreviewShown(at=at, message=message) if at.channel == name:
+                    channel.learn(at, message, entry.at, own=True)
+                case PartSendEnded(state="sent" | "uncertain" as state, ids=ids):
+                    at = Address.parse(entry.conversation or "")
+                    for own in ids if state == "sent" else (None,):
+                        if at.channel == name:
+                            channel.learn(at, own, entry.at, own=True)
+                case _:
+                    pass
+        return channel
 
     async def _find_absence(self, item: OutboxPost) -> str:
         """Return why the recipient was not there when an earlier process tried last; empty: they were, or nobody did.

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -657,6 +658,27 @@ async def test_what_the_end_of_a_process_cut_off_is_looked_for_by_the_next(sent:
             receipt = await run.channel.send(replace(part, maybe_sent_after=position))
         assert receipt.ids == tuple(str(shown.id) for shown in api.shown(room) if shown.by_bot)
         assert api.said(room) == ["hello"]
+
+
+@pytest.mark.parametrize("bot", ["same", "another"])
+async def test_a_new_process_knows_the_positions_that_stand_in_the_log(bot: str) -> None:
+    """Of all private chats together and of each supergroup; one where a message may be unknown is not known."""
+    async with BotApi() as api:
+        cursor = json.dumps({"bot": api.token.partition(":")[0] if bot == "same" else "77"})
+        async with running(api, cursor=cursor, preview="off") as run:
+            await run.up()
+            channel, group, now = run.channel, "-1000000000009", datetime.now(UTC)
+            for place, number, own in (("1", "30", False), (group, "7", True), ("2", "41", True), ("1", "k1", True)):
+                channel.learn(at(place), MessageId(number), now, own=own)
+            channel.learn(at("1"), MessageId("button:5"), now, own=False)
+            places = ("1", "2", "3", group, "-1000000000010")
+            positions = [channel.position(at(place)) for place in places]
+            known = ["0:41", "0:41", "0:41", f"{group}:7", ""]
+            assert positions == (known if bot == "same" else [""] * 5)
+            channel.learn(at("1"), None, now, own=True)
+            assert channel.position(at("1")) == ""
+            channel.learn(at("2"), MessageId("45"), now + timedelta(hours=1), own=False)
+            assert channel.position(at("1")) == ("0:45" if bot == "same" else "")
 
 
 LOST = {"the position is not known": "", "the room counts anew": "-1009:3", "no position": "x"}
