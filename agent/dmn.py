@@ -233,6 +233,7 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnP
     passive = state.mode in PASSIVE_MODES
     goes_on = False
     if isinstance(signal, TurnFailed):
+        goes_on = signal.continues and not passive
         state = replace(state, mode=WIND_DOWN.get(state.mode, state.mode), errors=state.errors + 1)
     elif signal.interrupted:
         state = replace(state, mode=DmnMode.RESTING if state.mode is DmnMode.DREAMING else state.mode)

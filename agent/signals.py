@@ -195,6 +195,8 @@ class TurnFailed:
     direct: bool = False
     addressed: bool = False
     """See `TurnEnded.addressed`."""
+    continues: bool = False
+    """True: work was in progress, and goes on at a later tick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +207,8 @@ class Tick:
     material_tokens: int = 0
     """Amount of notes written since the last dream."""
     arriving: tuple[ConversationId, ...] = ()
-    """Conversations in which a person has just spoken to the agent. The `Noticed` that follows in a moment begins the
-    turn."""
+    """Conversations in which no turn begins now: a person has just spoken to the agent, and the `Noticed` that follows
+    in a moment begins the turn; or no model answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@
 request at a time write a cold prefix: others wait until it can be read, for a limited time.
 
 `CacheWarmer` sends the refreshes that `agent.cache.plan` finds worth their cost; without a budget it sends nothing. A
-refresh begins only while the model has no other request under way, one at a time. A refresh that failed is not tried
-again before the conversation goes on.
+refresh begins only while the model has no other request under way, one at a time, and its last request did not fail. A
+refresh that failed is not tried again before the conversation goes on.
 """
 
 import asyncio
@@ -41,7 +41,16 @@ from agent.cache.plan import (
     segments_before_messages,
 )
 from agent.cache.state import CacheState, Cadence, Digest
-from agent.models.base import Model, ModelError, ModelRequest, StreamChunk, StreamEnd, StreamStart
+from agent.models.base import (
+    Model,
+    ModelBusy,
+    ModelError,
+    ModelRequest,
+    ModelUnusable,
+    StreamChunk,
+    StreamEnd,
+    StreamStart,
+)
 from agent.tokens.counter import RequestMeter, count_prompt_tokens
 from gateway.core.clock import Clock
 from gateway.core.events import RequestUsage, Usage
@@ -166,6 +175,8 @@ class CachingModel:
         self._warmer = warmer
         self.pending_requests = 0
         """Requests under way whose answer is wanted."""
+        self.is_failing = False
+        """Its last request failed, and not for what it held: no cache is refreshed until an answer is complete."""
         self._cache_state = CacheState()
         self._cadence: dict[str, Cadence] = {}
         self.last_requests = LastRequests()
@@ -230,6 +241,7 @@ class CachingModel:
                         else:
                             yield self._finish(planned, chunk) if isinstance(chunk, StreamEnd) else chunk
             except ModelError as error:
+                self.is_failing = isinstance(error, ModelBusy | ModelUnusable)
                 self._failed_s[key] = self._now_s()
                 error.accounts = self._account_partial(planned, billed)
                 raise
@@ -291,6 +303,7 @@ class CachingModel:
 
     def _finish(self, planned: PlannedRequest, end: StreamEnd) -> StreamEnd:
         """Record a complete answer: compare the bill with the plan."""
+        self.is_failing = False
         usage = replace(end.usage, input_tokens=end.usage.input_tokens + end.cleared_tokens)
         planned = replace(planned, billed_tokens=count_prompt_tokens(usage), cleared_tokens=end.cleared_tokens)
         planned.meter.record_bill(planned.estimate, usage)
@@ -377,9 +390,13 @@ class CachingModel:
         )
         if planned is None:
             return None
-        async with aclosing(self._model.stream(planned.request)) as chunks:
-            async for chunk in chunks:
-                end = chunk if isinstance(chunk, StreamEnd) else end
+        try:
+            async with aclosing(self._model.stream(planned.request)) as chunks:
+                async for chunk in chunks:
+                    end = chunk if isinstance(chunk, StreamEnd) else end
+        except (ModelBusy, ModelUnusable):
+            self.is_failing = True
+            raise
         assert end is not None
         self._record_sent(planned)
         return self._build_account(planned, None, end)
@@ -444,7 +461,7 @@ class CacheWarmer:
         """Keep caches warm until cancelled. `on_refresh` is called with the agent and the account of each refresh."""
         while True:
             self._changed.clear()
-            free = [key for key in self._refresh_times if not key.model.pending_requests]
+            free = [key for key in self._refresh_times if not (key.model.pending_requests or key.model.is_failing)]
             if not free:
                 await self._changed.wait()
                 continue

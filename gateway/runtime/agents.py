@@ -144,6 +144,7 @@ class Agent(AgentLoop):
         self.context = self._build_context(agent_model)
         models.keep_warm.replace_models(self.id, before.caching_models, agent_model.caching_models)
         models.pool.release(before)
+        self.ask_now()
 
     def _build_context(self, agent_model: AgentModel) -> AgentContext:
         """Build what depends on the model, and on settings that hold for a whole turn."""
@@ -281,7 +282,7 @@ class Agent(AgentLoop):
     async def owes_answer(self, conversation: ConversationId) -> bool:
         """Return whether a turn would start there because of unread entries, or continues."""
         waiting = [one.conversation for one in self.state.waiting]
-        if conversation in (*self.state.pending, *self.state.continuing, *waiting):
+        if conversation in (*self.state.pending, *self.state.continuing, *waiting) or self.is_put_off(conversation):
             return True
         # Entries that ask for an answer come first.
         unread = await self._agents.store.unread_entries(conversation, most=1)
@@ -292,6 +293,7 @@ class Agent(AgentLoop):
         handle = self.turn_handle(conversation)
         if handle is not None:
             handle.stop(why)
+        self._put_off.pop(conversation, None)
         self.send(LeftOff(at=self._agents.clock.now(), conversation=conversation))
 
     def is_direct(self, conversation: ConversationId) -> bool:
@@ -461,7 +463,8 @@ class Agents:
         for one in await self.store.newest_entries(SCANNED_ENTRIES, kinds=["turn_ended"]):
             if not isinstance(one.fact, TurnRecord) or one.fact.cause == "compact":
                 continue
-            if one.conversation is not None and not is_inner(one.conversation):
+            is_put_off = one.fact.outcome == "interrupted" and not one.fact.upto  # it has left what it was to read
+            if one.conversation is not None and not is_inner(one.conversation) and not is_put_off:
                 ended[one.conversation] = one.fact.outcome == "interrupted"
         return [place for place, interrupted in ended.items() if interrupted]
 

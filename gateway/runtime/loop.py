@@ -74,6 +74,10 @@ class TurnResult:
     put_off: TurnOutcome | None = None
     """How it failed for lack of a model: its input is left for a turn that begins once one may answer. None: it did
     not."""
+    is_awaited: bool = False
+    """Somebody waits for an answer of the turn that was put off."""
+    was_model_asked: bool = True
+    """False: it ended before a model had to do with it."""
 
 
 class TurnInterrupted(Exception):
@@ -235,7 +239,7 @@ class AgentLoop(ABC):
         self._put_off: dict[ConversationId, None] = {}
         """Places whose questions wait for a model, oldest first."""
         self._away: TurnOutcome | None = None
-        """How the last turn failed for lack of a model."""
+        """How the last turn failed for lack of a model. None: none did since a model has answered."""
         self._away_s = self._away_until_s = 0.0
         """How long the model that does not answer is left alone, and until when (monotonic)."""
         self._away_task: asyncio.Task[None] | None = None
@@ -353,8 +357,12 @@ class AgentLoop(ABC):
     def tick(self) -> None:
         """Check for due turns now, before the timer fires: something was scheduled for this time."""
         wanted = dmn.due_conversations(self.state, self.policy)
-        arriving = tuple([place for place in wanted if self.is_arriving(place)])
-        self.send(Tick(at=self._clock.now(), material_tokens=self.material_tokens(), arriving=arriving))
+        # While no model answers one turn at a time tries it: first those that people wait for.
+        trying = () if self.model_away is not None or self._put_off else wanted[:1]
+        waiting = () if self._away is None else {*wanted} - {*trying, *self._reminded}
+        arriving = tuple([place for place in wanted if place in waiting or self.is_arriving(place)])
+        material_tokens = 0 if self._away is not None else self.material_tokens()
+        self.send(Tick(at=self._clock.now(), material_tokens=material_tokens, arriving=arriving))
 
     def remind(self, conversation: ConversationId) -> None:
         """Take up a reminder that has fired there: now, or once a running turn has ended."""
@@ -425,7 +433,8 @@ class AgentLoop(ABC):
         except Exception as error:  # a bug: ended here, or the same messages would end the process at every start
             logger.exception("a turn in %s broke", place)
             result = await self.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
-        await self._finish_turn(place, result, addressed=autonomous and not result.autonomous)
+        addressed = autonomous and not result.autonomous
+        await self._finish_turn(place, result, addressed=addressed, continuing=start.continuing)
 
     async def _run_dream(self, handle: TurnHandle) -> None:
         try:
@@ -437,10 +446,12 @@ class AgentLoop(ABC):
             result = TurnResult(has_failed=True)
         await self._finish_turn(self.policy.inner, replace(result, autonomous=True))
 
-    async def _finish_turn(self, place: ConversationId, result: TurnResult, *, addressed: bool = False) -> None:
+    async def _finish_turn(
+        self, place: ConversationId, result: TurnResult, *, addressed: bool = False, continuing: bool = False
+    ) -> None:
         left = await self._unread_urgency(place)
         self._settle_put_off(place, result)
-        if result.put_off is not None:
+        if result.is_awaited:
             left = AMBIENT
         if result.was_interrupted and not is_inner(
             place
@@ -461,6 +472,7 @@ class AgentLoop(ABC):
                 left=left,
                 direct=direct,
                 addressed=addressed,
+                continues=result.put_off is not None and not result.is_awaited and (continuing or result.used_tools),
             )
         else:
             signal = TurnEnded(
@@ -510,22 +522,39 @@ class AgentLoop(ABC):
         """Keep the question of a turn that was put off; else let those that wait be asked, for a model answers."""
         now_s = self._clock.monotonic()
         if result.put_off is not None:
-            self._put_off[place], self._away = None, result.put_off
+            self._away = result.put_off
+            if result.is_awaited:
+                self._put_off[place] = None
             if now_s >= self._away_until_s:
                 self._away_s = min(MAX_AWAY_S, max(FIRST_AWAY_S, 2 * self._away_s))
                 self._away_until_s = now_s + self._away_s
             hint_s = min(result.put_off.retry_after_s or 0.0, MAX_AWAY_HINT_S)
             self._away_until_s = max(self._away_until_s, now_s + hint_s)
-            if self._away_task is None and not self.state.stopping:
-                self._away_task = self._tasks.create_task(self._ask_again())
+            self._plan_to_ask_again()
             return
         self._put_off.pop(place, None)
         if now_s < self._away_until_s or (result.has_failed and result.autonomous):
             return
+        if not result.was_model_asked:
+            self._plan_to_ask_again()
+            return
+        self._away = self._away if result.has_failed else None
         self._away_s, waiting = 0.0, list(self._put_off)
         self._put_off.clear()
         for conversation in waiting:
             self.notice(conversation, URGENT)
+
+    def ask_now(self) -> None:
+        """Let the question that has waited longest be asked now: the model is another one."""
+        self._away_until_s = self._clock.monotonic()
+        if self._away_task is not None:
+            self._away_task.cancel()
+            self._away_task = None
+        self._plan_to_ask_again()
+
+    def _plan_to_ask_again(self) -> None:
+        if self._put_off and self._away_task is None and not self.state.stopping:
+            self._away_task = self._tasks.create_task(self._ask_again())
 
     async def _ask_again(self) -> None:
         """Let the question that has waited longest be asked once it is time: its end decides about the others."""

@@ -284,8 +284,11 @@ def plan_new(
         return RewindPlan(text=words, dismissed=unread)
     start = max(view[-1].seq + 1 if view else 0, folded.start if folded is not None else 0)
     leaving = f"{_format_turns(len(view))}{' and what stood in front of them' if head else ''}"
+    newest = next((turn.fact for turn in reversed(view) if turn.fact.upto), None)
+    is_owed = newest is not None and newest.outcome == "interrupted"
     return RewindPlan(
-        text=f"A fresh view: {leaving} left it; the log keeps all.",
+        text=f"A fresh view: {leaving} left it; the log keeps all."
+        + (" What I was still to answer there is left unanswered." if is_owed else ""),
         fact=ViewFolded(start=Seq(start), reason=f"{by} asked for a fresh view", kinds=("new",)),
         dismissed=unread,
     )

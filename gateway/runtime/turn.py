@@ -151,7 +151,8 @@ class TurnRunner:
             if not await turn.is_needed():
                 return await self._leave_unanswered(turn)
             if (away := context.agent.model_away) is not None and _may_wait(turn):
-                return await self._put_off(turn, TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause))
+                await handle.begin_ending()
+                return await self._end(turn, TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause))
             with self._tracker.track(turn.describe()):
                 # The preview is gone before the answer is recorded: from then on the outbox sends it.
                 async with self._previews.start(turn.place) as turn.preview:
@@ -189,11 +190,15 @@ class TurnRunner:
                         raise
                 # Record and post.
                 await handle.begin_ending()
-                outcome = await self._conclude(turn, outcome)
-                if outcome.outcome == "failed" and outcome.cause in PUT_OFF_TEXTS and _may_wait(turn):
-                    return await self._put_off(turn, outcome)
-                await self._record(turn, outcome)
-                return _to_result(outcome, autonomous=turn.autonomous)
+                return await self._end(turn, outcome)
+
+    async def _end(self, turn: "Turn", outcome: TurnOutcome) -> TurnResult:
+        """Record the outcome, or put the turn off."""
+        outcome = await self._conclude(turn, outcome)
+        if outcome.outcome == "failed" and outcome.cause in PUT_OFF_TEXTS and _may_wait(turn):
+            return await self._put_off(turn, outcome)
+        await self._record(turn, outcome)
+        return _to_result(outcome, autonomous=turn.autonomous)
 
     async def _leave_unanswered(self, turn: "Turn") -> TurnResult:
         """End a turn that has nothing to answer.
@@ -208,22 +213,27 @@ class TurnRunner:
         return TurnResult(autonomous=turn.autonomous)
 
     async def _put_off(self, turn: "Turn", outcome: TurnOutcome) -> TurnResult:
-        """Leave the input to a turn that begins once a model may answer. The place is told once."""
+        """Leave the input to a turn that begins once a model may answer. A place where somebody waits is told once."""
         awaited, told = _oldest_awaited(turn), turn.context.agent.is_put_off(turn.conversation)
+        is_awaited = _is_answer_awaited(turn)
         reply_to = find_reply_to((*turn.input.messages, *turn.input.arrived))
         turn.is_put_off = True
         if not outcome.steps:  # with steps, its record holds the input and what was done for it
             turn.input.leave_all()
+        elif turn.is_inner:
+            turn.input.leave_pending()
         now, entries = turn.context.clock.now(), [_to_entry(turn, replace(outcome, outcome="interrupted"))]
-        if not told:
+        if is_awaited and not told:
             text = PUT_OFF_TEXTS[outcome.cause]
             key = PostKey(hashlib.sha256(f"put off:{turn.conversation}:{awaited.seq}".encode()).hexdigest()[:26])
             post = Post(key=key, to=turn.place, text=text, reply_to=reply_to, style="notice")
             fact = PostQueued(post=post)
             place, cause = turn.conversation, awaited.seq
             entries.append(NewEntry(fact=fact, at=now, conversation=place, key=f"post:{key}", cause=cause))
-        await turn.context.store.append(entries)
-        return replace(_to_result(outcome, autonomous=turn.autonomous), put_off=outcome)
+        if is_awaited or outcome.requests or outcome.steps:
+            await turn.context.store.append(entries)
+        result = _to_result(outcome, autonomous=turn.autonomous)
+        return replace(result, put_off=outcome, is_awaited=is_awaited)
 
     async def _conclude(self, turn: "Turn", outcome: TurnOutcome) -> TurnOutcome:
         """Return what counts as the outcome, after all that happened meanwhile."""
@@ -885,10 +895,12 @@ def _oldest_awaited(turn: Turn) -> _Awaited:
 
 
 def _may_wait(turn: Turn) -> bool:
-    """Return whether somebody waits for an answer, and may wait longer for a model."""
+    """Return whether the turn may wait for a model: as long as people who wait may, for ever if nobody does."""
     agent, handle = turn.context.agent, turn.handle
-    if not _is_answer_awaited(turn) or handle.stop_reason or handle.drop_reason:
+    if handle.stop_reason or handle.drop_reason:
         return False
+    if not _is_answer_awaited(turn):
+        return turn.autonomous
     waited_s = (turn.context.clock.now() - _oldest_awaited(turn).at).total_seconds()
     return waited_s < turn.context.live.settings.llm.overload_wait and (
         agent.may_put_off or agent.is_put_off(turn.conversation)
@@ -907,6 +919,7 @@ def _to_result(outcome: TurnOutcome, *, autonomous: bool) -> TurnResult:
         used_tools=outcome.used_tools,
         has_yielded=outcome.yielded,
         was_interrupted=outcome.outcome == "interrupted",
+        was_model_asked=bool(outcome.requests) or outcome.outcome == "failed",
         autonomous=autonomous,
         is_over_budget=outcome.is_over_budget,
         cost_usd=total_cost_usd(outcome.accounts),

@@ -13,7 +13,7 @@ from agent.cache.plan import REFRESH_MARGIN_S, CachePolicy, CacheProfile, IdleCo
 from agent.cache.prices import Price
 from agent.cache.state import Cadence
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import ModelMessage, ModelRequest, StreamEnd, TextPart, ToolResult
+from agent.models.base import ModelBusy, ModelMessage, ModelRequest, StreamEnd, TextPart, ToolResult
 from gateway.core.clock import ManualClock
 from gateway.core.events import CacheTtl, RequestUsage
 from gateway.core.tool_spec import ToolCall
@@ -226,6 +226,19 @@ async def test_what_fails_is_not_tried_again_before_the_conversation_goes_on(ben
     bench.told.append(("ana", await bench.ask(request(ROOM, LONG))))
     await bench.idle(295.0)
     assert bench.refreshed == 2
+
+
+async def test_nothing_is_refreshed_from_a_failed_answer_until_one_is_complete(bench: Bench) -> None:
+    bench.used_to(*VARIED)
+    await bench.ask(request(ROOM, LONG))
+    bench.api.then(failure(529, "overloaded_error"))
+    with pytest.raises(ModelBusy):
+        await bench.ask(request("irc/#b", "hello"))
+    await bench.idle(295.0)
+    assert bench.refreshed == 0
+    await bench.ask(request(ROOM, LONG))
+    await bench.idle(295.0)
+    assert (bench.refreshed, len(bench.told)) == (1, 1)
 
 
 async def test_calls_are_not_read_without_their_results(bench: Bench) -> None:

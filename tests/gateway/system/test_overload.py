@@ -13,6 +13,7 @@ from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
 from gateway.core.facts import TurnRecord
+from gateway.runtime.agents import LEFT_UNANSWERED, STOPPING
 from gateway.runtime.turn import FAILURE_TEXTS, PUT_OFF_TEXTS
 from gateway.store import Store, rebuild
 from gateway.stream.trace import explain_event
@@ -37,8 +38,8 @@ def configured(tmp: Path, url: str, **llm: Any) -> Settings:
                 "models": {"main": {"provider": "p", "name": "claude-sonnet-5-5"}},
                 **llm,
             },
-            "attention": {"coalesce": 0},
-            "access": {"dm": "open", "rates": UNHURRIED},
+            "attention": {"coalesce": 0, "rules": [{"type": "irc", "urgency": "normal", "keyword": "fire"}]},
+            "access": {"dm": "open", "rates": UNHURRIED, "roles": {"admin": [f"{IRC}:root"]}},
             "store": {"path": "reverie.db"},
             "ops": {"port": 0},
         },
@@ -52,10 +53,10 @@ async def garden(tmp: Path, url: str, clock: ManualClock, **llm: Any) -> AsyncIt
         yield made
 
 
-async def passing(clock: ManualClock, holds: Callable[[], bool]) -> None:
+async def passing(clock: ManualClock, holds: Callable[[], bool], step_s: float = 0.1) -> None:
     """The clock runs until something holds."""
     while not holds():
-        clock.advance(0.1)
+        clock.advance(step_s)
         await asyncio.sleep(0.004)
 
 
@@ -165,6 +166,49 @@ async def test_what_is_taken_back_meanwhile_is_not_answered(tmp_path: Path) -> N
         await passing(clock, lambda: clock.monotonic() >= until_s)
         assert made.shown == 3
         assert "for tea" not in requests(api)[-1]
+
+
+@pytest.mark.parametrize("when", ["waiting", "tried", "worked"])
+async def test_what_is_stopped_meanwhile_is_not_answered(tmp_path: Path, when: str) -> None:
+    """Before it is tried again; while it is; or after a tool was used for it."""
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        if when == "worked":
+            api.then(Answer(calls=(("c", "remember", json.dumps({"text": "likes tea"})),)))
+        api.default = lambda _: failure(529, "overloaded_error")
+        await asked(made, "reverie, what is for tea?", room="#garden")
+        await passing(clock, lambda: made.shown == 1)
+        if when == "tried":
+            before = len(requests(api))
+            api.default = lambda _: Answer(text="x" * 100, silent_after=3)
+            await passing(clock, lambda: len(requests(api)) > before)
+            api.default = lambda _: failure(529, "overloaded_error")
+        await asked(made, "!stop", room="#garden", sender="root")
+        await passing(clock, lambda: made.shown == 2)
+        assert words(made)[1].endswith(STOPPING if when == "tried" else LEFT_UNANSWERED)
+        before, until_s = len(requests(api)), clock.monotonic() + 150
+        await passing(clock, lambda: clock.monotonic() >= until_s, step_s=0.5)
+        assert (made.shown, len(requests(api))) == (2, before)
+        await asked(made, "reverie, and now?", room="#garden")  # it is told anew that it waits
+        await passing(clock, lambda: made.shown == 3)
+        assert words(made)[2].endswith(OVERLOADED)
+        api.default = lambda _: Answer(text="Here I am.")
+        await passing(clock, lambda: made.shown == 4)
+
+
+async def test_what_nobody_waits_for_waits_without_a_word_and_is_taken_up_later(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        api.default = lambda _: failure(529, "overloaded_error")
+        await asked(made, "reverie, what is for tea?", room="#garden")
+        await passing(clock, lambda: made.shown == 1)
+        await asked(made, "the kitchen is on fire", room="#kitchen", sender="bob")
+        until_s = clock.monotonic() + 300
+        await passing(clock, lambda: clock.monotonic() >= until_s, step_s=0.5)
+        assert not [one for one in requests(api) if "on fire" in one]
+        api.default = lambda _: Answer(text="Scones.")
+        await passing(clock, lambda: made.shown == 2)
+        await passing(clock, lambda: any("on fire" in one for one in requests(api)), step_s=0.5)
 
 
 async def test_the_operator_reads_why_a_question_waited(tmp_path: Path) -> None:
