@@ -65,7 +65,7 @@ class PromptLine:
     is_edited: bool = False
     """True: `text` is not the original text."""
     attachments: tuple[str, ...] = ()
-    """Descriptions of the attachments, one line each, as `gateway.core.media_types` writes them."""
+    """Descriptions of the attachments, as `gateway.stream.media` writes them: one line each, or with a fenced text."""
     is_topic_change: bool = False
     """True: no message, but a change of the topic to `text` by the sender."""
     is_title_change: bool = False

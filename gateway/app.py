@@ -265,7 +265,7 @@ class _Gateway:
         reminders = self.reminders = ReminderService(
             store, clock, live=live, access_policy=access_policy, internal=internal
         )
-        evidence = EvidenceStore(store, clock, places)
+        evidence = EvidenceStore(store, clock, places, self.media)
         recall_search = RecallSearch(store, places, memory, journal, redactor)
         ambient_recall = AmbientRecall(store, places, memory, journal, clock, redactor, live)
 

@@ -29,7 +29,7 @@ def _check_command(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class MediaConfig(ConfigSection):
-    """Handling of images and voice notes. All other attachments are only described in words."""
+    """Handling of images, voice notes and documents. All other attachments are only described in words."""
 
     max_bytes: int = Field(default=10_000_000, ge=0)
     """Size of one download; an image larger than models accept is never fetched. 0: no downloads."""
@@ -43,7 +43,7 @@ class MediaConfig(ConfigSection):
     """Seconds for the voice notes of one turn, one after the other; those not transcribed by then are only
     described."""
     keep: Duration = 86_400.0
-    """Time that an image stays on disk after it was last shown."""
+    """Time that an image, or the text of a document, stays on disk after it was last shown."""
 
 
 _PERSON_PATTERN = re.compile(r"[A-Za-z0-9._-]+:\S.*")

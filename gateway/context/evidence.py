@@ -4,6 +4,7 @@ A handle is a log position with a letter, short because each summary shows some:
 
 - `e<seq>`: an `Evidence` entry.
 - `t<seq>.<n>`: result of the n-th call of the turn whose record stands there, counted from 1 over all its steps.
+- `a<seq>.<n>`: text of the n-th attachment of the message that stands there, counted from 1, if it is a document.
 - `m<seq>`: a message with its present text, or a message of the agent.
 - `v<a>-<b>`: turns of the conversation where it is asked that ended at a <= seq < b, preceded by the text that stood in
   front of the first of them in the view.
@@ -28,11 +29,13 @@ from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, EvidenceRef, Message, MessageDeleted, MessageEdited
 from gateway.core.facts import Evidence, Seq, TurnId, TurnRecord, ViewFolded
 from gateway.core.labels import TRUSTED_LABEL, Label, readers_of
+from gateway.core.media_types import is_document
 from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ResultExcerpt, ToolCall, ToolCallRefused
 from gateway.store import NewEntry, Store, StoreReader
 from gateway.store.archive import ArchivedLog
+from gateway.stream.media import AttachmentNotFetched, MediaStore, document_handle
 from gateway.stream.routing import PrivacyCache
 
 MAX_TURNS: Final = 2_000
@@ -42,7 +45,7 @@ UNKNOWN_HANDLE: Final = (
     "was told in part, e.g. e12, t12.3 or v12-34; what was said can also be found with recall."
 )
 LEFT_LOG: Final = "That is so old that it has left the log: only an operator can read it, with `reverie log show`."
-_HANDLE: Final = re.compile(r"([temv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
+_HANDLE: Final = re.compile(r"([atemv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
 """At most as many digits as a log position can have."""
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
 _PAGE: Final = 200
@@ -61,10 +64,11 @@ class HandleContent:
 class EvidenceStore:
     """Archive of results, for all agents, and the handles that open them."""
 
-    def __init__(self, store: Store, clock: Clock, places: PrivacyCache) -> None:
+    def __init__(self, store: Store, clock: Clock, places: PrivacyCache, media: MediaStore) -> None:
         self._store = store
         self._clock = clock
         self._places = places
+        self._media = media
 
     async def keep(self, turn: TurnId, conversation: ConversationId, call: ToolCall, result: ToolResult) -> EvidenceRef:
         """Store the result of a call and return its reference. Raises StoreError.
@@ -89,16 +93,23 @@ class EvidenceStore:
         same = previous is not None and (previous.conversation, previous.fact) == (conversation, fact)
         return written.seq if same else None
 
-    async def fetch(self, handle: str, offset: int, limit: int, context: ToolContext) -> ToolOutput:
+    async def fetch(self, handle: str, offset: int, limit: int, find: str, context: ToolContext) -> ToolOutput:
         """Return a header line and the exact text: `limit` characters from `offset` on.
 
-        Raises ToolCallRefused and StoreError.
+        `find`: words, regardless of case; the text begins with the line of their first place at or after `offset`.
+        Empty: at `offset`. Raises ToolCallRefused and StoreError.
         """
         content = await self.find(handle, context.visibility, context.at.conversation)
         label = await self._label_of(content.source.handle, context)
         if not context.visibility.can_read(label.readers):
             raise ToolCallRefused(UNKNOWN_HANDLE)
-        source, end = content.source, min(offset + limit, content.source.chars)
+        source = content.source
+        if find:
+            found = re.compile(re.escape(find), re.IGNORECASE).search(content.text, offset)
+            if found is None:
+                raise ToolCallRefused(f"These words do not stand in {source.handle} at or after offset {offset}.")
+            offset = max(offset, content.text.rfind("\n", 0, found.start()) + 1, found.start() - limit // 2)
+        end = min(offset + limit, source.chars)
         if offset >= source.chars > 0:
             raise ToolCallRefused(f"{source.handle} has {source.chars} characters: offset must be less.")
         more = f"; go on at offset {end}" if end < source.chars else "; that is its end"
@@ -150,7 +161,7 @@ class EvidenceStore:
         kind, first, separator, second = handle.groups()
         if kind == "v" and separator == "-" and second is not None:
             return await self._render_turns(Seq(int(first)), Seq(int(second)), visibility, place)
-        if (separator == ".") != (kind == "t") or separator == "-":
+        if (separator == ".") != (kind in "at") or separator == "-":
             return None
         entry = await self._store.entry(int(first))
         if entry is None and await has_left(self._store, self._places, int(first), visibility, place):
@@ -170,6 +181,8 @@ class EvidenceStore:
                 return build_handle_content(
                     f"m{entry.seq}", "message", to_single_line(f"you, {entry.conversation}"), text
                 )
+            case Message() as message if kind == "a" and second is not None:
+                return await self._read_document(entry.seq, message, int(second), entry.conversation)
             case Message() as message if kind == "m":
                 return await self._find_message(entry.seq, message, entry.conversation)
         return None
@@ -184,6 +197,23 @@ class EvidenceStore:
         if called.source is not None:  # the turn recorded only a part of it
             return await self.find(called.source.handle, visibility, place)
         return HandleContent(source=result_source(seq, number, called), text=called.result)
+
+    async def _read_document(
+        self, seq: Seq, message: Message, number: int, place: ConversationId
+    ) -> HandleContent | None:
+        """Return the text of a document. None: there is none, or its message may not be told."""
+        if not 0 < number <= len(message.attachments) or await self._find_message(seq, message, place) is None:
+            return None
+        attachment = message.attachments[number - 1]
+        if not is_document(attachment):
+            raise ToolCallRefused("This attachment is no document that can be read as text.")
+        try:
+            found = await self._media.read_document(message, number - 1)
+        except AttachmentNotFetched as error:
+            raise ToolCallRefused(f"This document cannot be read: {error}.") from None
+        origin = to_single_line(f"{attachment.name or 'a file'} from {message.sender.name}, {place}")
+        text = f"{found.text}\n(There is more of it than is read of one document.)" if found.cut else found.text
+        return build_handle_content(document_handle(seq, number - 1), "document", origin, text)
 
     async def _find_message(self, seq: Seq, message: Message, place: ConversationId) -> HandleContent | None:
         """Return a message with its newest text. None: it was deleted, or was not for the agent."""

@@ -14,7 +14,8 @@ Vocabulary:
 Services:
   clock.py             clocks and ULIDs; logging.py: log lines and progress; metrics.py: counters and Prometheus text
   redaction.py         removal of secrets from text; text_safety.py: invisible characters, lookalike names, mentions
-  addresses.py         URLs and IP addresses that may be fetched; media_types.py: images and sound
+  addresses.py         URLs and IP addresses that may be fetched; media_types.py: images, sound, text
+  extract.py           text of pages and documents: a program of its own, which imports nothing of ours
   private_files.py     files that an agent keeps; process.py: child processes; format.py: text for people
 
 Deciding code takes the time, ids and settings as arguments; only `clock`, `logging`, `private_files`, `process` and

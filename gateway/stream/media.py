@@ -1,7 +1,7 @@
 """Attachments: fetched when a turn needs them, and kept for later prompts.
 
-Files are kept beside the store, named by the digest of their content and never by a given name. They are no record: if
-one is deleted, its description stays in its line.
+Images, and texts of documents, are kept beside the store under digests, never under a given name. They are no record:
+if one is deleted, its description stays in its line, and a document is fetched again.
 """
 
 import asyncio
@@ -16,7 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE
+from agent.prompt import fence_text
 from channels.base import CanDownload, Channel, SendError
 from gateway.config.models import MediaConfig
 from gateway.config.reload import LiveSettings
@@ -24,10 +27,14 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, Attachment, ChannelName, Message, ToolImage
 from gateway.core.facts import MediaRef, Seq
 from gateway.core.media_types import (
+    ExtractedText,
+    ExtractionError,
     ImageInfo,
     TranscriptionError,
     describe_attachment,
+    extract_text,
     identify_image,
+    is_document,
     sound_suffix,
     transcribe,
 )
@@ -37,6 +44,10 @@ logger = logging.getLogger("reverie.media")
 
 MAX_TRANSCRIBED_VOICES = 4
 """Newest voice notes transcribed for one turn, one after the other."""
+MAX_DOCUMENTS = 4
+"""Newest documents addressed to the agent of which one turn is told the beginning."""
+MAX_DOCUMENT_CHARS = 4_000
+"""Characters of that beginning."""
 SWEEP_INTERVAL_S = 3600.0
 _STORED_NAME = re.compile(r"[0-9a-f]{64}|new-.*")
 
@@ -45,6 +56,7 @@ class DescribedAttachment(NamedTuple):
     """Text about one attachment in its line, and the image that is shown for it."""
 
     description: str
+    """One line; for a document, the beginning of its text may follow inside a fence."""
     image: MediaRef | None = None
 
 
@@ -62,6 +74,7 @@ class MediaStore:
         self._channels = channels
         self._clock = clock
         self._voice_lock = asyncio.Lock()
+        self._document_slots = asyncio.Semaphore(2)
 
     @property
     def _config(self) -> MediaConfig:
@@ -73,11 +86,13 @@ class MediaStore:
         """Return descriptions, and images, of each message's attachments. Never raises for what somebody sent.
 
         `sees`: the model accepts images. Then images are fetched, and voice notes if they can be transcribed, up to the
-        most for one turn: first those of messages to the agent, then the newest, all at once. The others are only
-        described, and so is what does not come within the configured time.
+        most for one turn: first those of messages to the agent, then the newest, all at once. Of documents sent to the
+        agent the beginning is told. The others are only described, and so is what does not come within the configured
+        time.
         """
         images_left = self._config.max_images if sees else 0
         voices_left = MAX_TRANSCRIBED_VOICES if self._config.transcribe else 0
+        documents_left = MAX_DOCUMENTS
         work = []
         for seq, message in sorted(messages, key=lambda one: (one[1].kind == "room", -one[0])):
             can_fetch = isinstance(self._channels.get(message.at.channel), CanDownload) and self._config.max_bytes > 0
@@ -89,16 +104,43 @@ class MediaStore:
                 elif can_fetch and voices_left and attachment.form == "audio":
                     voices_left -= 1
                     work.append((seq, place, self._transcribe_voice(message.at, attachment)))
+                elif can_fetch and documents_left and message.kind != "room" and is_document(attachment):
+                    documents_left -= 1
+                    work.append((seq, place, self._quote_document(seq, message, place)))
         results = await asyncio.gather(*(doing for _, _, doing in work))
         done = {(seq, place): result for (seq, place, _), result in zip(work, results, strict=True)}
         return {
             seq: tuple(
-                done.get((seq, place)) or DescribedAttachment(describe_attachment(attachment))
-                for place, attachment in enumerate(message.attachments)
+                done.get((seq, place)) or DescribedAttachment(describe_unread(seq, message, place))
+                for place in range(len(message.attachments))
             )
             for seq, message in messages
             if message.attachments
         }
+
+    async def read_document(self, message: Message, place: int) -> ExtractedText:
+        """Return the text of an attachment, from the kept copy or fetched again. Raises AttachmentNotFetched.
+
+        `place`: position in `message.attachments`, from 0. After cancellation, and on a full disk, no copy is kept.
+        """
+        attachment = message.attachments[place]
+        key = f"{message.at.conversation}\0{message.id}\0{attachment.id}"
+        path = self._folder / hashlib.sha256(key.encode()).hexdigest()
+        with contextlib.suppress(OSError, ValidationError):
+            kept = ExtractedText.model_validate_json(await asyncio.to_thread(path.read_bytes))
+            os.utime(path)
+            return kept
+        data = await self._fetch(message.at, attachment, self._config.max_bytes)
+        try:
+            async with self._document_slots:
+                found = await extract_text(data)
+        except ExtractionError as error:
+            raise AttachmentNotFetched(str(error)) from None
+        try:
+            (await asyncio.to_thread(self._write, found.model_dump_json().encode(), "")).replace(path)
+        except OSError as error:
+            logger.warning("the text of a document cannot be kept in %s: %s", self._folder, error.strerror)
+        return found
 
     async def load_images(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
         """Return the images as they were shown, without those that are gone."""
@@ -153,6 +195,26 @@ class MediaStore:
             height=found.height,
         )
         return DescribedAttachment(about, ref)
+
+    async def _quote_document(self, seq: Seq, message: Message, place: int) -> DescribedAttachment:
+        attachment = message.attachments[place]
+        try:
+            found = await self.read_document(message, place)
+        except AttachmentNotFetched as error:
+            return DescribedAttachment(describe_attachment(attachment, note=str(error)))
+        chars, handle = len(found.text), document_handle(seq, place)
+        beginning = found.text[:MAX_DOCUMENT_CHARS]
+        if not beginning:
+            note = "no text in it"
+        elif chars > len(beginning) or found.cut:
+            note = f'{len(beginning)} of {chars} characters follow, fetch_evidence("{handle}") gives the rest'
+        else:
+            note = "its text follows"
+        about = describe_attachment(attachment, note=", ".join(part for part in (found.parts, note) if part))
+        if not beginning:
+            return DescribedAttachment(about)
+        fenced = fence_text(beginning, about=f"file {attachment.name or ''}", key=f"{handle} {attachment.id}")
+        return DescribedAttachment(f"{about}\n{fenced}\n")
 
     async def _transcribe_voice(self, at: Address, attachment: Attachment) -> DescribedAttachment:
         try:
@@ -254,6 +316,18 @@ class MediaStore:
                     path.unlink()
             except OSError as error:  # gone already, or another user's: a log line is enough
                 logger.info("%s is not removed: %s", path, error.strerror)
+
+
+def document_handle(seq: Seq, place: int) -> str:
+    """Return the argument of `fetch_evidence` for a document. `place`: its position in the message, from 0."""
+    return f"a{seq}.{place + 1}"
+
+
+def describe_unread(seq: Seq, message: Message, place: int) -> str:
+    """Describe an attachment that was not fetched, with the handle that reads it if it is a document."""
+    attachment = message.attachments[place]
+    handle = f'fetch_evidence("{document_handle(seq, place)}") reads it' if is_document(attachment) else ""
+    return describe_attachment(attachment, note=handle)
 
 
 def _is_image(attachment: Attachment) -> bool:

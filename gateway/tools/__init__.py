@@ -7,7 +7,7 @@
 - `platform.py`, `read_room.py`: messages, reactions, rooms and people.
 - `files.py` on `workspace_fs.py`: the agent's files, and the only way from tools to the disk.
 - `shell.py`, `sandbox.py`, `warden.py`: commands, their sandbox and limits.
-- `web.py`, `extract.py`, `pinned_connection.py`: pages and searches.
+- `web.py`, `pinned_connection.py`: pages and searches.
 - `mcp/`: tools of Model Context Protocol servers. `metrics.py`: counters.
 
 Rules:
@@ -17,5 +17,5 @@ Rules:
 - Permission is checked for each call, by who asks and by the label of all that the request holds, and again after an
   approval. A result has a label of its own, which counts for later calls of the turn.
 - A call that may change something outside is written to the log before it begins.
-- `warden.py` and `extract.py` are programs of their own: they import nothing of this package.
+- `warden.py` is a program of its own: it imports nothing of this package.
 """

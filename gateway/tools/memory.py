@@ -118,8 +118,8 @@ class MemoryTools:
         return await self._forgetter.forget(what, context)
 
     @tool(
-        "Read word for word what you were told only in part: a result of a tool, or turns that are not shown any more. "
-        "Says where to go on if there is more of it.",
+        "Read word for word what you were told only in part: a result of a tool, a document that somebody sent, or "
+        "turns that are not shown any more. Says where to go on if there is more of it.",
         parallel=True,
     )
     async def fetch_evidence(
@@ -131,15 +131,22 @@ class MemoryTools:
             Field(
                 min_length=1,
                 max_length=200,
-                description="As it stands where that was told, e.g. e12, t12.3 or v12-34.",
+                description="As it stands where that was told, e.g. e12, t12.3, a12.1 or v12-34.",
             ),
         ],
         offset: Annotated[int, Field(ge=0, description="How many characters of it to leave out.")] = 0,
         limit: Annotated[
             int, Field(ge=1, le=MAX_EVIDENCE_CHARS, description="How many characters of it to give, at most.")
         ] = DEFAULT_EVIDENCE_CHARS,
+        find: Annotated[
+            str,
+            Field(
+                max_length=MAX_QUERY_CHARS,
+                description="Words to look for in it: what is given begins at their first place at or after offset.",
+            ),
+        ] = "",
     ) -> ToolOutput:
-        return await self._evidence.fetch(handle, offset, limit, context)
+        return await self._evidence.fetch(handle, offset, limit, find.strip(), context)
 
 
 class ReminderTools:

@@ -33,12 +33,11 @@ from gateway.core.events import (
 from gateway.core.facts import MESSAGE_KINDS, PlatformAction, PostQueued, Seq, TurnRecord, is_inner
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, role_of
 from gateway.core.labels import TRUSTED_LABEL, Label, readers_of
-from gateway.core.media_types import describe_attachment
 from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry, StoreReader
-from gateway.stream.media import DescribedAttachment
+from gateway.stream.media import DescribedAttachment, describe_unread
 from gateway.stream.routing import Bindings, PrivacyCache
 
 UNKNOWN_MESSAGE: Final = (
@@ -123,7 +122,9 @@ class AttachmentDescriber:
     ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
         """Return a line for each attachment."""
         return {
-            seq: tuple(DescribedAttachment(describe_attachment(one)) for one in message.attachments)
+            seq: tuple(
+                DescribedAttachment(describe_unread(seq, message, place)) for place in range(len(message.attachments))
+            )
             for seq, message in messages
         }
 

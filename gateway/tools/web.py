@@ -1,6 +1,6 @@
 """Web tools, `web_fetch` and `web_search`.
 
-The order of this file: extraction of text in a child process, decompression, requests and responses, `WebFetcher`,
+The order of this file: decompression, requests and responses, `WebFetcher`,
 search services, then the tools.
 
 A host is looked up once, its addresses are checked, and connections go to these addresses only. There are no cookies,
@@ -18,7 +18,6 @@ import json
 import re
 import socket
 import ssl
-import sys
 import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -27,7 +26,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from ipaddress import ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -44,8 +42,8 @@ from gateway.core.clock import Clock
 from gateway.core.events import ConversationId
 from gateway.core.identity import AccessPolicy
 from gateway.core.labels import OUTSIDE_LABEL
+from gateway.core.media_types import OFFICE_TYPES, ExtractionError, extract_text, is_text_type
 from gateway.core.permissions import ALLOW_MEMBERS, explain_sink
-from gateway.core.process import ProgramNotStarted, run_program
 from gateway.core.scopes import EVERYBODY
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
@@ -53,59 +51,6 @@ from gateway.store import StoreReader
 
 if TYPE_CHECKING:
     import httpcore
-
-
-EXTRACT_PROGRAM: Final = Path(__file__).with_name("extract.py")
-EXTRACT_TIMEOUT_S: Final = 15.0
-MAX_EXTRACT_BYTES: Final = 14_000_000
-"""A million characters of twelve bytes at most in JSON, and a title."""
-
-
-class ExtractedPage(BaseModel):
-    """Text of a page."""
-
-    model_config = ConfigDict(frozen=True)
-
-    title: str
-    """One line. Empty: it has none."""
-    text: str
-    cut: bool
-    """True: there was more text."""
-
-
-async def extract_page(body: bytes, *, kind: str, charset: str, url: str, cut: bool) -> ExtractedPage:
-    """Extract the text of a page of a kind that `is_text_type` accepts, in a process without secrets.
-
-    `cut`: only its beginning is there. Raises ToolCallRefused.
-    """
-    head = json.dumps({"kind": kind, "charset": charset, "url": url, "cut": "yes" if cut else ""}).encode()
-    try:
-        ran = await run_program(
-            (sys.executable, "-I", str(EXTRACT_PROGRAM)),
-            env={},
-            cwd=Path("/"),
-            time_s=EXTRACT_TIMEOUT_S,
-            max_bytes=MAX_EXTRACT_BYTES,
-            said=head + b"\n" + body,
-        )
-        if ran.end_reason == "exit" and ran.status == 0:
-            return ExtractedPage.model_validate_json(ran.output)
-    except ProgramNotStarted:
-        raise ToolCallRefused("Pages cannot be read now: the program that does it cannot be started.") from None
-    except ValidationError:
-        pass  # treated like a crash: the page may have caused it
-    raise ToolCallRefused("This page cannot be read: it is broken, or too much for one.")
-
-
-def is_text_type(kind: str) -> bool:
-    """Return True if a media type is text of some sort. Empty: it may be."""
-    return (
-        not kind
-        or kind.startswith("text/")
-        or kind.endswith(("+xml", "+json"))
-        or kind in ("application/json", "application/xml", "application/yaml", "application/x-yaml")
-        or kind in ("application/javascript", "application/x-javascript", "application/x-ndjson", "application/toml")
-    )
 
 
 ACCEPTED_ENCODINGS: Final = "gzip, deflate"
@@ -629,21 +574,24 @@ class WebTools:
         self._fetcher.close()
 
     async def _fetch_page(self, url: str, place: ConversationId) -> ToolOutput:
-        answer = await self._fetcher.fetch(url, is_text_type)
+        answer = await self._fetcher.fetch(url, _is_readable)
         head, text = _describe_status(answer), ""
-        if not is_text_type(answer.media_type) or (not answer.media_type and b"\0" in answer.body[:1000]):
+        if not _is_readable(answer.media_type) or (not answer.media_type and b"\0" in answer.body[:1000]):
             size = f", {answer.declared_bytes} bytes" if answer.declared_bytes is not None else ""
             what = answer.media_type or "of an unknown kind"
             text = f"This is no text but {what}{size}; its content cannot be read here."
         elif answer.body:
             async with self._extraction_slots:
-                page = await extract_page(
-                    answer.body,
-                    kind=answer.media_type,
-                    charset=answer.charset,
-                    url=answer.target.url,
-                    cut=answer.is_truncated,
-                )
+                try:
+                    page = await extract_text(
+                        answer.body,
+                        kind=answer.media_type,
+                        charset=answer.charset,
+                        url=answer.target.url,
+                        cut=answer.is_truncated,
+                    )
+                except ExtractionError as error:
+                    raise ToolCallRefused(f"This page cannot be read: {error}.") from None
             head += f": {page.title}" if page.title else ""
             if _site(answer.target) == _site(addresses.parse_url(url)):  # a page elsewhere was the server's choice
                 self._keep_links(place, answer.target, page.text)
@@ -681,6 +629,10 @@ class WebTools:
             return await with_timeout(self._clock, time_s, work)
         except TimeoutError:
             raise ToolCallRefused(f"It took longer than {time_s:g} s, which is the most for one call.") from None
+
+
+def _is_readable(kind: str) -> bool:
+    return is_text_type(kind) or kind in OFFICE_TYPES
 
 
 def _site(target: FetchTarget) -> tuple[str, str, int]:

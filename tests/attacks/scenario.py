@@ -231,6 +231,18 @@ async def attached(it: Scenario, text: str) -> None:
         await it.says(it.owner, f"see {it.mark}v", files=((name, b"x", "text/plain"),))
 
 
+async def documented(it: Scenario, text: str) -> None:
+    """The text of a file that the owner passes on."""
+    name, content = f"{it.mark}.md", f"# Report\n{text}".encode()
+    if isinstance(it.home, OnTelegram):
+        before = it.world.turns(it.home.conversation)
+        assert it.owner.telegram is not None
+        it.world.telegram.sends(it.owner.telegram, it.owner.telegram, "document", content, media={"file_name": name})
+        await it.answered(it.home, before)
+    else:
+        await it.says(it.owner, f"see {it.mark}v", files=((name, content, "text/markdown"),))
+
+
 async def transcribed(it: Scenario, text: str) -> None:
     """A voice note that the owner passes on."""
     assert isinstance(it.home, OnTelegram)
@@ -669,6 +681,7 @@ WAYS: Final = {
     "reply": Way(replied_to),
     "quote": Way(quoted, outside=True, alone=True, on=("telegram",)),
     "attachment": Way(attached, outside=True, alone=True, on=("telegram", "discord")),
+    "document": Way(documented, outside=True, alone=True, on=("telegram", "discord")),
     "voice note": Way(transcribed, outside=True, alone=True, on=("telegram",)),
     "embed": Way(embedded, outside=True, on=("discord",)),
     "topic": Way(titled),

@@ -229,7 +229,7 @@ def context_of(  # noqa: PLR0917 - as an agent has them
             name="main", model=model, primary=model, caching_models=frozenset(), models=[model], summarizer=None
         ),
         reader=ConversationReader(store, who, media, Redactor()),
-        evidence=EvidenceStore(store, clock, places),
+        evidence=EvidenceStore(store, clock, places, media),
         ambient_recall=AmbientRecall(store, places, memory, journal, clock, Redactor(), live),
         prompt_context=Ana(
             "ana",

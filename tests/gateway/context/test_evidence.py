@@ -49,6 +49,7 @@ from gateway.core.tool import tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import NewEntry, Store
 from gateway.store.retention import KEPT_TURNS, prune_store
+from gateway.stream.media import MediaStore
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.memory import MAX_EVIDENCE_CHARS, MemoryTools
@@ -57,6 +58,7 @@ from tests.kits.channels import story
 from tests.kits.examples import examples
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, at, sight_of
 from tests.kits.places import privacy
+from tests.kits.settings import live_settings
 from tests.kits.store import NOW, turn
 from tests.kits.tools import dispatcher
 
@@ -141,7 +143,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
             channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False)
         )
         places = privacy(store, Bindings([staff, anywhere]))
-        evidences = EvidenceStore(store, clock, places)
+        evidences = EvidenceStore(store, clock, places, MediaStore(live_settings(), tmp_path, {}, clock))
         journal, memory = JournalStore(store, clock, lambda _: tmp_path), MemoryStore(store, clock, lambda _: tmp_path)
         hands = dispatcher(
             tools_of(

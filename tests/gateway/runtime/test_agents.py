@@ -124,7 +124,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 places=places,
                 presence=presence,
                 dreams=DreamRunner(dreamer, journal, internal),
-                evidence=EvidenceStore(store, clock, places),
+                evidence=EvidenceStore(store, clock, places, media),
                 ambient_recall=AmbientRecall(store, places, memory, journal, clock, Redactor(), live),
                 registry=tooling,
                 skills=skills,

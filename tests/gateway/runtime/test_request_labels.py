@@ -330,7 +330,7 @@ class World(NoApprovals):
         )
         await self.journal.recover(["ana"])
         await self.memory.recover("ana")
-        evidence = EvidenceStore(store, clock, places)
+        evidence = EvidenceStore(store, clock, places, desk.means.history.media)
         rooms = RoomReader(
             reader=store, places=places, bindings=BINDINGS, access_policy=POLICY, channels={}, redactor=Redactor()
         )

@@ -621,7 +621,8 @@ class Refuses(Played):
 
 
 def opens(desk: Desk) -> EvidenceStore:
-    return EvidenceStore(desk.store, desk.clock, privacy(desk.store, Bindings((ANYWHERE,))))
+    places = privacy(desk.store, Bindings((ANYWHERE,)))
+    return EvidenceStore(desk.store, desk.clock, places, desk.means.history.media)
 
 
 HERE = ToolContext(turn=TurnId("later"), agent="ana", at=ROOM, visibility=Visibility(scope=PUBLIC), autonomous=False)

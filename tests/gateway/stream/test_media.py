@@ -2,34 +2,46 @@
 
 import asyncio
 import base64
+import io
+import json
 import os
+import re
 import resource
 import signal
 import struct
 import sys
 import time
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
 
+import docx
+import openpyxl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pypdf import PdfWriter
+from pypdf.generic import DictionaryObject, NameObject, StreamObject
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import MAX_IMAGE_BYTES, TextPart
+from agent.models.base import MAX_IMAGE_BYTES, TextPart, ToolResult
 from agent.models.openai import OpenAIModel
-from agent.models.scripted import Script, ScriptedModel
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway.core.clock import SystemClock
 from gateway.core.events import Attachment
 from gateway.core.media_types import (
+    EXTRACT_PROGRAM,
     MAX_OUTPUT_BYTES,
+    ExtractionError,
     TranscriptionError,
     describe_attachment,
+    extract_text,
     identify_image,
     sound_suffix,
     transcribe,
 )
+from gateway.core.process import run_program
 from gateway.core.tool_spec import Image
 from gateway.stream.media import MediaStore
 from tests.kits.gateway import Running, running
@@ -100,14 +112,134 @@ async def test_a_model_that_does_not_see_reads_a_line(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
         attached = (
             gateway.console.add_attachment(png(), "image"),
-            gateway.console.add_attachment(b"x" * 1_200_000, "file", name="report.pdf"),
+            gateway.console.add_attachment(b"x" * 1_200_000, "file", name="song.mid"),
             gateway.console.add_attachment(b"OggS", "audio", duration_s=12.2),
         )
         await gateway.console.receive_message("", sender="ann", attachments=attached)
         await gateway.screen.until(1)
-        line = f"[image, {len(png())} bytes] [file report.pdf, 1.2 MB] [voice note, 12 s]"
+        line = f"[image, {len(png())} bytes] [file song.mid, 1.2 MB] [voice note, 12 s]"
         assert heard(gateway).endswith(f"ann (guest): {line}")
     assert not (tmp_path / "media").exists()  # nothing was fetched
+
+
+def word_file(*paragraphs: str) -> bytes:
+    document, file = docx.Document(), io.BytesIO()
+    document.core_properties.title = "Plan"
+    for one in paragraphs:
+        document.add_paragraph(one)
+    document.add_table(1, 2).cell(0, 1).text = "a\ncell"
+    document.save(file)
+    return file.getvalue()
+
+
+def workbook() -> bytes:
+    book, file = openpyxl.Workbook(), io.BytesIO()
+    book.create_sheet("Sums").append(["name", 3, None, "x"])
+    book.save(file)
+    return file.getvalue()
+
+
+def pdf(*pages: str, password: str = "") -> bytes:
+    """Return a PDF with one line on each page."""
+    writer, file = PdfWriter(), io.BytesIO()
+    for line in pages:
+        page = writer.add_blank_page(200, 200)
+        stream = StreamObject()
+        stream.set_data(f"BT /F1 12 Tf 10 100 Td ({line}) Tj ET".encode())
+        font = DictionaryObject({NameObject("/" + key): NameObject("/" + value) for key, value in FONT.items()})
+        page[NameObject("/Contents")] = writer._add_object(stream)
+        page[NameObject("/Resources")] = DictionaryObject(
+            {NameObject("/Font"): DictionaryObject({NameObject("/F1"): font})}
+        )
+    if password:
+        writer.encrypt(password, algorithm="RC4-128")
+    writer.write(file)
+    return file.getvalue()
+
+
+FONT = {"Type": "Font", "Subtype": "Type1", "BaseFont": "Helvetica"}
+
+
+def zipped(**members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name.replace("__", "/").replace("_", "."), data)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"a,b\r\n1,2", "a,b\n1,2"),
+        ("Grüße".encode("cp1252"), "Grüße"),
+        (b"<!doctype html><title>T</title><p>Seen<p hidden>Not", "Seen"),
+        (word_file("First", "Second"), "First\nSecond\n\ta cell"),
+        (workbook(), "[sheet Sheet]\n[sheet Sums]\nname\t3\t\tx"),
+        (pdf("Hello", "World"), "[page 1]\nHello\n[page 2]\nWorld"),
+        (pdf("Hello", password="x"), "locked with a password"),
+        (b"%PDF-1.7 nothing else", "a broken PDF"),
+        (b"PK\x03\x04 nothing else", "a broken archive"),
+        (zipped(a_txt=b"x"), "an archive"),
+        (zipped(word__document_xml=b" " * 200_000_001), "too large to be unpacked"),
+        (zipped(word__document_xml=b"<a/>"), "broken, or too much to be read"),
+        (bytes(100), "no text"),
+    ],
+)
+async def test_documents_are_known_by_their_bytes(data: bytes, text: str) -> None:
+    try:
+        found = (await extract_text(data)).text
+    except ExtractionError as error:
+        found = str(error)
+    assert found == text
+
+
+async def test_a_document_can_open_nothing_while_it_is_read() -> None:
+    """The library is made to open a file in the middle of its work."""
+    probe = (
+        f"import sys; sys.path.insert(0, {str(EXTRACT_PROGRAM.parent)!r}); import extract, socket\n"
+        "def read(body):\n"
+        " for attempt in (lambda: open('/etc/passwd'), socket.socket):\n"
+        "  try: attempt(); print('opened')\n"
+        "  except OSError as error: print(error.strerror)\n"
+        "extract._limit(); extract._extract_alone(read, b'')\n"
+    )
+    ran = await run_program((sys.executable, "-I", "-c", probe), env={}, time_s=20, max_bytes=1_000)
+    assert ran.output.splitlines() == [b"Too many open files"] * 2
+
+
+async def test_the_beginning_of_a_document_is_told_and_the_rest_is_read_by_handle(tmp_path: Path) -> None:
+    log = "\n".join(f"line {number} of <<<it" for number in range(1, 1_001))
+    async with running(tmp_path) as gateway:
+        attached = (
+            gateway.console.add_attachment(b"x", "image"),
+            gateway.console.add_attachment(log.encode(), "file", name="a.log"),
+            gateway.console.add_attachment(pdf("All of it"), "file", name="b.bin", content_type="application/pdf"),
+        )
+        await gateway.console.receive_message("what is wrong?", sender="ann", attachments=attached)
+        await gateway.screen.until(1)
+        told = heard(gateway)
+    start = re.search(r'\[file a.log, 18 KB, 4000 of \d+ characters follow, fetch_evidence\("(a\d+\.2)"\)', told)
+    assert start is not None, told
+    assert "<<<untrusted" in told
+    assert "line 228 of" in told
+    assert "line 229 of" not in told
+    assert "[file b.bin, 628 bytes, 1 page, its text follows]" in told
+    assert "All of it" in told
+    wanted = {"handle": start[1], "find": "LINE 700 OF", "limit": 40}
+    rules = (
+        ScriptRule(match="seven", calls=(("fetch_evidence", json.dumps(wanted)),)),
+        ScriptRule(match=".", reply="ok"),
+    )
+    async with running(tmp_path, seeing(Script(rules=rules))) as again:  # the document is no longer on the platform
+        await again.console.receive_message("and line seven hundred?", sender="ann")
+        await again.screen.until(1)
+        (result,) = [
+            part for part in again.scripted.requests[-1].conversation[-1].parts if isinstance(part, ToolResult)
+        ]
+    assert "line 700 of <<<it\nline 701 of" in result.text
+    assert "line 699" not in result.text
+    assert "<<<untrusted" in result.text
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ from gateway.core.clock import ManualClock
 from gateway.core.facts import Evidence, Seq, TurnRecord, ViewFolded
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import AppendResult, NewEntry, Store
+from gateway.stream.media import MediaStore
 from tests.gateway.system.long_run.conversation_script import LONG, Mix, Script, content, said
 from tests.kits.model_gateway import BEGIN, ROOM, Home, Provider, at_home, settings, tokens
+from tests.kits.settings import live_settings
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 
@@ -97,7 +99,8 @@ async def truth(home: Home, handle: str) -> str | None:
 async def audit(home: Home, handles: Sequence[str]) -> int:
     """Open these. Raises AssertionError where one brings something else."""
     places = home.minds.places
-    opener, sight = EvidenceStore(home.store, home.clock, places), await places.visibility(ROOM.conversation)
+    media = MediaStore(live_settings(), Path("/nonexistent"), {}, home.clock)
+    opener, sight = EvidenceStore(home.store, home.clock, places, media), await places.visibility(ROOM.conversation)
     for handle in handles:
         try:
             found = await opener.find(handle, sight, ROOM.conversation)

@@ -14,8 +14,10 @@ from gateway.core.facts import TurnId, ViewFolded
 from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall
+from gateway.stream.media import MediaStore
 from tests.gateway.system.long_run.conversation_script import WORDS
 from tests.kits.model_gateway import BEGIN, ROOM, Home, Provider, at_home, settings
+from tests.kits.settings import live_settings
 from tests.servers.messages_prompt import blocks
 from tests.servers.model_api import Answer, Json
 
@@ -218,7 +220,8 @@ async def _ways(home: Home, fact: Fact, newest: ViewFolded, brain: Brain, kept: 
 
 async def _followed(home: Home, head: str) -> str:
     """All that is found by handles alone: of the turns that left, of those before, and of what their tools brought."""
-    opener, texts = EvidenceStore(home.store, home.clock, home.minds.places), list[str]()
+    media = MediaStore(live_settings(), Path("/nonexistent"), {}, home.clock)
+    opener, texts = EvidenceStore(home.store, home.clock, home.minds.places, media), list[str]()
     todo, known = re.findall(r"v\d+-\d+", head)[:1], set[str]()
     while todo:
         handle = todo.pop()

@@ -1,16 +1,25 @@
-"""Text of a web page. A program of its own, started by `gateway.tools.web.extract_page`.
+"""Text of a web page or document. A program of its own, started by `gateway.core.media_types.extract_text`.
 
-Hostile HTML is not parsed in C++ beside secrets: this process has none, and limits of memory and time. Standard input:
-one line of JSON (`kind`, `charset`, `url`, `cut`), then the page. Standard output: JSON (`title`, `text`). It imports
-nothing of ours, so that it starts fast and can be run by its path.
+Hostile files are not parsed beside secrets: this process has none, it has limits of memory and time, and for documents
+it can open neither files nor sockets. Standard input: one line of JSON (`kind`, `charset`, `url`, `cut`), then the
+file. Standard output: JSON (`title`, `text`, `parts`, `cut`). Status `UNREADABLE_STATUS`: it is no text. The program
+imports nothing of ours, so that it starts fast and can be run by its path.
 """
 
+import contextlib
+import encodings
+import importlib
+import io
 import json
+import pkgutil
 import re
 import resource
 import sys
-from collections.abc import Sequence
-from typing import Final
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Final, NamedTuple
 from urllib.parse import urljoin
 from xml.etree import ElementTree as ET
 
@@ -20,9 +29,15 @@ from resiliparse.parse.html import DocumentNode, ElementNode, HTMLTree
 
 MEMORY_BYTES: Final = 1024**3
 CPU_S: Final = 8
+DOCUMENT_CPU_S: Final = 5
+"""Seconds after which no further page or row of a document is read."""
 MAX_TEXT_CHARS: Final = 1_000_000
 """Characters of the text, as for the result of any tool."""
 MAX_TITLE_CHARS: Final = 300
+UNREADABLE_STATUS: Final = 3
+MAX_UNPACKED_BYTES: Final = 200_000_000
+"""Bytes of all members of a packed document, as its directory declares them and zipfile enforces."""
+MAX_SHEET_COLUMNS: Final = 100
 MAX_HREF_CHARS: Final = 2_000
 SHORT_TEXT_CHARS: Final = 250
 """Characters: for a shorter text, the rest of the page is searched for more."""
@@ -46,6 +61,8 @@ _BOMS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 """Marks around a link's text until all is text: noncharacters (Unicode, 23.7), which the page cannot have."""
 _OPENED, _CLOSED = re.compile(f"{_OPEN}\\s*"), re.compile(f"\\s*{_CLOSE}")
+_PDF_HEAD_BYTES = 1024
+"""A PDF's header may stand anywhere in these (ISO 32000-1, annex H, 3.4.1)."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BLANK = re.compile(r"\n\s*\n\s*\n+")
 
@@ -116,8 +133,39 @@ def flatten_title(text: str) -> str:
     return " ".join(_CONTROL.sub(" ", text).split())[:MAX_TITLE_CHARS]
 
 
-def extract_document(head: dict[str, str], body: bytes) -> tuple[str, str]:
-    """Return the title and text of a document of any kind."""
+class Extracted(NamedTuple):
+    """Text of a file."""
+
+    title: str
+    """One line. Empty: it has none."""
+    text: str
+    parts: str = ""
+    """Number of its pages or sheets, e.g. `14 pages`. Empty: it has none."""
+    cut: bool = False
+    """True: there is more text."""
+
+
+class Unreadable(Exception):
+    """A file that is no text, or is locked. The message says which."""
+
+
+def extract_document(head: dict[str, str], body: bytes) -> Extracted:
+    """Return the title and text of a file: PDF, docx and xlsx are known by their bytes. Raises Unreadable."""
+    if b"%PDF-" in body[:_PDF_HEAD_BYTES]:
+        import pypdf  # noqa: PLC0415 - only for such a file
+
+        _import_modules(pypdf)  # it imports some in the middle of a page
+        _import_modules(encodings)
+        return _extract_alone(_extract_pdf, body)
+    if body.startswith(b"PK\x03\x04"):
+        return _extract_alone(_choose_office_reader(body), body)
+    if not head["kind"] and b"\0" in body[:1000] and not body.startswith(tuple(mark for mark, _ in _BOMS)):
+        raise Unreadable("no text")
+    title, text = _extract_markup(head, body)
+    return Extracted(title, text[:MAX_TEXT_CHARS], cut=len(text) > MAX_TEXT_CHARS)
+
+
+def _extract_markup(head: dict[str, str], body: bytes) -> tuple[str, str]:
     kind = head["kind"]
     html = kind in ("text/html", "application/xhtml+xml")
     if kind in ("application/xml", "text/xml") or (kind.endswith("+xml") and not html):
@@ -129,6 +177,112 @@ def extract_document(head: dict[str, str], body: bytes) -> tuple[str, str]:
     if html or (not kind and start.startswith(("<!doctype html", "<html"))):
         return extract_html(text, head["url"])
     return "", clean_text(text)
+
+
+def _import_modules(package: ModuleType) -> None:
+    """Import all modules of a package that can be imported here."""
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module.name)
+
+
+def _extract_alone(reader: Callable[[bytes], Extracted], body: bytes) -> Extracted:
+    """Read a document while the process can open neither a file nor a socket."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        return reader(body)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _choose_office_reader(body: bytes) -> Callable[[bytes], Extracted]:
+    """Return the reader for an Office Open XML document (ECMA-376, part 2). Raises Unreadable."""
+    try:
+        members = zipfile.ZipFile(io.BytesIO(body)).infolist()
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        raise Unreadable("a broken archive") from None
+    if sum(one.file_size for one in members) > MAX_UNPACKED_BYTES:
+        raise Unreadable("too large to be unpacked")
+    names = {one.filename for one in members}
+    if "word/document.xml" in names:
+        import docx  # noqa: PLC0415, F401 - only for such a file
+
+        return _extract_docx
+    if "xl/workbook.xml" in names:
+        import openpyxl  # noqa: PLC0415, F401 - only for such a file
+
+        return _extract_xlsx
+    raise Unreadable("an archive")
+
+
+def _extract_pdf(body: bytes) -> Extracted:
+    from pypdf import PdfReader  # noqa: PLC0415 - only for such a file
+    from pypdf.errors import DependencyError, PyPdfError  # noqa: PLC0415
+
+    try:
+        reader = PdfReader(io.BytesIO(body))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise Unreadable("locked with a password")
+        text, cut = _join_pieces(
+            f"[page {number}]\n{page.extract_text()}" for number, page in enumerate(reader.pages, 1)
+        )
+        title = (reader.metadata.title if reader.metadata else None) or ""
+        return Extracted(flatten_title(str(title)), text, _count(len(reader.pages), "page"), cut)
+    except DependencyError:
+        raise Unreadable("locked with a password") from None
+    except PyPdfError:
+        raise Unreadable("a broken PDF") from None
+
+
+def _extract_docx(body: bytes) -> Extracted:
+    import docx  # noqa: PLC0415 - only for such a file
+    from docx.table import Table  # noqa: PLC0415
+
+    document = docx.Document(io.BytesIO(body))
+    text, cut = _join_pieces(
+        "\n".join("\t".join(_flatten(cell.text) for cell in row.cells) for row in one.rows)
+        if isinstance(one, Table)
+        else one.text
+        for one in document.iter_inner_content()
+    )
+    return Extracted(flatten_title(document.core_properties.title or ""), text, cut=cut)
+
+
+def _extract_xlsx(body: bytes) -> Extracted:
+    import openpyxl  # noqa: PLC0415 - only for such a file
+
+    book = openpyxl.load_workbook(io.BytesIO(body), read_only=True, data_only=True)
+
+    def read_rows() -> Iterator[str]:
+        for sheet in book.worksheets:
+            yield f"[sheet {flatten_title(sheet.title)}]"
+            for row in sheet.iter_rows(values_only=True, max_col=MAX_SHEET_COLUMNS):
+                cells = ["" if value is None else _flatten(str(value)) for value in row]
+                if any(cells):
+                    yield "\t".join(cells).rstrip("\t")
+
+    text, cut = _join_pieces(read_rows())
+    return Extracted("", text, _count(len(book.worksheets), "sheet"), cut)
+
+
+def _join_pieces(pieces: Iterator[str]) -> tuple[str, bool]:
+    """Join pieces, each on lines of its own, as long as text and time last. True: there is more."""
+    taken, chars = list[str](), 0
+    for piece in pieces:
+        taken.append(piece)
+        chars += len(piece) + 1
+        if chars > MAX_TEXT_CHARS or time.process_time() > DOCUMENT_CPU_S:
+            return clean_text("\n".join(taken)), next(pieces, None) is not None
+    return clean_text("\n".join(taken)), False
+
+
+def _flatten(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _main_text(tree: HTMLTree, document: DocumentNode) -> str:
@@ -228,11 +382,15 @@ def _limit() -> None:
 
 
 def main() -> None:
-    """Read the page, extract its text, write the result."""
+    """Read the file, extract its text, write the result."""
     _limit()
     head = json.loads(sys.stdin.buffer.readline())
-    title, text = extract_document(head, sys.stdin.buffer.read())
-    sys.stdout.write(json.dumps({"title": title, "text": text[:MAX_TEXT_CHARS], "cut": len(text) > MAX_TEXT_CHARS}))
+    try:
+        found = extract_document(head, sys.stdin.buffer.read())
+    except Unreadable as reason:
+        sys.stdout.write(str(reason))
+        sys.exit(UNREADABLE_STATUS)
+    sys.stdout.write(json.dumps(found._replace(text=found.text[:MAX_TEXT_CHARS])._asdict()))
 
 
 if __name__ == "__main__":
