@@ -33,7 +33,7 @@ from gateway.core.media_types import is_document
 from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ResultExcerpt, ToolCall, ToolCallRefused
-from gateway.store import NewEntry, Store, StoreReader
+from gateway.store import LogEntry, NewEntry, Store, StoreReader
 from gateway.store.archive import ArchivedLog
 from gateway.stream.media import AttachmentNotFetched, MediaStore, document_handle
 from gateway.stream.routing import PrivacyCache
@@ -163,14 +163,8 @@ class EvidenceStore:
             return await self._render_turns(Seq(int(first)), Seq(int(second)), visibility, place)
         if (separator == ".") != (kind in "at") or separator == "-":
             return None
-        entry = await self._store.entry(int(first))
-        if entry is None and await has_left(self._store, self._places, int(first), visibility, place):
-            raise ToolCallRefused(LEFT_LOG)
+        entry = await self._find_entry(Seq(int(first)), visibility, place)
         if entry is None or entry.conversation is None:
-            return None
-        if entry.conversation != place and not visibility.can_see(
-            await self._places.scope(entry.conversation, entry.seq)
-        ):
             return None
         match entry.fact:
             case Evidence(what=what, origin=origin, text=text) if kind == "e":
@@ -186,6 +180,15 @@ class EvidenceStore:
             case Message() as message if kind == "m":
                 return await self._find_message(entry.seq, message, entry.conversation)
         return None
+
+    async def _find_entry(self, seq: Seq, visibility: Visibility, place: ConversationId) -> LogEntry | None:
+        """Return an entry of a conversation that may be told. Raises ToolCallRefused for one that left the log."""
+        entry = await self._store.entry(seq)
+        if entry is None and await has_left(self._store, self._places, seq, visibility, place):
+            raise ToolCallRefused(LEFT_LOG)
+        if entry is None or entry.conversation in (None, place):
+            return entry
+        return entry if visibility.can_see(await self._places.scope(entry.conversation, seq)) else None
 
     async def _find_result(
         self, seq: Seq, turn: TurnRecord, number: int, visibility: Visibility, place: ConversationId
