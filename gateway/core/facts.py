@@ -649,6 +649,9 @@ class CommandRun:
     """End, or the latest time at which it would be ended."""
     label: Label
     """Label of its request, and of what it could read from outside."""
+    halted: tuple[int, ...] = ()
+    """Begins of the commands that were halted while it ran: what was changed meanwhile, they did not change. Only in
+    the record of its end."""
     kind: Literal["command_run"] = "command_run"
 
 

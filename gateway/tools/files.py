@@ -17,7 +17,7 @@ import struct
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
@@ -38,6 +38,7 @@ from gateway.core.tool_spec import Image, ToolCallRefused
 from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
 from gateway.stream.routing import PrivacyCache
+from gateway.tools.sandbox import HOME, CommandGate
 from gateway.tools.workspace_fs import (
     AgentFiles,
     EntryKind,
@@ -48,6 +49,7 @@ from gateway.tools.workspace_fs import (
     SearchLimits,
     WorkspaceRoot,
     display_path,
+    is_partial_file,
     list_paths,
     parse_file_path,
     parse_path,
@@ -135,9 +137,8 @@ class FileTools:
         data, root = encode_text(text), self._files.root(context.agent)
         if not await self._labels.may_replace(root, path, context):
             raise ToolCallRefused(f"{display_path(parse_file_path(path))} cannot be written here: choose another name.")
-        await self._labels.record(data, context.request.label, context)
-        done = await run_in_thread(lambda _: root.write(path, data))
-        self._labels.note_write(context.agent)
+        async with self._labels.writing(path, data, context.request.label, context):
+            done = await run_in_thread(lambda _: root.write(path, data))
         what = "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
         return (
             f"{what} {display_path(parse_file_path(path))}: {done.size_bytes:,} bytes, "
@@ -171,9 +172,8 @@ class FileTools:
             return render_edit(name, edits[0])
 
         after = await run_in_thread(lambda _: change(before))
-        await self._labels.record(after, context.request.label | label, context)
-        text = await run_in_thread(lambda _: edit())
-        self._labels.note_write(context.agent)
+        async with self._labels.writing(path, after, context.request.label | label, context):
+            text = await run_in_thread(lambda _: edit())
         return ToolOutput(text=text, origin=name, is_untrusted=True, label=label)
 
     @tool(
@@ -259,8 +259,11 @@ class FileLabels:
     A command is shown the files that may be read in its place (`CommandFiles`). Its output, and what it leaves, has the
     label of its request joined with those of the files that it opened.
 
-    Not defended: names of directories, and to commands those of files, are shown everywhere. What the operator puts
-    there while a command runs counts as that command's. A clock that is set back makes files look older than they are.
+    Commands of places that do not see the same never run at the same time (`follow`).
+
+    Not defended: names of directories, and to commands those of files and the targets of links, are shown everywhere.
+    What the operator puts there while a command runs counts as that command's. A clock that is set back makes files
+    look older than they are.
     """
 
     def __init__(self, store: Store, clock: Clock, places: PrivacyCache) -> None:
@@ -282,6 +285,8 @@ class FileLabels:
         """Commands of an agent that run, by their begin."""
         self._starting = defaultdict[str, asyncio.Lock](asyncio.Lock)
         """Held while a command of an agent waits for those that may not run beside it."""
+        self._writing = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        """Held while a tool writes a file of an agent."""
         self._wrote_ns = defaultdict[str, int](int)
         """Time of the newest write by a tool of an agent."""
         self._lock = asyncio.Lock()
@@ -401,6 +406,8 @@ class FileLabels:
                     ended.add(entry.fact.began_ns)
                 runs[entry.fact.began_ns] = entry.fact
             covering = {began: run for began, run in runs.items() if began <= changed_ns <= run.until_ns}
+            halted = {began for run in covering.values() for began in run.halted}
+            covering = {began: run for began, run in covering.items() if began not in halted}
             label = join(run.label for run in covering.values()) if covering else None
             now = time.time_ns()
             if changed_ns < now - SETTLED_NS and all(
@@ -421,8 +428,25 @@ class FileLabels:
                 self._of_all[agent] = after, label
             return label
 
-    async def record(self, data: bytes, label: Label, context: ToolContext) -> None:
-        """Record that these bytes are about to be written. Raises StoreError."""
+    @contextlib.asynccontextmanager
+    async def writing(self, path: str, data: bytes, label: Label, context: ToolContext) -> AsyncIterator[None]:
+        """Record that a file is about to be written, in the block. Raises ToolCallRefused, and StoreError."""
+        async with self._writing[context.agent]:
+            active = self._active[context.agent]
+            for one in active.values():
+                if one.has_network and not one.here.can_read(label.readers):
+                    raise ToolCallRefused(
+                        "A command with network runs in another conversation, and could send this out: try again later."
+                    )
+            await self._record(data, label, context)
+            try:
+                yield
+            finally:
+                for one in active.values():
+                    one.hidden.pop(parse_file_path(path), None)  # what is put in its place is not
+                self._wrote_ns[context.agent] = time.time_ns()  # commands that run may have seen it
+
+    async def _record(self, data: bytes, label: Label, context: ToolContext) -> None:
         async with self._lock:
             digest = hashlib.sha256(data).hexdigest()
             labels = await self._ask_written(context.agent, digest)
@@ -435,30 +459,49 @@ class FileLabels:
             )
             self._written[context.agent][digest] = (*labels, label)
 
-    def note_write(self, agent: str) -> None:
-        """Note that a file was just written: commands that run may have seen it."""
-        self._wrote_ns[agent] = time.time_ns()
-
     async def follow(
-        self, root: WorkspaceRoot, directory: Path, label: Label, context: ToolContext, *, can_hide: bool, is_job: bool
+        self,
+        root: WorkspaceRoot,
+        directory: Path,
+        label: Label,
+        context: ToolContext,
+        *,
+        can_hide: bool,
+        has_network: bool,
+        is_job: bool,
     ) -> "CommandFiles":
         """Look through the files for a command that is about to start, and follow which it opens, until `stop`.
 
-        Waits for commands, but not for jobs, of places where this one's files may not be read, or the other way round.
+        Commands of places that do not see the same never run at the same time: this one waits for others, and jobs are
+        halted while it runs. With network it waits for jobs, too: what it makes would be there when they go on.
         `directory`: that of the files. `label`: of the command's request. `can_hide`: it runs in a sandbox. Raises
-        ToolCallRefused if there are too many files, and StoreError.
+        ToolCallRefused if there are too many files, or jobs of such places if this is one, and StoreError.
         """
         digests, times = dict[_FileKey, str](), set[int]()
         labels_of = self.entry_labels(root, context.agent, digests=digests, times=times)
         active = self._active[context.agent]
         async with self._starting[context.agent]:
-            while others := [
-                one for one in active.values() if not one.is_job and not one.may_run_beside(label, context.visibility)
-            ]:
-                await others[0].ended.wait()
-            began_ns = await _wait_for_file_time(directory)
-            files = active[began_ns] = CommandFiles(began_ns, label, context.visibility, is_job=is_job)
+            with contextlib.ExitStack() as halts:
+                while others := [one for one in active.values() if one.here != context.visibility]:
+                    if is_job and any(one.is_job for one in others):
+                        raise ToolCallRefused(
+                            "A background job of another conversation runs, and this one may not run beside it: "
+                            "run it without `background`, or try again later."
+                        )
+                    waits = [one for one in others if has_network or not one.is_job]
+                    if not waits:
+                        break
+                    await waits[0].ended.wait()
+                for job in others:
+                    await job.gate.halt()
+                    halts.callback(job.gate.go_on)
+                began_ns = await wait_for_file_time(directory)
+                files = active[began_ns] = CommandFiles(began_ns, label, context.visibility, is_job=is_job)
+                files.has_network, files.halted = has_network, others
+                files.halts = halts.pop_all()
         try:
+            async with self._writing[context.agent]:  # those that began before have ended
+                pass
             if await run_in_thread(lambda stopped: files.survey(root, labels_of, stopped, can_hide=can_hide)):
                 self._keep_only(context.agent, digests, times)
             else:
@@ -478,6 +521,9 @@ class FileLabels:
     def stop(self, agent: str, files: "CommandFiles") -> Label:
         """Stop to follow a command. Return the label of all that it can have brought."""
         files.close()
+        for job in files.halted:
+            job.find_hidden()
+        files.halts.close()
         self._active[agent].pop(files.began_ns, None)
         if run := self._runs[agent].get(files.began_ns):
             self._runs[agent][files.began_ns] = replace(run, until_ns=min(run.until_ns, time.time_ns()))
@@ -487,7 +533,8 @@ class FileLabels:
         return most
 
     def _runs_beside(self, agent: str, files: "CommandFiles") -> list[CommandRun]:
-        return [one for one in self._runs[agent].values() if one.until_ns >= files.began_ns != one.began_ns]
+        own = {files.began_ns, *(one.began_ns for one in files.halted)}
+        return [one for one in self._runs[agent].values() if one.until_ns >= files.began_ns and one.began_ns not in own]
 
     async def label_so_far(self, root: WorkspaceRoot, files: "CommandFiles", agent: str) -> Label:
         """Return the label of what a command has brought: of what it opened, and of what others changed meanwhile.
@@ -557,7 +604,7 @@ def _keep(known: dict[_Key, _Value], kept: set[_Key]) -> None:
         del known[key]
 
 
-async def _wait_for_file_time(directory: Path) -> int:
+async def wait_for_file_time(directory: Path) -> int:
     """Return the time of a change there now, in nanoseconds since 1970, which no earlier change has.
 
     File systems take the time of the kernel's last tick.
@@ -576,6 +623,7 @@ _EVERYTHING: Final = GlobPattern("{**,**/.git/**}")
 _EVENT: Final = struct.Struct("iIII")
 """`struct inotify_event`, without the name."""
 _IN_OPEN, _IN_Q_OVERFLOW, _IN_DONT_FOLLOW = 0x20, 0x4000, 0x02000000
+_IN_MODIFY, _IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x2, 0x4, 0x400, 0x800
 
 
 class CommandFiles:
@@ -593,34 +641,44 @@ class CommandFiles:
         self.ended = asyncio.Event()
         self.run_key = ""
         """Key of the record that it begins. Empty: there is none yet."""
+        self.gate = CommandGate()
+        self.has_network = False
+        self.halted: Sequence[CommandFiles] = ()
+        """Jobs of places that do not see the same, which are halted while it runs."""
+        self.halts = contextlib.ExitStack()
+        """Closed when these may go on."""
         self.hidden: dict[PathParts, EntryKind] = {}
         """Files, and directories with nothing else in them, that may not be read in the command's place."""
         self.possible = label
         """Label of a command that opens all that it is shown."""
         self._label = label
         self._watched: dict[int, Label] = {}
+        self._touched = set[int]()
+        """Numbers of files that have got other attributes, or other names, without being opened."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._inotify = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
     @property
     def label(self) -> Label:
         """Label of the request, joined with those of what was opened so far."""
-        for number in self._opened():
-            self._label |= self._watched.get(number, TRUSTED_LABEL)
-        return self._label
-
-    def may_run_beside(self, label: Label, there: Visibility) -> bool:
-        """Return whether a command with this label may see what this one makes, and the other way round."""
-        return self.here.can_read(label.readers) and there.can_read(self.possible.readers)
+        self._read_events()
+        return self._label | join(self._watched.get(number, TRUSTED_LABEL) for number in self._touched)
 
     def is_hidden(self, parts: PathParts) -> bool:
         """Return whether the command cannot read what is there."""
         return any(parts[:depth] in self.hidden for depth in range(1, len(parts) + 1))
 
+    def find_hidden(self) -> None:
+        """Find out what is still hidden from it. The kernel takes a mask off what is removed or replaced elsewhere."""
+        mounted = self.gate.mount_points()
+        if mounted is not None:
+            self.hidden = {one: kind for one, kind in self.hidden.items() if "/".join((HOME, *one)) in mounted}
+
     def begin(self) -> None:
         """Follow from now on."""
-        for _ in self._opened():  # by ourselves
-            pass
+        label = self._label
+        self._read_events()
+        self._label = label  # what was opened so far was opened by ourselves
         if self._inotify >= 0:
             asyncio.get_running_loop().add_reader(self._inotify, lambda: self.label)
 
@@ -647,9 +705,12 @@ class CommandFiles:
             for one in found:
                 labels = labels_of(one)
                 label = _readable(labels, self.here)
+                if one.kind == "other" and self.halted:  # a socket or a pipe would lead to those who are halted
+                    label = None
                 if one.kind != "directory":
-                    if label is None and can_hide and one.kind != "link":  # what it leads to is hidden by itself
-                        hidden.append(one.parts)
+                    if label is None and can_hide:
+                        if one.kind != "link":  # what it leads to is hidden by itself
+                            hidden.append(one.parts)
                         continue
                     shown.update(one.parts[:depth] for depth in range(len(one.parts)))
                     self._follow_file(one, label or join(labels))
@@ -657,7 +718,7 @@ class CommandFiles:
                     names[one.parts[:-1]] = names.get(one.parts[:-1], TRUSTED_LABEL) | label
         for parts, label in names.items():
             with root.open_directory(parts) as handle:
-                self._watch(f"/proc/self/fd/{handle}/.", label)
+                self._watch(f"/proc/self/fd/{handle}/.", label, _IN_OPEN)
         self.possible |= self._label
         self.hidden = _fold(hidden, shown)
         return not limits.cut_reason and not limits.unopened
@@ -671,28 +732,35 @@ class CommandFiles:
 
     def _follow_file(self, one: FoundEntry, label: Label) -> None:
         if _adds(self._label, label):
-            self._watch(f"/proc/self/fd/{one.parent_fd}/{one.parts[-1]}", label)
+            changes = _IN_MODIFY | _IN_ATTRIB | _IN_MOVE_SELF | _IN_DELETE_SELF  # they change its ctime, unopened
+            self._watch(f"/proc/self/fd/{one.parent_fd}/{one.parts[-1]}", label, _IN_OPEN | changes)
 
-    def _watch(self, path: str, label: Label) -> None:
+    def _watch(self, path: str, label: Label, events: int) -> None:
         self.possible |= label
-        number = self._libc.inotify_add_watch(self._inotify, os.fsencode(path), _IN_OPEN | _IN_DONT_FOLLOW)
+        number = self._libc.inotify_add_watch(self._inotify, os.fsencode(path), events | _IN_DONT_FOLLOW)
         if number < 0:
             self._label |= label
         else:
             self._watched[number] = self._watched.get(number, TRUSTED_LABEL) | label
 
-    def _opened(self) -> Iterator[int]:
-        """Yield the numbers of what was opened since the last call."""
+    def _read_events(self) -> None:
+        """Read what was done to the watched files since the last call."""
         with contextlib.suppress(OSError):  # nothing more now; or it is closed
             while True:
                 data, at = os.read(self._inotify, 65_536), 0
                 while at < len(data):
                     number, mask, _, name_bytes = _EVENT.unpack_from(data, at)
                     at += _EVENT.size + name_bytes
+                    if name_bytes:  # it tells of a file in a directory that is watched
+                        continue
                     if mask & _IN_Q_OVERFLOW:
-                        yield from self._watched
-                    elif mask & _IN_OPEN and not name_bytes:  # else it tells of a file in a directory that is followed
-                        yield number
+                        self._label |= join(self._watched.values())
+                    elif mask & (_IN_OPEN | _IN_MODIFY | _IN_MOVE_SELF):
+                        self._label |= self._watched.get(number, TRUSTED_LABEL)
+                    elif mask & _IN_ATTRIB:
+                        self._touched.add(number)
+                    elif mask & _IN_DELETE_SELF:  # its last name is gone: that was all that had changed
+                        self._touched.discard(number)
 
 
 def _adds(label: Label, other: Label) -> bool:
@@ -1066,7 +1134,7 @@ def search_text(
         return search.render()
     with contextlib.closing(walk(root, parts, GlobPattern(files or "**", anywhere=True), bounds)) as found:
         for one in found:
-            if one.kind == "file":
+            if one.kind == "file" and not is_partial_file(one.parts[-1]):
                 search.search_file(root, one)
             if search.is_full:
                 break

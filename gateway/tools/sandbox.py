@@ -24,13 +24,14 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from gateway.config.tools import BashConfig
+from gateway.core.process import ChildProcess
 
 LIBRARY: Final = "libseccomp.so.2"
 """Debian's package `libseccomp2`; apt and systemd need it, too."""
@@ -215,6 +216,13 @@ SAMPLE_INTERVAL_S: Final = 0.05
 """Seconds between two checks. In that time a program may take some 100 MB beyond its limit."""
 REST_FACTOR: Final = 20
 """Checks take a twentieth of the time at most, however many processes there are."""
+HALT_ROUND_S: Final = 0.002
+"""Seconds between two looks at the processes of a command that is being halted."""
+_CLEAN_ROUNDS: Final = 2
+"""Looks that find none running: a process that was stopping may have started another one during the first."""
+_MOUNT_ESCAPE: Final = re.compile(rb"\\([0-7]{3})")
+"""Space, tab, line end and backslash in proc_pid_mountinfo(5)."""
+MAX_PROCESSES: Final = 1_000_000
 _KIB: Final = 1024
 _STAT_BLOCK_BYTES: Final = 512
 _PROC: Final = Path("/proc")
@@ -257,6 +265,80 @@ def list_descendants(pid: int, most: int, *, keepers: int = 0) -> list[int]:
             break
         found += _child_pids(one)
     return found[:most]
+
+
+class CommandGate:
+    """Start of a command, which others can halt while they run."""
+
+    def __init__(self) -> None:
+        self._child: ChildProcess | None = None
+        self._halts = 0
+        self._stopped: list[int] = []
+        self._changing = asyncio.Lock()
+        """Held while the command starts, or is being halted."""
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+
+    @contextlib.asynccontextmanager
+    async def starting(self) -> AsyncIterator[None]:
+        """Wait until the command may start. It cannot be halted before the end of the block."""
+        while True:
+            await self._is_open.wait()
+            async with self._changing:
+                if self._is_open.is_set():
+                    yield
+                    return
+
+    def started(self, child: ChildProcess) -> None:
+        """Say which process is above all of its own."""
+        self._child = child
+
+    async def halt(self) -> None:
+        """Stop all of its processes, or its start. As many calls of `go_on` let it go on."""
+        async with self._changing:
+            self._halts += 1
+            self._is_open.clear()
+            try:
+                clean_rounds = 0
+                while clean_rounds < _CLEAN_ROUNDS and self._child is not None and self._child.status is None:
+                    found = list_descendants(self._child.pid, MAX_PROCESSES)
+                    running = [one for one in found if _is_running(one)]
+                    clean_rounds = clean_rounds + 1 if found and not running else 0  # none found: it is about to start
+                    for pid in running:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGSTOP)
+                    self._stopped += running
+                    await asyncio.sleep(HALT_ROUND_S)
+            except BaseException:
+                self.go_on()
+                raise
+
+    def go_on(self) -> None:
+        """Take back one halt."""
+        self._halts -= 1
+        if self._halts:
+            return
+        if self._child is not None and self._child.status is None:
+            for pid in {*self._stopped} & {*list_descendants(self._child.pid, MAX_PROCESSES)}:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        self._stopped.clear()
+        self._is_open.set()
+
+    def mount_points(self) -> set[str] | None:
+        """Return the paths at which something is mounted, as its innermost process sees them. None: there is none."""
+        if self._child is None or self._child.status is not None:
+            return None
+        pids = list_descendants(self._child.pid, MAX_PROCESSES)
+        lines = _read_bytes(_PROC / str(pids[-1]) / "mountinfo").splitlines() if pids else []
+        paths = [_MOUNT_ESCAPE.sub(lambda one: bytes([int(one[1], 8)]), line.split(b" ")[4]) for line in lines]
+        return {os.fsdecode(path) for path in paths}
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether a process is neither stopped nor has ended."""
+    fields = _read_bytes(_PROC / str(pid) / "stat").rpartition(b")")[2].split()
+    return bool(fields) and fields[0] not in (b"T", b"t", b"Z", b"X")
 
 
 def measure_usage(pids: Iterable[int], *, exact: bool = False) -> ProcessUsage:

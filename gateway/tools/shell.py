@@ -46,13 +46,14 @@ from gateway.stream.internal import InternalIntake
 from gateway.tools import warden
 from gateway.tools.agent import SkillTools
 from gateway.tools.dispatch import are_blocked
-from gateway.tools.files import CommandFiles, FileLabels
+from gateway.tools.files import CommandFiles, FileLabels, wait_for_file_time
 from gateway.tools.sandbox import (
     BWRAP_PROCESSES,
     LIBRARY,
     MARKER_VARIABLE,
     NOBODY,
     PATH,
+    CommandGate,
     CommandLimits,
     SandboxMounts,
     build_environment,
@@ -163,15 +164,19 @@ class ShellCommand:
     """Processes of a sandbox between ours and the command's."""
 
 
-async def run_command(command: ShellCommand, kept: OutputBuffer) -> ShellResult:
+async def run_command(command: ShellCommand, kept: OutputBuffer, gate: CommandGate | None = None) -> ShellResult:
     """Run a command to its end, or until it exceeds a limit. Its output goes to `kept` as it comes.
 
-    However this ends, also when cancelled, everything that the command started has ended. Raises ProgramNotStarted.
+    `gate`: halts it. However this ends, also when cancelled, everything that the command started has ended. Raises
+    ProgramNotStarted.
     """
     mark = f"{MARKER_VARIABLE}={secrets.token_hex(16)}"
-    watched = False
+    watched, gate = False, gate or CommandGate()
     try:
-        async with _start_warden(command, mark) as child:
+        async with contextlib.AsyncExitStack() as running:
+            async with gate.starting():
+                child = await running.enter_async_context(_start_warden(command, mark))
+                gate.started(child)
             watched = True
             return await _supervise(child, command, kept, mark)
     finally:
@@ -400,7 +405,7 @@ class BackgroundJobs:
         state, well = "broke (internal error)", False
         try:
             await self._labels.record_run(job.run, job.files, job.at.conversation)
-            ended = await run_command(command, job.output)
+            ended = await run_command(command, job.output, job.files.gate)
             state, well = ended.render(), not (ended.status or ended.end_reason)
         except ProgramNotStarted as reason:
             state = str(reason)
@@ -565,7 +570,15 @@ class ShellTools:
         label = context.request.label | OUTSIDE_LABEL if config.network else context.request.label
         own = self._files.root(context.agent)
         can_hide = config.sandbox != "off"
-        files = await self._labels.follow(own, root, label, context, can_hide=can_hide, is_job=background)
+        files = await self._labels.follow(
+            own,
+            root,
+            label,
+            context,
+            can_hide=can_hide,
+            has_network=config.network and can_hide,
+            is_job=background,
+        )
         run = CommandRun(
             turn=context.turn,
             agent=context.agent,
@@ -584,17 +597,18 @@ class ShellTools:
             await self._labels.record_run(run, files, context.at.conversation)
             ended = await run_command(ready, kept)
             label = await self._labels.label_so_far(own, files, context.agent)
+            until_ns = await wait_for_file_time(root) - 1 if files.halted else time.time_ns()
         except BaseException as error:
             self._labels.stop(context.agent, files)
             if isinstance(error, ProgramNotStarted):
                 raise ToolCallRefused(f"{error}.") from None
             raise
         self._labels.stop(context.agent, files)
-        run = replace(run, until_ns=time.time_ns(), label=label)
+        run = replace(run, until_ns=until_ns, label=label, halted=tuple(job.began_ns for job in files.halted))
         await self._labels.record_run(run, files, context.at.conversation)
         if not context.visibility.can_read(run.label.readers):
             raise ToolCallRefused(
-                "Its output is not shown here: it opened files of other conversations, or wrote while their jobs did."
+                "Its output is not shown here: it opened files of other conversations, or these were written meanwhile."
             )
         return self._build_output(ended.render(), kept.render(), command, run.label)
 

@@ -404,9 +404,10 @@ def _replace_atomically(above: int, parts: PathParts, data: bytes, before: os.st
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            if before and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+            owner = before or os.fstat(above)
+            if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
                 with contextlib.suppress(PermissionError):  # then it is ours from now on
-                    os.fchown(handle, before.st_uid, before.st_gid)
+                    os.fchown(handle, owner.st_uid, owner.st_gid)
             os.fchmod(handle, mode)
             os.fsync(handle)
         _check_unchanged(above, parts, before)
@@ -546,7 +547,7 @@ def list_paths(
     lines = list[str]()
     with contextlib.closing(walk(root, (), parsed, bounds)) as found:
         for one in found:
-            if not is_shown(one):
+            if is_partial_file(one.parts[-1]) or not is_shown(one):
                 continue
             if len(lines) == MAX_LISTED:
                 bounds.cut_reason = "so many match"
@@ -611,8 +612,7 @@ def _scan_directory(handle: int, bounds: SearchLimits) -> list[tuple[str, EntryK
         for entry in entries:
             if bounds.is_late() or not bounds.spend(names=1):
                 break
-            if not is_partial_file(entry.name):
-                names.append((entry.name, _entry_kind(entry)))
+            names.append((entry.name, _entry_kind(entry)))
     return sorted(names)
 
 

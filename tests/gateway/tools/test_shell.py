@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -579,6 +580,10 @@ def test_what_is_made_in_private_while_a_job_runs_in_a_room_is_not_shown_there(t
     run()
 
 
+def moments(output: str) -> list[float]:
+    return [float(line) for line in output.split("\n") if re.fullmatch(r"\d+\.\d+", line)]
+
+
 @both
 def test_commands_whose_files_are_not_for_each_other_run_one_after_the_other(tmp_path: Path, mode: str) -> None:
     @story
@@ -594,10 +599,17 @@ def test_commands_whose_files_are_not_for_each_other_run_one_after_the_other(tmp
             (it.root / "go").touch()
             assert "secret" not in await here
             assert "secret" in await alone
-            await it.says("bash", ALONE, command="sleep 600", background=True)
-            assert "begun" in await it.says("bash", command="ls")
-            assert "not shown here" in await it.refuses("bash", command="touch x"), "the job may have made that"
-            assert "secret" in await it.says("bash", ALONE, command="ls")
+            ticks = "exec 3>> ticks; while :; do date +%s.%N >&3; sleep 0.01; done"
+            await it.says("bash", ALONE, command=ticks, background=True)
+            assert "may not run beside" in await it.refuses("bash", command="true", background=True)
+            assert "may not run beside" not in await it.says("bash", ALONE, command="true", background=True)
+            shown = await it.says("bash", command="date +%s.%N; echo mine > x; sleep 0.5; cat x; date +%s.%N")
+            assert "mine" in await it.says("bash", command="cat x"), "the job was halted, so it made nothing of that"
+            began, ended = moments(shown)
+            while not [one for one in moments(await it.says("bash", ALONE, command="cat ticks")) if one > ended]:
+                await asyncio.sleep(0.01)
+            told = moments(await it.says("bash", ALONE, command="cat ticks"))
+            assert not [one for one in told if began < one < ended]
 
     run()
 
