@@ -122,8 +122,8 @@ class Seat(ABC):
         """Give a command; how it looks as text."""
 
     @abstractmethod
-    def say(self, text: str, *, to_bot: bool = False) -> None:
-        """Say something, in a room to the bot or to everybody."""
+    def say(self, text: str, *, to_bot: bool = False) -> str:
+        """Say something, in a room to the bot or to everybody; the message's id, empty where it has none."""
 
     def type(self, text: str) -> None:
         """Write what begins with a command's name, right or wrong."""
@@ -171,13 +171,10 @@ class OnTelegram(Seat):
     def type(self, text: str) -> None:
         self.api.commands(self.chat or self.person, self.person, text)
 
-    def say(self, text: str, *, to_bot: bool = False) -> None:
+    def say(self, text: str, *, to_bot: bool = False) -> str:
         if self.chat is None:
-            self.api.private_says(self.person, text)
-        elif to_bot:
-            self.api.mentions(self.chat, self.person, text)
-        else:
-            self.api.group_says(self.chat, self.person, text)
+            return str(self.api.private_says(self.person, text))
+        return str((self.api.mentions if to_bot else self.api.group_says)(self.chat, self.person, text))
 
     def asks_in(self) -> None:
         assert self.chat is not None
@@ -204,9 +201,9 @@ class OnDiscord(Seat):
         self.api.slash(self.channel, self.user, f"{name} {sub}".strip(), **given)
         return text_of("/", name, sub, given)
 
-    def say(self, text: str, *, to_bot: bool = False) -> None:
+    def say(self, text: str, *, to_bot: bool = False) -> str:
         head = f"<@{self.api.bot}> " if to_bot and not self.direct else ""
-        self.api.says(self.channel, self.user, head + text)
+        return self.api.says(self.channel, self.user, head + text)
 
     def asks_in(self) -> None:
         self.say("come in", to_bot=True)  # it is in the guild, and is spoken to
@@ -240,9 +237,10 @@ class OnIrc(Seat):
         self.client.send(f"PRIVMSG {self.room or NICK} :{text}")
         return text
 
-    def say(self, text: str, *, to_bot: bool = False) -> None:
+    def say(self, text: str, *, to_bot: bool = False) -> str:
         head = f"{NICK}: " if to_bot and self.room else ""
         self.client.send(f"PRIVMSG {self.room or NICK} :{head}{text}")
+        return ""
 
     def asks_in(self) -> None:
         self.client.send(f"INVITE {NICK} {self.room}")

@@ -27,6 +27,7 @@ import hmac
 import itertools
 import re
 import ssl
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -134,6 +135,8 @@ class Faults:
     silent: bool = False
     flood_at: int | None = None
     """Message of a connection at which the server throws it off for flooding, with what it has not read yet."""
+    flooder: str = ""
+    """Nick that alone is thrown off; empty: anybody."""
     hold_labels: bool = False
     """Answers to labelled commands are late (until `release_labels()`)."""
 
@@ -393,6 +396,8 @@ class Client:
         self.password = ""
         self.held: list[str] = []
         self.late: list[bytes] = []
+        self.lost = False
+        """The network between has gone: nothing arrives, and neither side is told so."""
         self.captured: list[bytes] | None = None
         """While a labelled command is dealt with: the answers to it."""
 
@@ -404,7 +409,7 @@ class Client:
         """Send bytes as they are."""
         if self.captured is not None:
             self.captured.append(data)
-        elif not self._writer.is_closing():
+        elif not self._writer.is_closing() and not self.lost:
             self._writer.write(data)
 
     def send(self, line: str, tags: Mapping[str, str] | None = None) -> None:
@@ -427,6 +432,11 @@ class Client:
         """Cut the connection, without a word."""
         self._writer.transport.abort()
 
+    def lose(self) -> None:
+        """Leave the connection half open: the server holds it for good until it drops it, and nothing gets through."""
+        self.lost = True
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
     def drop_after_flush(self) -> None:
         """Close in order: what was sent still arrives."""
         self._writer.close()
@@ -447,7 +457,8 @@ class Client:
                 if self._fault(line):
                     self.drop()
                     break
-                if sum("PRIVMSG" in one for one in self.lines) == self.ircd.faults.flood_at:
+                said = sum("PRIVMSG" in one for one in self.lines)
+                if said == self.ircd.faults.flood_at and self.ircd.faults.flooder in ("", self.nick):
                     self.send("ERROR :Closing Link: 127.0.0.1 (Excess Flood)")
                     break
                 if not self.ircd.faults.silent:
@@ -811,4 +822,4 @@ class Ircd:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -6,7 +6,6 @@ every kill. The program runs as `reverie run` does, on one store, started again 
 
 import asyncio
 import contextlib
-import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,21 +13,13 @@ from pathlib import Path
 from tests.kits.delivery_judge import Evidence, Shown
 from tests.kits.gateway_process import Program, so
 from tests.servers.ircd import Client, Ircd, read_tags
-from tests.servers.model_api import Answer, Json, ModelApi, failure
+from tests.servers.model_api import Answer, Json, ModelApi
 
 ROOMS = ("#one", "#two")
 PEOPLE = {"ann": "#one", "ben": "#one", "cat": "#two", "dan": "reverie", "eve": "reverie", "fay": "reverie"}
 """Nick -> whom they talk to: a room, or the bot in private."""
 MOMENTS = ("launch", "registration", "ingest", "asked", "sending", "unconfirmed", "busy")
 """When to kill; see `World.moment`."""
-MODEL_FAULTS = (
-    Answer(status=500),
-    failure(529, "overloaded_error"),
-    failure(429, "rate_limit_error", retry_after_s=1),
-    Answer(text="never whole", cut_after=1),
-)
-"""What a model in a storm meets now and then; each is tried again."""
-MODEL_FAULT_RATE = 0.2
 LINE_TOKENS = 6
 """At most so many tokens in one line of a reply, so that it is one IRC line."""
 
@@ -36,7 +27,7 @@ LINE_TOKENS = 6
 class World(Program):
     """All of it. Use as `async with world(directory, seed) as it`."""
 
-    def __init__(self, directory: Path, ircd: Ircd, model: ModelApi, seed: int, sabotage: str, *, storm: bool) -> None:
+    def __init__(self, directory: Path, ircd: Ircd, model: ModelApi, seed: int, sabotage: str) -> None:
         here = {
             "platform": "irc",
             "host": "127.0.0.1",
@@ -53,19 +44,12 @@ class World(Program):
         """Lines that were said to the bot, whether it was there or not."""
         self.talking = True
         self.kills: Counter[str] = Counter()
-        self.storm = storm
-        self.faults: Counter[str] = Counter()
-        """What befell the program besides kills."""
         model.default = self._answer
 
     def _answer(self, body: Json) -> Answer:
         """Each token of the newest message in exactly one line; sometimes long, sometimes slow."""
         tokens = self.tokens_of(body)
         number, roll = len(self.asked), self.random
-        if self.storm and roll.random() < MODEL_FAULT_RATE:
-            fault = roll.choice(MODEL_FAULTS)
-            self.faults[f"model {fault.status if fault.cut_after is None else 'cut'}"] += 1
-            return fault
         count = max(roll.choice((1, 1, 2, 4, 7, 12)), -(-len(tokens) // LINE_TOKENS))
         text = "\n".join(f"r{number}.{i + 1} {' '.join(tokens[i::count])} so much for that" for i in range(count))
         return Answer(text=text, delay_s=roll.choice((0.0, 0.0, 0.02, roll.uniform(0, 0.4))))
@@ -75,26 +59,10 @@ class World(Program):
         seen = len(self.ircd.clients)
         await self.start()
         moment = self.random.choices(MOMENTS, weights=(2, 2, 3, 4, 5, 2, 2))[0]
-        if self.storm and self.random.random() < 0.5:
-            await self._lock_store()
         await self.moment(moment, seen)
         self.kills[moment] += 1
         await self.kill()
         self.ircd.release_pongs()
-
-    async def _lock_store(self) -> None:
-        """Another program is about to write for a while, longer than one try of the gateway waits."""
-        if not await so(lambda: self.store.exists() and self.here(self.ircd.clients[-1])):
-            return
-        other = sqlite3.connect(self.store, isolation_level=None)
-        try:
-            other.execute("BEGIN IMMEDIATE")
-            self.faults["store locked"] += 1
-            await asyncio.sleep(self.random.uniform(0.2, 2.5))
-        except sqlite3.OperationalError:
-            return  # the gateway was just writing
-        finally:
-            other.close()
 
     async def moment(self, name: str, clients: int) -> None:
         """Wait for it. `clients`: how many connections the server had seen before the launch."""
@@ -177,14 +145,13 @@ class World(Program):
 
 
 @contextlib.asynccontextmanager
-async def world(directory: Path, seed: int, sabotage: str = "", *, storm: bool = False) -> AsyncIterator[World]:
+async def world(directory: Path, seed: int, sabotage: str = "") -> AsyncIterator[World]:
     """Servers up and people there; nothing that was started outlives this.
 
-    `sabotage`: Python that the program runs before its own first step. `storm`: the model fails now and then, and
-    another program locks the store.
+    `sabotage`: Python that the program runs before its own first step.
     """
     async with Ircd() as ircd, ModelApi() as model:
-        it = World(directory, ircd, model, seed, sabotage, storm=storm)
+        it = World(directory, ircd, model, seed, sabotage)
         people = [asyncio.create_task(it.person(nick, target)) for nick, target in PEOPLE.items()]
         try:
             yield it
