@@ -162,12 +162,14 @@ def explain_sink(label: Label, here: Visibility, audience: Visibility, sink: str
     It may be sent to those who may read all of the request anyway. Beyond that it takes the word of those to whom it
     belongs (robust declassification: Zdancewic and Myers, 2001): of owners and admins alone; or, where no owner's
     private talk is in view, of people who have a role here. What those have sent they could have sent by themselves.
+    In the inner conversation this is nobody's word: it weighs closed rooms together, and who spoke in one of them may
+    not read the others.
 
     `label`: of the request. `here`: what its place may see. `audience`: what those may see who receive it. `sink`: the
     action and its receiver, for people.
     """
-    is_their_own = label.integrity != "outside" and not here.sees_everything and here.can_read(label.readers)
-    if label.is_trusted or is_their_own or audience.can_read(label.readers):
+    may_speak_for_it = label.is_trusted or (label.integrity != "outside" and not here.sees_everything)
+    if (may_speak_for_it and here.can_read(label.readers)) or audience.can_read(label.readers):
         return ""
     return f"{describe_cause(label)}, and {sink} could carry what only some may read to others"
 

@@ -6,6 +6,7 @@ carries the instruction out. What an owner alone does stays unasked.
 
 import asyncio
 import contextlib
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import wraps
@@ -462,6 +463,36 @@ async def test_what_guests_say_in_a_room_gets_the_agent_by_itself_no_further_tha
         assert "sesame" not in told
         assert not here.scene.heard
         assert "by yourself you have the role guest" in told
+
+
+@story
+async def test_what_is_said_in_a_closed_room_leaves_in_no_address_that_the_agent_fetches_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An admin's word counts for what that admin may read. The digest holds other closed rooms as well."""
+    async with chats(tmp_path, monkeypatch, mind=QUICK) as (it, chat):
+        closed, square = chat("square"), chat("open-square")
+        for here in (closed, square):
+            await here.says(OLGA, HUSH)
+
+        async def wonders(here: Chat, path: str) -> str:
+            """An admin says something to others; what the agent by itself is told of the address in it."""
+            call = "web_fetch", json.dumps({"url": it.site.url(path)})
+            word = it.puppet.order([call], "", frozenset([INNER]))
+            await here.scene.speak(ADAM, f"does anybody know why {word}?", mention=False)
+            while not any(one.startswith(f"{word}/") for one in it.puppet.results):
+                await asyncio.sleep(0.02)
+            return here.scene.results(word)
+
+        assert "Refused" not in await wonders(square, f"/open-{square.scene.mark}")
+        assert len(square.scene.heard) == 1
+        leak, page = f"/leak-{closed.scene.mark}?d=hunter2", closed.scene.page("harmless")
+        told = await wonders(closed, leak)
+        assert not closed.scene.heard
+        assert "could carry what only some may read to others" in told
+        await closed.says(ADAM, f"read it {closed.scene.order(('web_fetch', {'url': page}))}")
+        assert len(closed.scene.heard) == 1
+        assert await closed.approvals() == await square.approvals() == []
 
 
 @story

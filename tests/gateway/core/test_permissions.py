@@ -255,6 +255,7 @@ MEMBERS_DIRECT: Final = Visibility(scope="irc/mia", is_private=True)
         ("member", ("irc/mia",), MEMBERS_DIRECT, EVERYBODY, True),
         ("guest", ("irc/#staff",), ROOM, EVERYBODY, True),
         ("guest", ("irc/#staff", "irc/mia"), ROOM, EVERYBODY, False),
+        ("owner", ("irc/#staff",), EVERYBODY, EVERYBODY, False),
         ("outside", ("irc/#staff",), ROOM, EVERYBODY, False),
         ("outside", ("irc/#staff",), ROOM, ROOM, True),
         ("outside", ("irc/#staff", "irc/mia"), ROOM, ROOM, False),
