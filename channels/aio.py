@@ -1,16 +1,18 @@
 """Asyncio helpers for adapters.
 
-Reconnect back-off, timeouts on a given clock, cancellation, and the back-pressure buffer. Waits use the `Clock` that is
-passed in, and randomness is passed in. Only `_DRAIN_TIMEOUT_S` is in real seconds.
+Reconnect back-off, timeouts on a given clock, cancellation, shared answers, and the back-pressure buffer. Waits use the
+`Clock` that is passed in, and randomness is passed in. Only `_DRAIN_TIMEOUT_S` is in real seconds.
 """
 
 import asyncio
 import contextlib
+import math
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
 from gateway.core.clock import Clock
+from gateway.core.ratelimit import LruDict
 
 FIRST_DELAY_S, MAX_DELAY_S = 1.0, 300.0
 """Shortest and longest delay between two connection attempts."""
@@ -97,6 +99,46 @@ async def run_to_completion(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     if not working.cancelled():
         working.exception()  # retrieved, so that asyncio does not log it
     raise cancelled
+
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+AnswerT = TypeVar("AnswerT")
+
+
+class _Answer(Generic[AnswerT]):
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.requested_s = -math.inf
+        self.value: AnswerT | None = None
+
+
+class AnswerCache(Generic[KeyT, AnswerT]):
+    """Answers of a platform to the same questions, each asked once at a time."""
+
+    def __init__(self, clock: Clock, max_age_s: float) -> None:
+        """Use an answer for `max_age_s` after its request; 0: only for questions put before that."""
+        self._clock = clock
+        self._max_age_s = max_age_s
+        self._answers = LruDict[KeyT, _Answer[AnswerT]]()
+
+    async def get(self, key: KeyT, ask: Callable[[], Awaitable[AnswerT | None]]) -> AnswerT | None:
+        """Return the answer of `ask`. None: there is none, which is not kept, or it was forgotten meanwhile."""
+        put_s = self._clock.monotonic()
+        self._answers.put(key, answer := self._answers.get(key) or _Answer())
+        async with answer.lock:
+            max_age_s = 0.0 if answer.value is None else self._max_age_s
+            if put_s - answer.requested_s > max_age_s:
+                requested_s, answer.value = self._clock.monotonic(), await ask()
+                answer.requested_s = requested_s
+        return answer.value if self._answers.get(key) is answer else None
+
+    def forget(self, key: KeyT) -> None:
+        """Ask again, also if an answer is awaited."""
+        self._answers.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget all answers."""
+        self._answers.clear()
 
 
 ItemT = TypeVar("ItemT")

@@ -259,6 +259,8 @@ class HasSpaces(Protocol):
         """
 
 
+MEMBERSHIP_TIMEOUT_S = 5.0
+"""Longest wait for a platform that is asked about a member, in seconds."""
 Audience = Literal["everybody", "space", "room", "thread"]
 """People who can read a place: everybody; all members of the room's space (`HasSpaces`); members of the room; members
 of the thread."""
@@ -275,14 +277,20 @@ class HasAudience(Protocol):
         """
 
 
+Membership = Literal["reads_all", "reads_new"]
+"""A member of a place can read all that was said there, or what is said from their joining on."""
+
+
 @runtime_checkable
 class KnowsMembers(Protocol):
-    """Channel that knows in which rooms a person is."""
+    """Channel that knows who is a member of its places."""
 
-    def rooms_of(self, person: SenderId) -> tuple[RoomId, ...]:
-        """Return the rooms in which the platform reports a person now, by a verified id (`Sender.verified`).
+    async def membership(self, at: Address, person: SenderId) -> Membership | None:
+        """Return what the person with this verified id (`Sender.verified`) can read there now, as the platform says.
 
-        What is not known for sure is left out, so there are none while the link is down. Pure and cheap.
+        None: nothing, or it is not known for sure; so also while the link is down. `at`: a room, a thread, or with the
+        id of a space as its room (`HasSpaces`) what all members of the space can read. May ask the platform, and block
+        for `MEMBERSHIP_TIMEOUT_S`. Raises only cancellation.
         """
 
 

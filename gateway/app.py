@@ -328,7 +328,7 @@ class _Gateway:
         self.turn_tracker = TurnTracker()
         self.tool_registry = ToolRegistry(
             live=live,
-            gate=PermissionGate(live, store, clock, self.approvals, access_policy),
+            gate=PermissionGate(live, store, clock, self.approvals, access_policy, places),
             running=RunningCalls(self.turn_tracker, tool_stats),
             redactor=redactor,
             mcp=self.mcp,

@@ -3,14 +3,16 @@
 All of them are repeatable, so discord.py may repeat them after a 5xx, and an interrupted one is at worst uncertain.
 """
 
+import logging
 import re
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from channels.base import RateLimited, Rejected, RoomMembers, SendError, Unreachable
 from channels.discord.directory import DiscordDirectory, display_name
 from channels.discord.errors import DiscordRefused
-from channels.discord.ids import get_snowflake
+from channels.discord.ids import get_snowflake, get_snowflakes
 from channels.discord.outgoing import MESSAGE_PATH, MESSAGES_PATH, SUPPRESS_EMBEDS, message_content, render_bodies
 from channels.discord.wire import parse_channel_id, parse_message_id
 from channels.split import utf16_length
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from channels.discord.session import DiscordSession
 
 
+logger = logging.getLogger("reverie.discord")
 _TOPIC_CHARS, _NAME_CHARS = 1024, 100
 """https://discord.com/developers/docs/resources/channel#modify-channel."""
 _UNKNOWN_EMOJI, _WRONG_CHANNEL_TYPE = 10014, 50003
@@ -143,6 +146,32 @@ class DiscordActions:
         except DiscordRefused as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
+
+    async def read_member(self, guild: str, user: str) -> Sequence[str] | None:
+        """Return the roles of a member of a guild. None: they are no member, or Discord does not tell.
+
+        https://discord.com/developers/docs/resources/guild#get-guild-member, which needs no intent.
+        """
+        path = "/guilds/{guild_id}/members/{user_id}"
+        try:
+            answer = await self._api.call("GET", path, again=False, guild_id=guild, user_id=user)
+        except SendError as error:
+            logger.info("who is a member of %s is not told: %s", guild, error.reason)
+            return None
+        member = get_object({"result": answer}, "result")
+        return get_snowflakes(member, "roles") if get_snowflake(get_object(member, "user"), "id") == user else None
+
+    async def is_in_thread(self, thread: str, user: str) -> bool:
+        """Return whether somebody was added to a thread. False also if Discord does not tell.
+
+        https://discord.com/developers/docs/resources/channel#get-thread-member
+        """
+        path = "/channels/{channel_id}/thread-members/{user_id}"
+        try:
+            answer = await self._api.call("GET", path, again=False, channel_id=thread, user_id=user)
+        except SendError:
+            return False
+        return get_snowflake(get_object({"result": answer}, "result"), "user_id") == user
 
     async def list_members(self, at: Address, limit: int) -> RoomMembers:
         channel, limit = parse_channel_id(at), max(0, min(limit, _MAX_MEMBERS - 1))

@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from channels.aio import AnswerCache, with_timeout
 from channels.base import (
+    MEMBERSHIP_TIMEOUT_S,
     Audience,
     BeforeSend,
     Capabilities,
     CommandCompleter,
     CommandSpec,
     Emit,
+    Membership,
     Part,
     RoomMembers,
     SendError,
@@ -37,7 +40,7 @@ from channels.discord.outgoing import (
 )
 from channels.discord.wire import build_receipt, parse_channel_id, parse_message_id
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import Address, Attachment, ChannelName, MessageId, PlaceNames, Post, Receipt, RoomId
+from gateway.core.events import Address, Attachment, ChannelName, MessageId, PlaceNames, Post, Receipt, RoomId, SenderId
 
 if TYPE_CHECKING:
     from channels.discord.session import DiscordAccountState, DiscordSession
@@ -73,6 +76,8 @@ class DiscordChannel:
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._commands, self._cursor = tuple(commands), cursor
         self._directory = DiscordDirectory(name)
+        self._members = AnswerCache[tuple[str, str], Sequence[str]](clock, 0.0)
+        """Guild and user -> the roles of a member."""
         self._outgoing = DiscordOutgoing(link_previews=config.link_previews)
         self._session: DiscordSession | None = None
         """Set while `run` runs."""
@@ -106,6 +111,34 @@ class DiscordChannel:
 
     def audience(self, at: Address) -> Audience | None:
         return self._directory.audience(at)
+
+    async def membership(self, at: Address, person: SenderId) -> Membership | None:
+        """Ask Discord for the person's roles: without the privileged intent GUILD_MEMBERS it reports no changes.
+
+        So each question is asked anew. Permissions come from the events of the connection.
+        """
+        session, directory, guild = self._session, self._directory, self._directory.find_guild(at.room)
+        is_valid = person.isascii() and person.isdigit() and at.channel == self._name
+        if session is None or not session.up or not guild or not is_valid:
+            return None
+
+        async def can_read() -> bool:
+            roles = await self._members.get((guild, person), lambda: self._actions.read_member(guild, person))
+            if roles is None or not session.up or not directory.can_read(at.room, person, roles):
+                return False
+            if at.thread is None:
+                return True
+            thread = directory.places.get(at.thread)
+            if thread is None or thread.parent != at.room:
+                return False
+            if not thread.is_private or directory.manages_threads(at.room, person, roles):
+                return True
+            return await self._actions.is_in_thread(thread.id, person)
+
+        try:
+            return "reads_all" if await with_timeout(self._clock, MEMBERSHIP_TIMEOUT_S, can_read()) else None
+        except (TimeoutError, SendError):
+            return None
 
     def set_completer(self, suggest: CommandCompleter) -> None:
         self._completer = suggest

@@ -6,6 +6,7 @@ inside code they are plain text.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from channels.base import Audience
@@ -17,8 +18,12 @@ THREAD_TYPES = frozenset({10, 11, 12})
 """Announcement, public and private threads; forum posts are public threads."""
 DIRECT_TYPES = frozenset({1, 3})
 _PRIVATE_THREAD_TYPE = 12
-_VIEW_CHANNEL = 1 << 10
+_ADMINISTRATOR, _VIEW_CHANNEL, _READ_MESSAGE_HISTORY = 1 << 3, 1 << 10, 1 << 16
+_CONNECT, _MANAGE_THREADS = 1 << 20, 1 << 34
 """https://discord.com/developers/docs/topics/permissions#permissions-bitwise-permission-flags."""
+_ALL_PERMISSIONS = -1
+_VOICE_TYPES = frozenset({2, 13})
+"""Who cannot connect to them cannot read their chat."""
 _MAX_DIGITS = 40
 _SILENT_TYPES = frozenset({4, 14, 15, 16})
 """Categories, directories, forums: only their threads have messages."""
@@ -43,6 +48,7 @@ class DiscordPlace:
     """None: unknown."""
     is_private: bool = False
     """Private thread: only added people and moderators can read it."""
+    is_voice: bool = False
     overwrites: tuple[tuple[str, int, int], ...] | None = None
     """Role or person, and the permissions they are allowed and denied in addition to their roles. None: unknown."""
 
@@ -62,11 +68,15 @@ class DiscordDirectory:
         """Guild -> its name."""
         self._awaited_guilds: set[str] | None = None
         """Guilds without GUILD_CREATE so far. None: READY has not arrived."""
+        self._outdated_guilds: set[str] = set()
+        """Guilds of a new session, until GUILD_CREATE tells what has changed since the last one."""
         self.places: dict[str, DiscordPlace] = {}
         self._roles: dict[str, tuple[str, str]] = {}
         """Role -> guild and name."""
-        self._everyone_permissions: dict[str, int] = {}
-        """Guild -> permissions of all its members."""
+        self._permissions: dict[str, int] = {}
+        """Role -> its permissions. The role with the id of the guild is that of all members."""
+        self._owners: dict[str, str] = {}
+        """Guild -> user who owns it."""
         self._own_roles: set[str] = set()
 
     def address(self, channel: str) -> Address:
@@ -84,6 +94,10 @@ class DiscordDirectory:
         place = self.places.get(channel)
         return place.guild if place else ""
 
+    def find_guild(self, room: str) -> str:
+        """Return the guild of a room, or the guild that has this id; empty: none, or unknown."""
+        return room if room in self._guilds else self.guild_of(room)
+
     def is_direct(self, channel: str) -> bool:
         """Return whether it is a chat outside of guilds; True for unknown channels."""
         place = self.places.get(channel)
@@ -96,7 +110,7 @@ class DiscordDirectory:
             return None
         if place.is_private:
             return "thread"
-        everyone = self._everyone_permissions.get(room.guild)
+        everyone = self._permissions.get(room.guild)
         if everyone is None or room.overwrites is None:
             return None
         for target, allowed, denied in room.overwrites:
@@ -105,6 +119,40 @@ class DiscordDirectory:
             if target == room.guild:
                 everyone |= allowed
         return "space" if everyone & _VIEW_CHANNEL else "room"
+
+    def can_read(self, room: str, user: str, roles: Iterable[str]) -> bool:
+        """Return whether a member of the room's guild, with these roles, can read the room and its history."""
+        permissions = self._member_permissions(room, user, roles)
+        place, needed = self.places.get(room), _VIEW_CHANNEL | _READ_MESSAGE_HISTORY
+        if place is not None and place.is_voice:
+            needed |= _CONNECT
+        return permissions & needed == needed
+
+    def manages_threads(self, room: str, user: str, roles: Iterable[str]) -> bool:
+        """Return whether a member can read all private threads of a room that they can read."""
+        return bool(self._member_permissions(room, user, roles) & _MANAGE_THREADS)
+
+    def _member_permissions(self, room: str, user: str, roles: Iterable[str]) -> int:
+        """Return the permissions of a member in a room, or, given a guild, in all its rooms without overwrites.
+
+        0 if anything of it is unknown. https://discord.com/developers/docs/topics/permissions#permission-overwrites.
+        """
+        place, held = self.places.get(room), set(roles)
+        guild, overwrites = (place.guild, place.overwrites) if place is not None else (room, ())
+        if guild not in self._guilds.keys() - self._outdated_guilds or overwrites is None:
+            return 0
+        permissions = 0
+        for role in (held | {guild}) & self._roles_of(guild):
+            permissions |= self._permissions[role]
+        if self._owners.get(guild) == user or permissions & _ADMINISTRATOR:
+            return _ALL_PERMISSIONS
+        for targets in ({guild}, held - {guild}, {user}):
+            allowed = denied = 0
+            for target, allow, deny in overwrites:
+                if target in targets:
+                    allowed, denied = allowed | allow, denied | deny
+            permissions = permissions & ~denied | allowed
+        return permissions
 
     def channel_name(self, channel: str) -> str:
         """Return the name for display; empty if unknown."""
@@ -155,10 +203,11 @@ class DiscordDirectory:
                 self._handle = get_str(get_object(data, "user"), "username") or self._handle
                 named = {get_snowflake(guild, "id") for guild in get_objects(data, "guilds")}
                 self._awaited_guilds = (self._awaited_guilds or set()) | (named - self._guilds.keys())
+                self._outdated_guilds |= named
             case "GUILD_CREATE":
                 self._add_guild(data)
-            case "GUILD_UPDATE" if get_str(data, "name"):
-                self._guilds[get_snowflake(data, "id")] = get_str(data, "name")
+            case "GUILD_UPDATE":
+                self._update_guild(data)
             case "GUILD_DELETE" if not get_bool(data, "unavailable"):
                 self._forget_guild(get_snowflake(data, "id"))
             case "THREAD_UPDATE" if get_bool(get_object(data, "thread_metadata"), "archived"):
@@ -173,6 +222,8 @@ class DiscordDirectory:
                     self.add_channel(thread, get_snowflake(data, "guild_id"))
             case "GUILD_ROLE_CREATE" | "GUILD_ROLE_UPDATE":
                 self._add_role(get_object(data, "role"), get_snowflake(data, "guild_id"))
+            case "GUILD_ROLE_DELETE":
+                self._forget_role(get_snowflake(data, "role_id"))
             case _:
                 pass
 
@@ -191,6 +242,7 @@ class DiscordDirectory:
             has_messages=kind not in _SILENT_TYPES,
             topic=get_str(data, "topic") if "topic" in data else None,
             is_private=kind == _PRIVATE_THREAD_TYPE,
+            is_voice=kind in _VOICE_TYPES,
             overwrites=_parse_overwrites(data),
         )
         self.places[channel] = place
@@ -210,8 +262,8 @@ class DiscordDirectory:
         if not guild or get_bool(data, "unavailable"):
             return
         self._forget_guild(guild)
-        if name := get_str(data, "name"):
-            self._guilds[guild] = name
+        self._outdated_guilds.discard(guild)
+        self._update_guild(data)
         for member in get_objects(data, "members"):
             if (
                 self.own_id
@@ -224,6 +276,13 @@ class DiscordDirectory:
         for role in get_objects(data, "roles"):
             self._add_role(role, guild)
 
+    def _update_guild(self, data: Json) -> None:
+        guild = get_snowflake(data, "id")
+        if guild and (name := get_str(data, "name")):
+            self._guilds[guild] = name
+        if owner := get_snowflake(data, "owner_id"):
+            self._owners[guild] = owner
+
     def _roles_of(self, guild: str) -> set[str]:
         return {role for role, (owner, _) in self._roles.items() if owner == guild}
 
@@ -231,8 +290,7 @@ class DiscordDirectory:
         role = get_snowflake(data, "id")
         if role:
             self._roles[role] = (guild, get_str(data, "name"))
-            if role == guild:  # @everyone
-                self._everyone_permissions[guild] = _parse_permissions(data, "permissions")
+            self._permissions[role] = _parse_permissions(data, "permissions")
             if self.own_id and get_snowflake(get_object(data, "tags"), "bot_id") == self.own_id:
                 self._own_roles.add(role)
 
@@ -240,11 +298,15 @@ class DiscordDirectory:
         for place in self.guild_places(guild):
             del self.places[place.id]
         for role in self._roles_of(guild):
-            del self._roles[role]
-            self._own_roles.discard(role)
+            self._forget_role(role)
         self._guilds.pop(guild, None)
+        self._owners.pop(guild, None)
         self._nicks.pop(guild, None)
-        self._everyone_permissions.pop(guild, None)
+
+    def _forget_role(self, role: str) -> None:
+        self._roles.pop(role, None)
+        self._permissions.pop(role, None)
+        self._own_roles.discard(role)
 
 
 def _parse_overwrites(data: Json) -> tuple[tuple[str, int, int], ...] | None:

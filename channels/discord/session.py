@@ -95,7 +95,8 @@ class DiscordSession:
         self.is_replaying = False
         """True while an earlier process's session is resumed for its direct messages."""
         self._shards: DiscordShards | None = None
-        self._up: bool | None = None
+        self.up: bool | None = None
+        """Last reported state of the link. None: none was reported."""
 
     async def run(self, emit: Emit) -> None:
         """Log in, connect and emit. Ends only by cancellation, by `Denied`, or by an error of `emit`."""
@@ -172,8 +173,8 @@ class DiscordSession:
 
     def report_link(self, up: bool, reason: str) -> None:
         """Emit the state of the link, if it has changed."""
-        if self._up is not up:
-            self._up = up
+        if self.up is not up:
+            self.up = up
             now = self._clock.now()
             self.inbox.put(
                 ConnectionChanged(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now)

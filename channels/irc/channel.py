@@ -19,6 +19,7 @@ from channels.base import (
     CommandSpec,
     Denied,
     Emit,
+    Membership,
     Part,
     Rejected,
     RoomMembers,
@@ -268,14 +269,13 @@ class IrcChannel:
         is_open = self._session.room_modes.is_open(at.room) if self._session is not None else None
         return None if is_open is None else "everybody" if is_open else "room"
 
-    def rooms_of(self, person: SenderId) -> tuple[RoomId, ...]:
+    async def membership(self, at: Address, person: SenderId) -> Membership | None:
         services_account = person.removeprefix("account:") if person.startswith("account:") else ""
-        if self._session is None or not services_account:
-            return ()
-        users, fold = self._session.users, self._session.isupport.fold
-        spellings = {fold(room): room for room in self._config.rooms}
-        rooms = {room for nick in users.nicks_of(services_account) for room in users.shared_rooms(nick)}
-        return tuple(RoomId(spellings.get(room, room)) for room in sorted(rooms))
+        if self._session is None or not services_account or at.thread is not None:
+            return None
+        users, room = self._session.users, self._session.isupport.fold(at.room)
+        is_there = any(room in users.shared_rooms(nick) for nick in users.nicks_of(services_account))
+        return "reads_all" if is_there else None
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         """Add or remove a reaction: https://ircv3.net/specs/client-tags/react."""

@@ -7,7 +7,7 @@ Telegram demands a pause, the others are refused at once instead of waiting.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 from telegram import (
@@ -23,22 +23,37 @@ from telegram import (
 from telegram.constants import ChatAction, ReactionEmoji
 from telegram.error import BadRequest, ChatMigrated, RetryAfter, TelegramError
 
-from channels.base import CommandSpec, Denied, RateLimited, Rejected, RoomMembers, SendError, Unreachable
+from channels.aio import AnswerCache, with_timeout
+from channels.base import (
+    MEMBERSHIP_TIMEOUT_S,
+    CommandSpec,
+    Denied,
+    Membership,
+    RateLimited,
+    Rejected,
+    RoomMembers,
+    SendError,
+    Unreachable,
+)
 from channels.split import utf16_length
 from channels.telegram.api import TelegramApi, TelegramBot
 from channels.telegram.config import TelegramConfig
 from channels.telegram.ids import format_message_id, parse_message_number
 from channels.telegram.outgoing import NO_LINK_PREVIEW, TelegramOutgoing, parse_topic_id, to_entities
-from channels.telegram.people import full_name, parse_user
+from channels.telegram.people import full_name, is_present, parse_user, shows_history
 from channels.telegram.rate_limit import PREVIEW_RETRY_S, HandOver
 from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, render
 from channels.text import single_line
+from gateway.core.clock import Clock
 from gateway.core.events import Address, Attachment, ChannelName, MessageId, Sender, SenderId
 from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.telegram")
 _DESCRIPTION_CHARS, _TOPIC_CHARS = 255, 128
 """core.telegram.org/bots/api#setchatdescription, #editforumtopic."""
+_MEMBERS_MAX_AGE_S = 120.0
+"""Seconds for which an answer about a member counts, unless an update tells of a change. Telegram sends such updates to
+administrators (#chatmemberupdated), and to every bot a message when somebody joins, leaves or is removed."""
 _MAX_REACTIONS = 1000
 _NO_SELECTOR = str.maketrans("", "", "\ufe0f")
 """Removes the emoji presentation selector: Telegram writes most emoji without it, keyboards with it."""
@@ -62,8 +77,12 @@ ResultT = TypeVar("ResultT")
 class TelegramActions:
     """Actions of one account, while it is connected."""
 
-    def __init__(self, name: ChannelName, config: TelegramConfig) -> None:
-        self._name, self._config = name, config
+    def __init__(self, name: ChannelName, config: TelegramConfig, clock: Clock) -> None:
+        self._name, self._config, self._clock = name, config, clock
+        self._members = AnswerCache[tuple[int, int], bool](clock, _MEMBERS_MAX_AGE_S)
+        """Chat and user -> whether the user is there. Who comes or goes is forgotten."""
+        self._histories = AnswerCache[int, bool](clock, _MEMBERS_MAX_AGE_S)
+        """Chat -> whether new members can read what was said before."""
         self._outgoing: TelegramOutgoing | None = None
         """Set while messages can be sent."""
         self._reactions = LruDict[tuple[int, int], str](_MAX_REACTIONS)
@@ -290,6 +309,41 @@ class TelegramActions:
             raise
         except SendError as error:
             raise Unreachable(error.reason) from None  # nothing was to be changed, so nothing is uncertain
+
+    async def membership(self, at: Address, person: SenderId) -> Membership | None:
+        """Ask Telegram, at most every `_MEMBERS_MAX_AGE_S` for one person in one chat.
+
+        https://core.telegram.org/bots/api#getchatmember "is only guaranteed to work for other users if the bot is an
+        administrator in the chat". Where Telegram does not tell, nobody is a member.
+        """
+        outgoing = self._outgoing
+        if outgoing is None or at.channel != self._name or not (person.isascii() and person.isdigit()):
+            return None
+        try:
+            chat = outgoing.chat_id(at)
+        except SendError:
+            return None
+        bot, user = outgoing.api.bot, int(person)
+
+        async def is_member() -> bool:
+            member = await bot.get_chat_member(chat, user, rate_limit_args="action")
+            return member.user.id == user and is_present(member)
+
+        async def is_history_visible() -> bool:
+            return shows_history(await bot.get_chat(chat, rate_limit_args="action"))
+
+        if chat > 0 or not await self._members.get((chat, user), lambda: self._ask(is_member)):
+            return None
+        return "reads_all" if await self._histories.get(chat, lambda: self._ask(is_history_visible)) else "reads_new"
+
+    async def _ask(self, question: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT | None:
+        """Return the answer. None: there is none in time, or it cannot be read."""
+        try:
+            return await with_timeout(self._clock, MEMBERSHIP_TIMEOUT_S / 2, question())
+        except Exception as error:  # noqa: BLE001 - of the network, of the API, or an unreadable answer
+            reason = self._outgoing.api.redact(error) if self._outgoing else ""
+            logger.info("%s: who is in a chat is not told: %s", self._name, reason or type(error).__name__)
+            return None
 
     async def _change(self, at: Address, act: Callable[[TelegramBot, int], Awaitable[None]]) -> None:
         """Do `act`; no error if there is nothing to change. Raises `SendError`."""

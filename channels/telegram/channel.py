@@ -78,8 +78,8 @@ class TelegramChannel(TelegramActions):
         random: Callable[[], float] = _random.random,
     ) -> None:
         """Build it; `ranks`: chats whose administrators matter; `*`: all."""
-        super().__init__(name, config)
-        self._clock, self._random = clock, random
+        super().__init__(name, config, clock)
+        self._random = random
         self._menus = CommandMenus(name, commands)
         self._rate_limiter = TelegramRateLimiter(config.flood, clock)
         saved, bot = TelegramCursor.parse(cursor), config.token.get_secret_value().partition(":")[0]
@@ -158,6 +158,7 @@ class TelegramChannel(TelegramActions):
 
     async def run(self, emit: Emit) -> None:
         self._reader.reset()
+        self._members.clear()  # nobody was told of changes
         try:
             api = TelegramApi(self._config, self._rate_limiter)
         except (RuntimeError, ValueError, OSError) as error:  # invalid proxies or certificates of the environment
@@ -166,7 +167,7 @@ class TelegramChannel(TelegramActions):
             link = ConnectionChanged(id=EventId(new_id(now)), channel=self._name, up=False, reason=reason, sent=now)
             await emit([link])
             raise Denied(reason) from None
-        receiver = TelegramReceiver(api, self._reader, emit, self._clock, self._random)
+        receiver = TelegramReceiver(api, self._reader, emit, self._clock, self._random, self._members)
         tasks: list[asyncio.Task[None]] = []
         try:
             with api.redact_logs():

@@ -124,8 +124,6 @@ def full_name(person: telegram.User | telegram.Chat | telegram.ChatFullInfo | te
     return " ".join(filter(None, [first, last])) or title or username
 
 
-MEMBER_UPDATE: Final = "chat_member"
-"""Update about changed members, sent where the bot is an administrator. It must be requested by name."""
 ANY_CHAT: Final = "*"
 _RANKS: Final = (telegram.ChatMember.OWNER, telegram.ChatMember.ADMINISTRATOR)
 _MAX_AGE: Final = timedelta(minutes=10)
@@ -155,11 +153,6 @@ class TelegramRanks:
         """Track the chats in `rooms`; `*`: all. Empty: none, so nothing is ever requested."""
         self._rooms = rooms
         self._groups = LruDict[str, _GroupRanks](_MAX_GROUPS)
-
-    @property
-    def is_enabled(self) -> bool:
-        """True if any chat is tracked."""
-        return bool(self._rooms)
 
     def chats_to_ask(self, updates: Iterable[telegram.Update], now: datetime) -> list[str]:
         """Return the chats to request before these updates are read."""
@@ -196,6 +189,34 @@ class TelegramRanks:
             return ()
         rank = group.ranks.get(user)
         return (rank,) if rank else ()
+
+
+_PRESENT_STATUSES = frozenset({"member", "administrator", "creator"})
+
+
+def is_present(member: telegram.ChatMember) -> bool:
+    """Return whether somebody is in a chat: https://core.telegram.org/bots/api#chatmember."""
+    return member.is_member if isinstance(member, telegram.ChatMemberRestricted) else member.status in _PRESENT_STATUSES
+
+
+def shows_history(chat: telegram.ChatFullInfo) -> bool:
+    """Return whether new members of a group can read what was said before they came.
+
+    `has_visible_history` is for private groups, and "available only to chat administrators"
+    (https://core.telegram.org/bots/api#chatfullinfo). In groups that are public, forums, or a channel's discussion, all
+    is visible: https://core.telegram.org/tdlib/docs/classtd_1_1td__api_1_1supergroup_full_info.html.
+    """
+    return bool(chat.has_visible_history or chat.username or chat.is_forum or chat.linked_chat_id)
+
+
+def changed_members(update: telegram.Update) -> list[tuple[int, int]]:
+    """Return chat and user of those who came or went by an update, or whose rights have changed."""
+    if changed := update.chat_member or update.my_chat_member:
+        return [(changed.chat.id, changed.new_chat_member.user.id)]
+    if (message := update.message) is None:
+        return []
+    gone = [message.left_chat_member] if message.left_chat_member else []
+    return [(message.chat.id, user.id) for user in (*message.new_chat_members, *gone)]
 
 
 _PLACEHOLDER_USERS = frozenset({ChatID.ANONYMOUS_ADMIN, ChatID.FAKE_CHANNEL, ChatID.SERVICE_CHAT})

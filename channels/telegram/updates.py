@@ -12,12 +12,12 @@ from typing import Final, NoReturn, TypeVar
 from telegram import ChatMember, Update
 from telegram.error import Conflict, InvalidToken, NetworkError, RetryAfter, TelegramError
 
-from channels.aio import Backoff
+from channels.aio import AnswerCache, Backoff
 from channels.base import Denied, Emit
 from channels.telegram.api import NOT_SENT_CAUSES, UNAUTHORIZED_TEXT, TelegramApi, TelegramBot
 from channels.telegram.ids import TelegramCursor
-from channels.telegram.people import seconds
-from channels.telegram.wire import ALBUM_WAIT_S, UpdateReader
+from channels.telegram.people import changed_members, seconds
+from channels.telegram.wire import ALBUM_WAIT_S, ALLOWED_UPDATES, UpdateReader
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ConnectionChanged, EventId
 
@@ -43,10 +43,18 @@ class TelegramReceiver:
     Reports each change once, waits longer after each failure, and stops if the token is surely refused.
     """
 
-    def __init__(
-        self, api: TelegramApi, reader: UpdateReader, emit: Emit, clock: Clock, random: Callable[[], float]
+    def __init__(  # noqa: PLR0917 - one object each
+        self,
+        api: TelegramApi,
+        reader: UpdateReader,
+        emit: Emit,
+        clock: Clock,
+        random: Callable[[], float],
+        members: AnswerCache[tuple[int, int], bool],
     ) -> None:
+        """`members`: chat and user to whether they are there; those whose membership changes are forgotten."""
         self.api, self.reader, self.clock, self._emit, self._random = api, reader, clock, emit, random
+        self._members = members
         self._backoff = Backoff(_MAX_DELAY_S)
         self._up: tuple[bool, bool] | None = None
         """Last reported state: up, and able to send although down. None: none was reported."""
@@ -58,6 +66,9 @@ class TelegramReceiver:
 
     async def take(self, updates: Sequence[Update]) -> int:
         """Emit what the updates tell. Return how many are durable; the others must be passed again a little later."""
+        for update in updates:
+            for chat, user in changed_members(update):
+                self._members.forget((chat, user))
         await self._fetch_ranks(updates)
         batch = self.reader.read_batch(updates, self.clock.now())
         if batch.notifications or (updates and batch.cursor != self._emitted_cursor):
@@ -166,7 +177,7 @@ async def poll_updates(receiver: TelegramReceiver) -> None:
         offset, asked_s = reader.durable_cursor.request_offset(clock.now()), clock.monotonic()
         wait = receiver.has_caught_up.is_set()
         try:
-            updates = await receiver.api.get_updates(offset, reader.allowed_updates, wait=wait)
+            updates = await receiver.api.get_updates(offset, ALLOWED_UPDATES, wait=wait)
         except Conflict as error:
             receiver.has_caught_up.clear()
             if looked_for_webhook or not await _remove_webhook(receiver.api):

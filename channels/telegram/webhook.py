@@ -14,7 +14,7 @@ from telegram import Update
 from channels.telegram.api import parse_object
 from channels.telegram.config import TelegramWebhook
 from channels.telegram.updates import TelegramReceiver
-from channels.telegram.wire import readable_updates
+from channels.telegram.wire import ALLOWED_UPDATES, readable_updates
 from channels.text import single_line
 
 logger = logging.getLogger("reverie.telegram")
@@ -80,7 +80,7 @@ class TelegramWebhookServer:
         await self._receiver.retry(
             lambda bot: bot.set_webhook(
                 self._config.url,
-                allowed_updates=self._receiver.reader.allowed_updates,
+                allowed_updates=ALLOWED_UPDATES,
                 drop_pending_updates=False,
                 secret_token=self._config.secret.get_secret_value(),
             )

@@ -16,12 +16,13 @@ import telegram
 from channels.base import Audience
 from channels.telegram.ids import TAP_PREFIX, MessageNumbers, TelegramCursor
 from channels.telegram.people import (
-    MEMBER_UPDATE,
     TelegramRanks,
     TelegramUpdateContext,
+    changed_members,
     describe_content,
     forward_origin_name,
     full_name,
+    is_present,
     origin_name,
     parse_attachments,
     parse_message_id,
@@ -86,6 +87,7 @@ def _is_readable(update: dict[str, Any]) -> bool:
         for event in parse_update(parsed, _ANY_BOT, _ANY_TIME):
             NOTIFICATION.validate_json(NOTIFICATION.dump_json(event, warnings="error"))
         ChatTitles().apply_update(parsed, _ANY_BOT)
+        changed_members(parsed)
     except Exception:  # noqa: BLE001 - whatever is odd
         return False
     message = _new_message(parsed) or parsed.edited_message or parsed.edited_channel_post or parsed.message_reaction
@@ -121,7 +123,6 @@ def _essence(event: dict[str, Any]) -> dict[str, Any]:
 
 _ANY_BOT = TelegramUpdateContext(channel=ChannelName("telegram"), own_id=2**60, username="bot", can_read_all=False)
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
-_PRESENT_STATUSES = frozenset({"member", "administrator", "creator", "restricted"})
 _MAX_TITLE_CHARS = 128
 _MAX_PLACES = 10_000
 """Chats and forum topics whose names and audiences are kept; names of earlier ones are in the log."""
@@ -217,7 +218,7 @@ def parse_own_membership(
     event: telegram.ChatMemberUpdated, context: TelegramUpdateContext, update_id: int
 ) -> tuple[MembershipChanged, ...]:
     """Return the event of being added to or removed from a place; in private: blocked or unblocked by somebody."""
-    before, after = _is_present(event.old_chat_member), _is_present(event.new_chat_member)
+    before, after = is_present(event.old_chat_member), is_present(event.new_chat_member)
     if before is after:
         return ()
     come: Literal["join", "invite"]
@@ -235,12 +236,6 @@ def parse_own_membership(
             text=clean_name(event.chat.title or "") or None if change == "invite" else None,
         ),
     )
-
-
-def _is_present(member: telegram.ChatMember) -> bool:
-    if isinstance(member, telegram.ChatMemberRestricted):
-        return member.is_member
-    return member.status in _PRESENT_STATUSES
 
 
 MessageKind = Literal["direct", "mention", "reply", "room"]
@@ -319,8 +314,10 @@ ALLOWED_UPDATES = (
     "message_reaction",
     "callback_query",
     "my_chat_member",
+    "chat_member",
 )
-"""Kinds of updates to request. Reactions must be requested by name, and are sent to administrators only."""
+"""Kinds of updates to request. Reactions and changed members must be requested by name, and are sent to administrators
+only."""
 
 _QUOTE_CHARS = 300
 
@@ -574,11 +571,6 @@ class UpdateReader:
         """Go on from the durable cursor, for an earlier emit may have been interrupted. Moved groups stay known."""
         self.context = replace(self.context, cursor=replace(self.durable_cursor, moved=self.context.cursor.moved))
         self._held_album_sizes.clear()
-
-    @property
-    def allowed_updates(self) -> tuple[str, ...]:
-        """Kinds of updates to request."""
-        return (*ALLOWED_UPDATES, MEMBER_UPDATE) if self.ranks.is_enabled else ALLOWED_UPDATES
 
     def record_move(self, old: str, new: str) -> None:
         """Record the new id of a group."""

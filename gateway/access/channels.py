@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from channels.base import CanDirectMessage, Channel, HasAudience, HasSpaces, KnowsMembers
+from channels.base import CanDirectMessage, Channel, HasAudience, HasSpaces, KnowsMembers, Membership
 from gateway.config.reload import LiveSettings
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL
@@ -49,10 +49,10 @@ class Channels(dict[ChannelName, Channel]):
         channel: object = self.get(place.channel)
         return channel.space(place.room) if isinstance(channel, HasSpaces) else None
 
-    def rooms_of(self, name: ChannelName, person: SenderId) -> tuple[RoomId, ...]:
-        """Return the rooms in which the platform reports a person now. Empty: none, or unknown."""
-        channel: object = self.get(name)
-        return channel.rooms_of(person) if isinstance(channel, KnowsMembers) else ()
+    async def membership(self, at: Address, person: SenderId) -> Membership | None:
+        """Return what a person can read there now. None: nothing, or unknown. See `KnowsMembers`."""
+        channel: object = self.get(at.channel)
+        return await channel.membership(at, person) if isinstance(channel, KnowsMembers) else None
 
     def scope_of(self, at: Address) -> str | None:
         """Return who can read a place, as its platform reports it now. None: unknown."""

@@ -101,7 +101,8 @@ class EvidenceStore:
         """
         content = await self.find(handle, context.visibility, context.at.conversation)
         label = await self._label_of(content.source.handle, context)
-        if not context.visibility.can_read(label.readers):
+        here = await self._places.with_memberships(context.visibility, label.readers)
+        if not here.can_read(label.readers):
             raise ToolCallRefused(UNKNOWN_HANDLE)
         source = content.source
         if find:
@@ -188,7 +189,9 @@ class EvidenceStore:
             raise ToolCallRefused(LEFT_LOG)
         if entry is None or entry.conversation in (None, place):
             return entry
-        return entry if visibility.can_see(await self._places.scope(entry.conversation, seq)) else None
+        scope = await self._places.scope(entry.conversation, seq)
+        visibility = await self._places.with_memberships(visibility, [scope])
+        return entry if visibility.can_see(scope, seq) else None
 
     async def _find_result(
         self, seq: Seq, turn: TurnRecord, number: int, visibility: Visibility, place: ConversationId

@@ -182,6 +182,7 @@ class RecallSearch:
         redactor: Redactor,
     ) -> None:
         self._reader = reader
+        self._places = places
         self._hit_builder = HitBuilder(reader, places, redactor)
         self._memory = memory
         self._journal = journal
@@ -225,14 +226,16 @@ class RecallSearch:
     async def _search_log(self, context: ToolContext, match: str) -> list[SearchHit]:
         unread = await self._reader.unread_entries(context.at.conversation, most=_MAX_UNREAD)
         unread_seqs = {one.seq for one in unread.messages}  # the messages being answered are not results
-        found, before = list[SearchHit](), None
+        found, before, here = list[SearchHit](), None, context.visibility
         for _ in range(_SEARCH_PAGES):
             page = await self._reader.newest_entries(_SEARCH_PAGE, before=before, kinds=SEARCHED_KINDS, match=match)
-            for one in reversed(page):
-                if one.seq in unread_seqs or not context.visibility.can_see(await self._hit_builder.scope_of(one)):
+            scoped = [(one, await self._hit_builder.scope_of(one)) for one in reversed(page)]
+            here = await self._places.with_memberships(here, [scope for _, scope in scoped])
+            for one, scope in scoped:
+                if one.seq in unread_seqs or not here.can_see(scope, one.seq):
                     continue
                 hit = await self._hit_builder.build(one, context)
-                found += context.visibility.only_visible([hit] if hit is not None else [], scope_of_hit)
+                found += [hit] if hit is not None and here.can_see(hit.scope, hit.seq) else []
                 if len(found) == MAX_HITS:
                     return found
             if len(page) < _SEARCH_PAGE:

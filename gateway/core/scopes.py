@@ -6,11 +6,11 @@ everybody may read, what all readers of its own place can read too, and, in priv
 Every text made of more than one conversation is filtered by `Visibility.only_visible`.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeVar
 
-from gateway.core.events import Address, ChannelName, ConversationId, RoomId
+from gateway.core.events import Address, ChannelName, ConversationId, RoomId, SenderId
 
 T = TypeVar("T")
 
@@ -22,6 +22,13 @@ _SPACE: Final = "space:"
 """Prefix of space scopes. No channel name has a colon, so no conversation begins like that."""
 TRUSTED_ROLES: Final = ("owner", "admin")
 """Roles whose words may become the agent's general knowledge."""
+
+
+class PlatformUser(NamedTuple):
+    """Somebody with an id that their platform vouches for."""
+
+    channel: ChannelName
+    id: SenderId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +43,18 @@ class Visibility:
     """True in a direct chat, and in a room that the operator declares private."""
     sees_everything: bool = False
     """True in private with a verified owner."""
+    alone_with: PlatformUser | None = None
+    """Who is alone with the agent here and may be shown what they are a member of. None: nobody."""
+    asked: frozenset[str] = frozenset()
+    """Scopes about which the platform of `alone_with` was asked (`PrivacyCache.with_memberships`)."""
+    since: Mapping[str, int] = field(default_factory=dict)
+    """Scope -> log position of the first entry that may be shown of it, where members cannot read older ones."""
 
-    def can_see(self, scope: str) -> bool:
-        """Return whether a text of that scope may be shown here."""
-        return self.sees_everything or scope in (PUBLIC, self.scope) or scope in self.other_scopes
+    def can_see(self, scope: str, seq: int | None = None) -> bool:
+        """Return whether a text of that scope may be shown here. `seq`: its log position; None: it has none."""
+        if self.sees_everything or scope in (PUBLIC, self.scope):
+            return True
+        return scope in self.other_scopes and (seq is None or seq >= self.since.get(scope, 0))
 
     def can_read(self, readers: Iterable[str]) -> bool:
         """Return whether a text with these readers (`Label.readers`) may be shown here."""
@@ -57,6 +72,12 @@ EVERYBODY: Final = Visibility(scope=PUBLIC)
 def space_scope(channel: ChannelName, space: RoomId) -> str:
     """Return the scope of texts that everybody in that space can read."""
     return _SPACE + Address(channel=channel, room=space).conversation
+
+
+def parse_space_scope(scope: str) -> Address | None:
+    """Return the channel of a space's scope, with the space as its room. None: it is no such scope."""
+    name = scope.removeprefix(_SPACE)
+    return None if name == scope or name.startswith("/") else Address.parse(ConversationId(name))
 
 
 def group_scope(name: str) -> str:

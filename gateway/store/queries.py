@@ -169,6 +169,16 @@ PINNED_CARD = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_carded "  # noqa: S608 - constants only
     "WHERE kind = 'carded' AND conversation = ? ORDER BY seq DESC LIMIT 1"
 )
+LAST_COME_OR_GONE = (
+    f"SELECT {COLUMNS} FROM log INDEXED BY log_conversation "  # noqa: S608 - constants only
+    "WHERE conversation = ? AND kind = 'membership' AND json_extract(body, '$.change') IN ('join', 'part') "
+    "AND json_extract(body, '$.sender.id') = ? ORDER BY seq DESC LIMIT 1"
+)
+FIRST_MESSAGE_OF = (
+    f"SELECT {COLUMNS} FROM log INDEXED BY log_conversation "  # noqa: S608 - constants only
+    "WHERE conversation = ? AND kind IN ('direct', 'mention', 'reply', 'room') "
+    "AND json_extract(body, '$.sender.id') = ? AND seq > ? ORDER BY seq LIMIT 1"
+)
 LAST_TOPIC_CHANGE = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_topic "  # noqa: S608 - constants only
     "WHERE kind = 'membership' AND json_extract(body, '$.change') = 'topic' AND conversation = ? "

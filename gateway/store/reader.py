@@ -20,6 +20,7 @@ from gateway.core.events import (
     Post,
     PostKey,
     Sender,
+    SenderId,
 )
 from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, Judgement, PartSendEnded, PostQueued, Seq, ViewTrusted
 from gateway.store import queries
@@ -350,6 +351,18 @@ class StoreReader:
         """Return the last change of the topic, with its author; None: none was reported."""
         entry = self._first_entry(await self._rows(queries.LAST_TOPIC_CHANGE, conversation))
         return entry.fact if entry is not None and isinstance(entry.fact, MembershipChanged) else None
+
+    async def present_since(self, conversation: ConversationId, person: SenderId) -> Seq | None:
+        """Return where the log first shows that person in a room: their newest joining, else their first message.
+
+        That is after the last time they left by themselves. None: it does not show them there.
+        """
+        changed = self._first_entry(await self._rows(queries.LAST_COME_OR_GONE, conversation, person))
+        if changed is not None and isinstance(changed.fact, MembershipChanged) and changed.fact.change == "join":
+            return changed.seq
+        gone = changed.seq if changed is not None else 0
+        spoke = self._first_entry(await self._rows(queries.FIRST_MESSAGE_OF, conversation, person, gone))
+        return spoke.seq if spoke is not None else None
 
     async def find_own_post(self, conversation: ConversationId, message: MessageId) -> Post | None:
         """Return the post that the platform shows as this message; None if it is not ours."""

@@ -6,12 +6,14 @@ force at each use.
 `PrivacyCache` knows who can read a place: from the platform or the operator, and private if neither says. The
 platform's answer is asked of its channel at the moment of use; its last answer is in the log (`AudienceReported`), for
 times in which the channel cannot be asked. A place that becomes private is private for its earlier messages too; one
-that becomes public is public for later ones only.
+that becomes public is public for later ones only. Of whom a person is a member is asked when something of another room
+is about to be shown to them, and for those rooms only (`PrivacyCache.with_memberships`).
 """
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
@@ -43,11 +45,22 @@ from gateway.core.identity import (
     RosterState,
     normalize_person_key,
 )
-from gateway.core.scopes import PUBLIC, Visibility, group_scope, is_shared_scope, space_scope
+from gateway.core.scopes import (
+    OWNER_SCOPE,
+    PUBLIC,
+    PlatformUser,
+    Visibility,
+    group_scope,
+    is_shared_scope,
+    parse_space_scope,
+    space_scope,
+)
 from gateway.store import LogEntry, StoreReader
 from gateway.stream.attention import ListenMode
 
 _MAX_CACHED_PLACES: Final = 10_000
+MAX_ASKED_SCOPES: Final = 20
+"""Scopes about which platforms are asked at most, for all that one tool call shows. More are not shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,29 +377,64 @@ class PrivacyCache:
             return conversation
         return noted.scope if is_inner(conversation) else await self.scope(conversation, seq)
 
-    async def _scopes_of_person(self, conversation: ConversationId) -> set[str]:
-        """Return the scopes of the rooms in which the person of a direct chat is now, by their platform's word.
+    async def with_memberships(self, here: Visibility, scopes: Iterable[str]) -> Visibility:
+        """Return `here` with those of the scopes that `here.alone_with` can read as a member, as their platform says.
 
-        Without those that the operator declares private, and without any for a person whose id is not verified.
+        Asks about scopes that are not visible yet and were not asked about, `MAX_ASKED_SCOPES` in all; only of the
+        person's own platform, and never of rooms that the operator declares private. Raises StoreError.
         """
-        newest, scopes = await self.newest_message(conversation), set[str]()
-        if newest is None or not newest.sender.verified:
-            return scopes
-        for room in self._channels.rooms_of(newest.at.channel, newest.sender.id):
-            at = Address(channel=newest.at.channel, room=room)
-            if not await self.is_private(at.conversation):
-                scopes.add(await self.scope(at.conversation))
-        return scopes
+        new = [one for one in dict.fromkeys(scopes) if one not in here.asked and not here.can_see(one)]
+        if here.alone_with is None or not (new := new[: MAX_ASKED_SCOPES - len(here.asked)]):
+            return here
+        found = await asyncio.gather(*(self._readable_since(scope, here.alone_with) for scope in new))
+        since = {scope: first for scope, first in zip(new, found, strict=True) if first is not None}
+        return replace(
+            here,
+            asked=here.asked | set(new),
+            other_scopes=here.other_scopes | since.keys(),
+            since={**here.since, **{scope: first for scope, first in since.items() if first}},
+        )
+
+    async def _readable_since(self, scope: str, person: PlatformUser) -> int | None:
+        """Return from which log position on a member can read texts of that scope; 0: all. None: they cannot."""
+        for at in self._places_of_scope(scope, person.channel):
+            if self._bindings.find(at).private or await self.is_direct(at.conversation):
+                continue
+            match await self._channels.membership(at, person.id):
+                case "reads_all":
+                    return 0
+                case "reads_new":
+                    room = Address(channel=at.channel, room=at.room).conversation
+                    return await self._reader.present_since(room, person.id)
+        return None
+
+    def _places_of_scope(self, scope: str, channel: ChannelName) -> Sequence[Address]:
+        """Return the places of a channel whose members can read texts of that scope: any of them."""
+        if scope in (PUBLIC, OWNER_SCOPE) or is_inner(ConversationId(scope)):
+            return ()
+        if (space := parse_space_scope(scope)) is not None:
+            places = [space]
+        elif is_shared_scope(scope):
+            known = map(Address.parse, self._known_scopes)
+            places = [at for at in known if group_scope(self._bindings.find(at).group) == scope and at.thread is None]
+        else:
+            places = [Address.parse(scope)]
+        return [at for at in places if at.channel == channel][:MAX_ASKED_SCOPES]
 
     async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Visibility:
-        """Return what a turn there may see. `everything`: it is alone with a verified owner."""
+        """Return what a turn there may see, before anybody's platform is asked what they are a member of.
+
+        `everything`: it is alone with a verified owner.
+        """
         if is_inner(conversation):
             return Visibility(scope=PUBLIC, other_scopes=frozenset([conversation]))
         scope, is_private = await self.scope(conversation), await self.is_private(conversation)
         other_scopes, place = {str(conversation)}, Address.parse(conversation)
-        is_shared = await self.is_direct(conversation) is False
-        if await self.is_direct(conversation):
-            other_scopes |= await self._scopes_of_person(conversation)
+        is_shared, alone_with = await self.is_direct(conversation) is False, None
+        if await self.is_direct(conversation) and not everything:
+            newest = await self.newest_message(conversation)
+            if newest is not None and newest.sender.verified:
+                alone_with = PlatformUser(newest.at.channel, newest.sender.id)
         if is_shared and scope != PUBLIC and (space := self._channels.space_of(place)) is not None:
             other_scopes.add(space_scope(place.channel, space))
         if (
@@ -397,5 +445,9 @@ class PrivacyCache:
         ):
             other_scopes.add(await self.scope(Address(channel=place.channel, room=place.room).conversation))
         return Visibility(
-            scope=scope, other_scopes=frozenset(other_scopes), is_private=is_private, sees_everything=everything
+            scope=scope,
+            other_scopes=frozenset(other_scopes),
+            is_private=is_private,
+            sees_everything=everything,
+            alone_with=alone_with,
         )

@@ -54,6 +54,7 @@ from gateway.core.redaction import Redactor
 from gateway.core.tool import CleanViewNeeded, Requester, Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
 from gateway.store import NewEntry, Store, StoreError
+from gateway.stream.routing import PrivacyCache
 from gateway.tools.approvals import ApprovalRequest, Approvals
 from gateway.tools.metrics import ToolStats
 
@@ -68,8 +69,14 @@ ALREADY_BEGUN: Final = (
 class PermissionGate:
     """Permission check that every call passes. One for all agents."""
 
-    def __init__(
-        self, live: LiveSettings, store: Store, clock: Clock, approvals: Approvals, access_policy: AccessPolicy
+    def __init__(  # noqa: PLR0917 - what each decision looks at
+        self,
+        live: LiveSettings,
+        store: Store,
+        clock: Clock,
+        approvals: Approvals,
+        access_policy: AccessPolicy,
+        places: PrivacyCache,
     ) -> None:
         """`access_policy` is read anew for each call, and after each approval."""
         self._live = live
@@ -77,6 +84,7 @@ class PermissionGate:
         self._clock = clock
         self.approvals = approvals
         self._access_policy = access_policy
+        self._places = places
 
     async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
         """Return an empty text if the call may be carried out, else the reason for the model.
@@ -89,6 +97,8 @@ class PermissionGate:
         permit = apply_rules(name, tool.permit, self._live.settings.tools.rules)
         if call.is_recovered:
             context.request.add(Label("outside", source=f"the call of {name} in the text"))
+        here = await self._places.with_memberships(context.visibility, context.request.label.readers)
+        context = replace(context, visibility=here)
         situation = self._build_situation(context, call, await tool.find_risk(call, context))
         if situation.risk:
             situation = replace(situation, clean=await find_clean_standing(tool, call, context, permit))

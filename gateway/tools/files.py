@@ -294,9 +294,10 @@ class FileLabels:
 
     async def read(self, root: WorkspaceRoot, path: str, context: ToolContext) -> tuple[bytes, Label]:
         """Return the content of a file and its label. Raises ToolCallRefused, also if it may not be read there."""
-        find = self.finder(context)
+        labels_at = self._labels_at(context.agent)
         content = await run_in_thread(lambda _: root.read(path))
-        label = await run_in_thread(lambda _: find(content))
+        labels = await run_in_thread(lambda _: labels_at(hashlib.sha256(content.data).hexdigest(), content.changed_ns))
+        label = _readable(labels, await self.visibility(context, *labels))
         if label is None:
             raise refuse_missing(parse_file_path(path))
         return content.data, label
@@ -317,6 +318,11 @@ class FileLabels:
             return _readable(labels_at(hashlib.sha256(content.data).hexdigest(), content.changed_ns), visibility)
 
         return find
+
+    async def visibility(self, context: ToolContext, *labels: Label) -> Visibility:
+        """Return what may be shown there, also as a member of the rooms of these labels. Raises StoreError."""
+        readers = [reader for label in labels for reader in label.readers]
+        return await self._places.with_memberships(context.visibility, readers)
 
     def entry_labels(
         self,
@@ -479,10 +485,10 @@ class FileLabels:
         """
         digests, times = dict[_FileKey, str](), set[int]()
         labels_of = self.entry_labels(root, context.agent, digests=digests, times=times)
-        active = self._active[context.agent]
+        active, here = self._active[context.agent], await self.visibility(context, label)
         async with self._starting[context.agent]:
             with contextlib.ExitStack() as halts:
-                while others := [one for one in active.values() if one.here != context.visibility]:
+                while others := [one for one in active.values() if one.here != here]:
                     if is_job and any(one.is_job for one in others):
                         raise ToolCallRefused(
                             "A background job of another conversation runs, and this one may not run beside it: "
@@ -496,7 +502,7 @@ class FileLabels:
                     await job.gate.halt()
                     halts.callback(job.gate.go_on)
                 began_ns = await wait_for_file_time(directory)
-                files = active[began_ns] = CommandFiles(began_ns, label, context.visibility, is_job=is_job)
+                files = active[began_ns] = CommandFiles(began_ns, label, here, is_job=is_job)
                 files.has_network, files.halted = has_network, others
                 files.halts = halts.pop_all()
         try:

@@ -209,6 +209,7 @@ class MessagingTools:
     async def _explain_risk(self, place: ConversationId, context: ToolContext) -> str:
         """Return the reason why an admin must approve an action in another place, for people. Empty: none."""
         audience, label = await self._privacy.visibility(place), self._privacy.titles.trusted_label(place)
+        audience = await self._privacy.with_memberships(audience, context.request.label.readers)
         return explain_sink(context.request.label, context.visibility, audience, f"an action in {label}")
 
     async def resolve_reachable(self, address: str, context: ToolContext, *, approved: bool = False) -> Address:

@@ -165,7 +165,7 @@ class RoomReader:
         ] = None,
         count: Annotated[int, Field(ge=1, le=MAX_MESSAGES, description="How many messages.")] = DEFAULT_MESSAGES,
     ) -> ToolOutput:
-        at = await self._resolve_place(address, context)
+        at, context = await self._resolve_place(address, context)
         lines, more, label = await self._collect_lines(at, _parse_before(before), count, context)
         await self._privacy.titles.load([at.conversation])
         place = self._privacy.titles.trusted_label(at.conversation)
@@ -179,7 +179,7 @@ class RoomReader:
 
     @tool("Who is here, or in another place that may be told of here.", parallel=True, polls=True)
     async def who(self, context: ToolContext, *, address: _OtherPlace = None) -> ToolOutput:
-        at = await self._resolve_place(address, context)
+        at, context = await self._resolve_place(address, context)
         await self._privacy.titles.load([at.conversation])
         note = ""
         channel: object = self._channels.get(at.channel)
@@ -196,20 +196,26 @@ class RoomReader:
         label |= Label(readers=readers_of(await self._privacy.scope(at.conversation)))
         return ToolOutput(text=text, kind=kind, origin=at.conversation, is_untrusted=True, label=label)
 
-    async def _resolve_place(self, address: str | None, context: ToolContext) -> Address:
-        """Return the place with this address. Does not reveal whether a place exists that may not be shown."""
+    async def _resolve_place(self, address: str | None, context: ToolContext) -> tuple[Address, ToolContext]:
+        """Return the place with this address, and the context with what its people may be shown of it.
+
+        Does not reveal whether a place exists that may not be shown.
+        """
         if not (address or "").strip():
             if is_inner(context.at.conversation):
                 raise ToolCallRefused("You are by yourself here: name the place by its address.")
-            return context.at
-        titles = self._privacy.titles
-        found = [at for at in titles.find_places(address or "", [context.at]) if await self._is_visible(at, context)]
+            return context.at, context
+        titles, found = self._privacy.titles, list[Address]()
+        for at in titles.find_places(address or "", [context.at]):
+            scopes = [await self._privacy.scope(at.conversation), at.conversation]
+            context = replace(context, visibility=await self._privacy.with_memberships(context.visibility, scopes))
+            found += [at] if await self._is_visible(at, context) else []
         if not found:
             raise ToolCallRefused(UNKNOWN_PLACE)
         if len(found) > 1:
             named = ", ".join(titles.trusted_label(at.conversation) for at in found)
             raise ToolCallRefused(f"Several places are called so: {named}. Name one by the address in parentheses.")
-        return found[0]
+        return found[0], context
 
     async def _is_visible(self, at: Address, context: ToolContext) -> bool:
         """Return True if that place may be shown in this turn."""
@@ -232,7 +238,7 @@ class RoomReader:
                 if len(found) == count:
                     return found[::-1], True, label
                 is_visible = at == context.at or context.visibility.can_see(
-                    await self._privacy.scope(at.conversation, one.seq)
+                    await self._privacy.scope(at.conversation, one.seq), one.seq
                 )
                 if is_visible and (line := await self._render_entry(one, context.agent)) is not None:
                     found.append((one.seq, line[0]))
@@ -272,7 +278,8 @@ class RoomReader:
         lately = await self._reader.newest_entries(_MAX_LATELY, kinds=MESSAGE_KINDS, conversation=at.conversation)
         spoke = dict[str, tuple[Sender, datetime]]()
         for one in reversed(lately):
-            if at != context.at and not context.visibility.can_see(await self._privacy.scope(at.conversation, one.seq)):
+            scope = await self._privacy.scope(at.conversation, one.seq)
+            if at != context.at and not context.visibility.can_see(scope, one.seq):
                 continue
             judged = await self._reader.find_judgement(one.seq)
             if isinstance(one.fact, Message) and judged is not None and judged.fate in ("due", "context"):

@@ -362,7 +362,10 @@ class BackgroundJobs:
 
     async def _is_visible(self, job: BackgroundJob, context: ToolContext) -> bool:
         is_there = context.visibility.sees_everything or job.at.conversation == context.at.conversation
-        return job.agent == context.agent and is_there and context.visibility.can_read((await self.label(job)).readers)
+        if job.agent != context.agent or not is_there:
+            return False
+        label = await self.label(job)
+        return (await self._labels.visibility(context, label)).can_read(label.readers)
 
     async def find(self, name: str, context: ToolContext) -> BackgroundJob:
         """Return a visible job. Raises ToolCallRefused if there is none."""
@@ -606,7 +609,7 @@ class ShellTools:
         self._labels.stop(context.agent, files)
         run = replace(run, until_ns=until_ns, label=label, halted=tuple(job.began_ns for job in files.halted))
         await self._labels.record_run(run, files, context.at.conversation)
-        if not context.visibility.can_read(run.label.readers):
+        if not files.here.can_read(run.label.readers):
             raise ToolCallRefused(
                 "Its output is not shown here: it opened files of other conversations, or these were written meanwhile."
             )

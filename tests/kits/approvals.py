@@ -83,19 +83,20 @@ class House:
         self.consoles = {name: ConsoleChannel(name, self._show, now=clock.now) for name in (HERE, THERE)}
         live = self.live = LiveSettings(settings)
         who, bindings = policy_of(live), bindings_of(settings)
+        places = privacy(store, bindings)
         self.outbox = Outbox(store, self.consoles, clock, self._tasks, redactor=Redactor())
         definitions = ToolDefinitionReview(store, clock, self._tasks, NotedNotices(store, clock))
         self.approvals = Approvals(
             store=store,
             clock=clock,
             live=live,
-            places=privacy(store, bindings),
+            places=places,
             access_policy=who,
             channels=Channels(live, self.consoles),
             definitions=definitions,
         )
         self.who: identity.AccessPolicy = who
-        self._gate = PermissionGate(live, store, clock, self.approvals, who)
+        self._gate = PermissionGate(live, store, clock, self.approvals, who, places)
         self.intakes = emits(
             store,
             clock,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from channels.base import Channel
+from channels.base import Channel, Membership
 from gateway.access.channels import Channels
 from gateway.access.place_names import PlaceTitles
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
@@ -24,12 +24,12 @@ class PlayedChannels(Channels):
         scope_of: Callable[[Address], str | None] | None = None,
         space_of: Callable[[Address], RoomId | None] | None = None,
         private_address: Callable[[Address, Sender], Address] | None = None,
-        rooms_of: Callable[[SenderId], tuple[RoomId, ...]] = lambda _: (),
+        membership: Callable[[Address, SenderId], Membership | None] = lambda _, __: None,
     ) -> None:
         """What is None is asked of the channels."""
         super().__init__(live_settings(), channels or {})
         self._prefixes, self._platforms = prefixes, platforms
-        self._rooms_of = rooms_of
+        self._membership = membership
         self._scope_of, self._space_of, self._private_address = scope_of, space_of, private_address
 
     def command_prefix(self, name: ChannelName) -> str:
@@ -46,8 +46,8 @@ class PlayedChannels(Channels):
     def space_of(self, place: Address) -> RoomId | None:
         return super().space_of(place) if self._space_of is None else self._space_of(place)
 
-    def rooms_of(self, name: ChannelName, person: SenderId) -> tuple[RoomId, ...]:
-        return self._rooms_of(person) or super().rooms_of(name, person)
+    async def membership(self, at: Address, person: SenderId) -> Membership | None:
+        return self._membership(at, person) or await super().membership(at, person)
 
     def scope_of(self, at: Address) -> str | None:
         return super().scope_of(at) if self._scope_of is None else self._scope_of(at)

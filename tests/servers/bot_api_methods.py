@@ -194,14 +194,19 @@ class Acts:
         return [complete({"status": "administrator", "user": person.body}) for person in (*chat.administrators, *ours)]
 
     async def get_chat_member(self, asked: Asked) -> Json:
-        """Only of the bot itself."""
-        chat = self.world.chat(asked.get("chat_id"))
-        if str(asked.get("user_id")) != str(self.world.bot.id):
-            raise ApiError(400, "Bad Request: member not found")
+        """Of others only where the bot is an administrator (core.telegram.org/bots/api#getchatmember)."""
+        chat, user = self.world.chat(asked.get("chat_id")), int(str(asked.get("user_id")))
         if chat.left:
             raise ApiError(403, "Forbidden: bot is not a member of the supergroup chat")
-        member: Json = complete({"status": "administrator" if chat.admin else "member", "user": self.world.bot.body})
-        return member
+        if user == self.world.bot.id:
+            ours = {"status": "administrator" if chat.admin else "member", "user": self.world.bot.body}
+            member: Json = complete(ours)
+            return member
+        if chat.private or user not in self.world.people:
+            raise ApiError(400, "Bad Request: member not found")
+        if not chat.admin:
+            raise ApiError(400, "Bad Request: CHAT_ADMIN_REQUIRED")
+        return self.world.member(chat, self.world.people[user])
 
     async def get_chat_member_count(self, asked: Asked) -> int:
         return self.world.chat(asked.get("chat_id")).members
@@ -386,11 +391,17 @@ class Methods(Acts):
         return {"file_id": asked["file_id"], "file_unique_id": path, "file_size": len(content), "file_path": path}
 
     async def get_chat(self, asked: Asked) -> Json:
-        return self.world.chat(asked.get("chat_id")).body | {
-            "accent_color_id": 0,
-            "max_reaction_count": 11,
-            "accepted_gift_types": dict.fromkeys(_GIFTS.split(), True),
-        }
+        chat = self.world.chat(asked.get("chat_id"))
+        visible = {"has_visible_history": True} if chat.admin and chat.history_visible else {}
+        return (
+            chat.body
+            | visible
+            | {
+                "accent_color_id": 0,
+                "max_reaction_count": 11,
+                "accepted_gift_types": dict.fromkeys(_GIFTS.split(), True),
+            }
+        )
 
 
 def _list_or_none(value: object) -> bool:

@@ -265,6 +265,11 @@ class Chat:
     """The others."""
     members: int = 2
     """How many there are, with the bot."""
+    statuses: dict[int, str] = field(default_factory=dict)
+    """User -> status, of those who were ever there (core.telegram.org/bots/api#chatmember). `out`: restricted, and not
+    there."""
+    history_visible: bool = False
+    """New members can read what was said before."""
     description: str = ""
     reactions: frozenset[str] | None = None
     """Those that are allowed there; None: all that there are."""
@@ -327,6 +332,14 @@ class World:
             made.ids = self._account_ids
         self.chats[chat_id] = made
         return made
+
+    def member(self, chat: Chat, person: Person) -> Json:
+        """A `ChatMember`."""
+        status = chat.statuses.get(person.id, "left")
+        restricted: Json = {"is_member": status == "restricted"} if status in ("restricted", "out") else {}
+        body: Json = {"status": "restricted" if restricted else status, "user": person.body}
+        whole: Json = complete(body | restricted)
+        return whole
 
     def chat(self, chat_id: object) -> Chat:
         """Where the bot may act. Raises `ApiError`."""
@@ -611,11 +624,25 @@ class People:
 
     def joins(self, chat: Place, person: Person) -> int:
         """They enter a group."""
+        self._chat(chat).statuses[person.id] = "member"
         return self._say(self._chat(chat), person, {"new_chat_members": [person.body]})
 
     def leaves(self, chat: Place, person: Person) -> int:
         """They leave a group."""
-        return self._say(self._chat(chat), person, {"left_chat_member": person.body})
+        number = self._say(self._chat(chat), person, {"left_chat_member": person.body})
+        self._chat(chat).statuses[person.id] = "left"
+        return number
+
+    def removes(self, chat: Chat, by: Person, person: Person, *, told: bool = True) -> None:
+        """Somebody is removed from a group, which administrators and (`told`) everybody there are told."""
+        before = self.world.member(chat, person)
+        chat.statuses[person.id] = "kicked"
+        if told:
+            self._say(chat, by, {"left_chat_member": person.body})
+        if chat.admin:
+            body: Json = {"chat": chat.body, "from": by.body, "date": int(time.time())}
+            sides = {"old_chat_member": before, "new_chat_member": self.world.member(chat, person)}
+            self.updates.put("chat_member", body | sides)
 
     def blocks(self, person: Person, *, again: bool = True) -> None:
         """They block the bot, or (`again=False`) let it back in."""
@@ -655,6 +682,7 @@ class People:
     def _say(self, chat: Chat, person: Person, content: Json, **more: Any) -> int:
         thread, reply_to = more.pop("thread", None), more.pop("reply_to", None)
         replied = chat.shown[reply_to].body if reply_to is not None else None
+        chat.statuses.setdefault(person.id, "member")  # who speaks is there
         body = self.world.body(chat, person, content | more, thread, reply_to_message=replied)
         self.world.show(chat, body)
         if chat.private or self.world.sees_all or self._for_bot(body):

@@ -561,8 +561,10 @@ class Acts:
         rest.route(f"(PUT|DELETE) {message}/reactions/([^/]+)/@me", self._react)
         rest.route(f"PATCH {channel}", self._modify)
         rest.route(f"GET {channel}/thread-members", self._in_thread)
+        rest.route(f"GET {channel}/thread-members/(\\d+)", self._thread_member)
         rest.route(f"DELETE {channel}/thread-members/@me", self._leave)
         rest.route(r"GET /guilds/(\d+)/members", self._members)
+        rest.route(r"GET /guilds/(\d+)/members/(\d+)", self._member)
         rest.route(r"GET /guilds/(\d+)/emojis", lambda _, at: self._guild(at[1])["emojis"])
         rest.route(r"GET /guilds/(\d+)", self._counted)
 
@@ -607,6 +609,22 @@ class Acts:
     def _members(self, call: Call, at: re.Match[str]) -> list[Json]:
         self._guild(at[1])
         return self._listed(call, sorted(self.world.users, key=int), 1000)
+
+    def _member(self, _: Call, at: re.Match[str]) -> Json:
+        """https://discord.com/developers/docs/resources/guild#get-guild-member"""
+        self._guild(at[1])
+        if at[2] not in self.world.users:
+            refuse(404, 10013, "Unknown User")
+        if at[2] in self.world.gone:
+            refuse(404, 10007, "Unknown Member")
+        return self.world.member(at[2]) | {"user": self.world.users[at[2]]}
+
+    def _thread_member(self, _: Call, at: re.Match[str]) -> Json:
+        """https://discord.com/developers/docs/resources/channel#get-thread-member"""
+        thread = self.api.talk.channel(at[1])
+        if (thread["id"], at[2]) not in self.world.added:
+            refuse(404, 10007, "Unknown Member")
+        return {"id": thread["id"], "user_id": at[2], "flags": 0, "join_timestamp": when(thread["id"])}
 
     def _in_thread(self, call: Call, at: re.Match[str]) -> list[Json]:
         channel = self.api.talk.channel(at[1])

@@ -13,14 +13,14 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 EPOCH_MS: Final = 1420070400000
-TEXT, DM, FORUM, POST = 0, 1, 15, 11
+TEXT, DM, FORUM, POST, PRIVATE_THREAD = 0, 1, 15, 11, 12
 """Channel types; a forum post is a public thread."""
 DEFAULT, REPLY, SLASH = 0, 19, 20
 """Message types."""
 EPHEMERAL: Final = 1 << 6
 MENTION = re.compile(r"<@!?(\d+)>")
-PERMISSIONS: Final = str((1 << 47) - 1)
-"""All; what is forbidden is said by `World.muted` and `World.hidden`."""
+PERMISSIONS: Final = str((1 << 47) - 1 & ~(1 << 3 | 1 << 34))
+"""All, without ADMINISTRATOR and MANAGE_THREADS; what the bot must not do is said by `World.muted` and `hidden`."""
 
 
 class Snowflakes:
@@ -62,6 +62,12 @@ class World:
         """Channels whose history the bot cannot see (50001), and where it cannot reply (160002)."""
         self.left: set[str] = set()
         """Threads that the bot has left."""
+        self.gone: set[str] = set()
+        """People who are no members of any guild any more."""
+        self.roles: dict[str, list[str]] = {}
+        """Person -> their roles."""
+        self.added: set[tuple[str, str]] = set()
+        """(thread, person) who was added to it."""
         self._past = itertools.count()
         self.bot = self.add_user("reverie", bot=True)
         self.guild = self.add_guild("home")
@@ -101,6 +107,16 @@ class World:
         }
         return number
 
+    def add_role(self, name: str, permissions: int = 0) -> Json:
+        """A role of the guild, which nobody has yet."""
+        made = self.guilds[self.guild]["roles"][0] | {
+            "id": self.ids.new(),
+            "name": name,
+            "permissions": str(permissions),
+        }
+        self.guilds[self.guild]["roles"].append(made)
+        return dict(made)
+
     def add_emoji(self, name: str) -> str:
         """A custom emoji of the guild -> `name:id`."""
         made = {"id": self.ids.new(), "name": name, "roles": [], "animated": False, "available": True}
@@ -117,9 +133,10 @@ class World:
             made |= {"default_forum_layout": 0, "flags": 0}
         return str(made["id"])
 
-    def add_thread(self, parent: str, name: str, owner: str, *, at: str | None = None) -> Json:
+    def add_thread(self, parent: str, name: str, owner: str, *, at: str | None = None, kind: int = POST) -> Json:
         """A thread or forum post; `at`: the id, which is that of the message it begins at."""
-        made = self._channel(POST, name, at)
+        made = self._channel(kind, name, at)
+        self.added.add((made["id"], owner))
         made |= {
             "guild_id": self.channels[parent]["guild_id"],
             "parent_id": parent,
@@ -149,14 +166,21 @@ class World:
 
     def member(self, user: str) -> Json:
         """Somebody as a member of a guild, without the user."""
-        return {"roles": [], "joined_at": when(user), "deaf": False, "mute": False, "flags": 0, "nick": None}
+        return {
+            "roles": self.roles.get(user, []),
+            "joined_at": when(user),
+            "deaf": False,
+            "mute": False,
+            "flags": 0,
+            "nick": None,
+        }
 
     def guild_create(self, guild: str) -> Json:
         """What GUILD_CREATE tells."""
         inside = [c for c in self.channels.values() if c.get("guild_id") == guild]
         return self.guilds[guild] | {
-            "channels": [c for c in inside if c["type"] != POST and c["id"] not in self.hidden],
-            "threads": [c for c in inside if c["type"] == POST and not c["thread_metadata"]["archived"]],
+            "channels": [c for c in inside if "thread_metadata" not in c and c["id"] not in self.hidden],
+            "threads": [c for c in inside if "thread_metadata" in c and not c["thread_metadata"]["archived"]],
             "members": [self.member(self.bot) | {"user": self.users[self.bot]}],
             "joined_at": when(guild),
             "member_count": len(self.users),

@@ -11,7 +11,7 @@ from channels.base import Denied, Rejected, Unreachable
 from channels.irc.channel import IrcChannel
 from channels.irc.tls import StsPolicy, sts_port
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, ConnectionChanged, MembershipChanged, RoomId, SenderId
+from gateway.core.events import Address, ConnectionChanged, MembershipChanged, RoomId, SenderId, ThreadId
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
 from tests.servers.ircd import CAPS, LOCALHOST, MODERN, Client, Ircd, Options, server_context
 
@@ -605,25 +605,32 @@ async def test_ctcp_says_what_we_are_and_nothing_else() -> None:
 
 
 async def test_somebody_is_where_the_server_reports_their_account_now() -> None:
-    alice, closed = SenderId("account:alice"), RoomId("#room")
+    alice = SenderId("account:alice")
     async with Ircd(Options(caps=MODERN)) as ircd, running(ircd) as it:
-        assert it.channel.rooms_of(alice) == (), "the link is down"
-        await it.up()
-        bot = ircd.clients[0]
 
-        async def rooms_after(line: str) -> tuple[RoomId, ...]:
+        async def reads(room: str = "#room", thread: str | None = None, person: SenderId = alice) -> str | None:
+            at = Address(channel=it.channel.name, room=RoomId(room), thread=ThreadId(thread) if thread else None)
+            return await it.channel.membership(at, person)
+
+        async def reads_after(line: str) -> str | None:
             bot.send(line)
             await settled(bot, f"after{len(ircd.lines)}")
-            return it.channel.rooms_of(alice)
+            return await reads()
 
-        assert await rooms_after(":mallory!u@host JOIN #room * :alice") == (), "a nick and a name claim it"
-        assert await rooms_after(":alice!u@host JOIN #room * :Alice") == (), "not logged in"
-        assert await rooms_after(":alice!u@host ACCOUNT alice") == (closed,)
-        assert it.channel.rooms_of(SenderId("account:mallory")) == ()
-        assert it.channel.rooms_of(SenderId("mask:alice!u@host")) == (), "anybody may come from there"
-        assert await rooms_after(":alice!u@host NICK ally") == (closed,)
-        assert await rooms_after(":op!o@host KICK #room ally :out") == ()
-        assert await rooms_after(":ally!u@host JOIN #ROOM alice :Alice") == (closed,)
-        assert await rooms_after(":ally!u@host ACCOUNT *") == (), "logged out"
-        assert await rooms_after(":ally!u@host ACCOUNT alice") == (closed,)
-        assert await rooms_after(":ally!u@host PART #room") == ()
+        assert await reads() is None, "the link is down"
+        await it.up()
+        bot = ircd.clients[0]
+        assert await reads_after(":mallory!u@host JOIN #room * :alice") is None, "a nick and a name claim it"
+        assert await reads_after(":alice!u@host JOIN #room * :Alice") is None, "not logged in"
+        assert await reads_after(":alice!u@host ACCOUNT alice") == "reads_all"
+        assert await reads("#ROOM") == "reads_all"
+        assert await reads("#rooms") is None, "another room"
+        assert await reads(thread="7") is None
+        assert await reads(person=SenderId("account:mallory")) is None
+        assert await reads(person=SenderId("mask:alice!u@host")) is None, "anybody may come from there"
+        assert await reads_after(":alice!u@host NICK ally") == "reads_all"
+        assert await reads_after(":op!o@host KICK #room ally :out") is None
+        assert await reads_after(":ally!u@host JOIN #ROOM alice :Alice") == "reads_all"
+        assert await reads_after(":ally!u@host ACCOUNT *") is None, "logged out"
+        assert await reads_after(":ally!u@host ACCOUNT alice") == "reads_all"
+        assert await reads_after(":ally!u@host PART #room") is None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from telegram.constants import ReactionEmoji
 
+from channels.aio import AnswerCache
 from channels.base import (
     CanSetCommandMenus,
     CommandSpec,
@@ -24,7 +25,7 @@ from channels.telegram.config import TelegramRateLimit
 from channels.telegram.rate_limit import TelegramPacer
 from gateway.commands.table import COMMAND_SPECS, COMMANDS
 from gateway.core.clock import ManualClock
-from gateway.core.events import MessageEdited, MessageId, ReactionChanged, Sender, SenderId, ThreadId
+from gateway.core.events import Message, MessageEdited, MessageId, ReactionChanged, Sender, SenderId, ThreadId
 from tests.channels.telegram.channel_kit import Running, at, running
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_world import Chat, Person
@@ -441,3 +442,96 @@ async def test_whatever_telegram_says_to_it_an_offer_raises_nothing_and_is_made_
             assert shown(api, f"chat/{ann.id}") is None
         await run.channel.set_command_menus([(somebody(ann), "owner")])
         assert shown(api, f"chat/{ann.id}") == names("owner", direct=True)
+
+
+async def test_who_is_a_member_is_asked_once_and_again_after_each_change() -> None:
+    clock = ManualClock()
+    async with BotApi() as api, running(api, clock) as run:
+        ann, group, other = api.person("Ann"), api.group("team"), api.group("other")
+        group.history_visible = True
+
+        async def reads(chat: Chat | Person | str = group, person: str = str(ann.id)) -> str | None:
+            return await run.channel.membership(at(chat), SenderId(person))
+
+        def asked() -> int:
+            return len(api.asked("getChatMember"))
+
+        async def is_told(chat: Chat) -> None:
+            """An update after the last one, so that those before are read."""
+            number = len(run.all(Message))
+            api.group_says(chat, api.person("Ben"), "hi")
+            await run.message(number + 1)
+
+        assert await reads() is None, "not connected"
+        await run.up()
+        assert await reads() is None, "never there"
+        api.joins(group, ann)
+        await is_told(group)
+        assert [await reads(), await reads()] == ["reads_all", "reads_all"]
+        assert asked() == 2, "once for each state"
+        for odd in (str(ann.id + 1000), "²", "-5", "", "account:ann"):
+            assert await reads(person=odd) is None, odd
+        assert await reads(other) is None, "a sibling"
+        assert await reads(ann) is None, "a private chat has no members"
+        assert await reads("lounge") is None
+        for status, reading in (
+            ("creator", "reads_all"),
+            ("administrator", "reads_all"),
+            ("restricted", "reads_all"),
+            ("out", None),
+            ("left", None),
+            ("kicked", None),
+        ):
+            clock.advance(121)
+            group.statuses[ann.id] = status
+            assert await reads() == reading, status
+        clock.advance(121)
+        group.statuses[ann.id] = "member"
+        group.history_visible = False
+        assert await reads() == "reads_new"
+        for told in (True, False):  # a message, or what administrators are sent
+            api.removes(group, api.person("Cat"), ann, told=told)
+            await is_told(group)
+            assert await reads() is None, "removed a moment ago"
+            api.joins(group, ann)
+            await is_told(group)
+            assert await reads() == "reads_new"
+        clock.advance(121)
+        group.admin = False
+        assert await reads() is None, "Telegram does not tell"
+
+
+async def test_nobody_is_a_member_while_telegram_fails_or_their_membership_changes() -> None:
+    clock = ManualClock()
+    async with BotApi() as api, running(api, clock) as run:
+        await run.up()
+        ann, group = api.person("Ann"), api.group("team")
+        group.history_visible = True
+        group.statuses[ann.id] = "member"
+
+        async def reads() -> str | None:
+            clock.advance(0.001)
+            return await run.channel.membership(at(group), SenderId(str(ann.id)))
+
+        for body in (b'{"ok":false,"error_code":500,"description":"no"}', b'{"ok":true,"result":{"status":"member"}}'):
+            api.faults.say("getChatMember", body)
+            assert await reads() is None
+        api.faults.drop("getChatMember")
+        assert await reads() is None
+        api.faults.stall("getChatMember")
+        asked = asyncio.create_task(reads())
+        while not asked.done():
+            clock.advance(1)
+            await asyncio.sleep(0)
+        assert asked.result() is None, "no answer in time"
+        api.faults.release()
+        api.faults.say("getChat", b'{"ok":false,"error_code":500,"description":"no"}')
+        assert await reads() == "reads_new", "nobody says that it can be read"
+        assert await reads() == "reads_all"
+        cache = AnswerCache[int, bool](clock, 1e9)
+
+        async def kicked_meanwhile() -> bool:
+            cache.forget(1)
+            return True
+
+        assert await cache.get(1, kicked_meanwhile) is None

@@ -99,7 +99,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
         )
         tooling = ToolRegistry(
             live=live,
-            gate=PermissionGate(live, store, clock, approvals, who),
+            gate=PermissionGate(live, store, clock, approvals, who, places),
             running=running_calls(),
             redactor=Redactor(),
             mcp=McpServers({}, clock, tasks),

@@ -22,6 +22,7 @@ from gateway.core.scopes import EVERYBODY, PUBLIC, Visibility
 from gateway.core.tool import CleanViewNeeded, Requester, Tool, ToolContext, ToolOutput, build_tool, specs_of, tools_of
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
 from gateway.store import NewEntry, Store, StoreClosed
+from gateway.stream.routing import Bindings
 from gateway.tools.approvals import ApprovalRequest, Approvals
 from gateway.tools.dispatch import (
     ALREADY_BEGUN,
@@ -37,6 +38,7 @@ from tests.gateway.tools.files_kit import agent_files, file_tools
 from tests.kits.approvals import GUS, HERE, LOBBY, MIA, ROOT
 from tests.kits.channels import story
 from tests.kits.model_gateway import BEGIN, Home, at_home, settings
+from tests.kits.places import privacy
 from tests.kits.store import opened
 from tests.kits.tools import dispatcher, live_tools, running_calls
 
@@ -280,7 +282,8 @@ def gated_hand(permit: ToolPermit, name: str = "bash") -> Tool:
 
 
 def gate(store: Store, asked: Asked, **tools: Any) -> PermissionGate:
-    return PermissionGate(live_tools(ToolsConfig.model_validate(tools, strict=False)), store, ManualClock(), asked, WHO)
+    live, places = live_tools(ToolsConfig.model_validate(tools, strict=False)), privacy(store, Bindings(()))
+    return PermissionGate(live, store, ManualClock(), asked, WHO, places)
 
 
 CALL = ToolCall(id="c", name="bash", arguments="{}")
