@@ -124,6 +124,8 @@ class Puppet:
         self.holds: dict[str, asyncio.Event] = {}
         """It does not answer there before that."""
         self.held = set[str]()
+        self.shown = defaultdict[str, set[str]](set)
+        """Secrets that stood in its requests, by conversation."""
         self._obeyed = defaultdict[str, list[str]](list)
         """In the turn of that conversation."""
         self._numbers = itertools.count(1)
@@ -141,6 +143,7 @@ class Puppet:
             self.held.add(place)
             await hold.wait()
         everything, parts = _everything(request), request.conversation[-1].parts if request.conversation else ()
+        self.shown[place].update(SECRET.findall(everything))
         calls, text = list[ToolCall](), "Yes."
         results = [part for part in parts if isinstance(part, ToolResult)]
         for part in results:
@@ -391,7 +394,8 @@ class World:
             return OnTelegram(self, who.id, direct=True, chat=who.telegram)
         if who.platform == "discord":
             return OnDiscord(self, self.discord.world.dm(who.id), direct=True)
-        return OnIrc(self, f"{who.name}!{who.id}" if who.id.startswith("account:") else who.id, direct=True)
+        room = f"{who.name}!{who.id}" if who.id.startswith("account:") else who.id.removeprefix("mask:")
+        return OnIrc(self, room, direct=True)
 
     def page(self, path: str, text: str, *, kind: str = "text/html", status: int = 200) -> str:
         """The address of a page of the attacker's."""
