@@ -2,15 +2,28 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.events import Address, ChannelName, ConversationId, Message, RoomId, ThreadId
-from gateway.core.facts import AudienceReported, NoteWritten, inner_conversation
-from gateway.core.scopes import PUBLIC, Visibility, space_scope
+from channels.base import Membership
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    EventId,
+    MembershipChanged,
+    Message,
+    RoomId,
+    Sender,
+    SenderId,
+    ThreadId,
+)
+from gateway.core.facts import AudienceReported, NoteWritten, Seq, inner_conversation
+from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility, group_scope, space_scope
 from gateway.store import NewEntry, Store
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.stream.routing import MAX_ASKED_SCOPES, BindingPattern, Bindings, ConversationBinding, PrivacyCache
 from tests.kits.places import PlayedChannels, privacy
 from tests.kits.store import NOW, heard, opened, place, said
 
@@ -155,6 +168,92 @@ async def test_closed_rooms_that_the_operator_groups_share_an_audience(tmp_path:
         assert scopes == [staff, PUBLIC, closed.conversation, thread.conversation, ULLA.conversation]
         sees = [(await places.visibility(one.conversation)).can_see(staff) for one in (ROOM, public, closed, ULLA)]
         assert sees == [True, False, False, False]
+
+
+def says(number: int, room: str, sender: str = "ulla", kind: Literal["room", "direct"] = "room") -> NewEntry:
+    """Somebody whom the platform vouches for says something."""
+    entry = said(number, room=room, kind=kind)
+    assert isinstance(entry.fact, Message)
+    return replace(entry, fact=replace(entry.fact, sender=Sender(id=SenderId(sender), name=sender, verified=True)))
+
+
+async def test_somebody_alone_may_be_shown_what_they_are_a_member_of(tmp_path: Path) -> None:
+    """Asked for what is to be shown only, and never of another platform's rooms, private rooms and direct chats."""
+    closed, bob, far = place("#staff"), place("bob"), Address(channel=ChannelName("irc.far"), room=RoomId("#staff"))
+    grouped, space = place("#grouped"), space_scope(ChannelName("irc.test"), RoomId("9"))
+    bindings = Bindings(
+        [
+            BindingPattern(channel="*", room=room, thread=None, binding=ConversationBinding(listen="ambient", **more))
+            for room, more in (("#mine", {"private": True}), ("#grouped", {"group": "staff"}), ("*", {}))
+        ]
+    )
+    reads: dict[str, Membership] = dict.fromkeys(("#staff", "#grouped", "#mine", "bob", "9"), "reads_all")
+    asked = list[Address]()
+
+    def membership(at: Address, person: SenderId) -> Membership | None:
+        assert person == "ulla"
+        asked.append(at)
+        return reads.get(at.room)
+
+    async with await opened(tmp_path / "s.db") as store:
+        await store.append([says(1, "ulla", kind="direct"), said(2, room="bob", kind="direct")])
+        reported = AudienceReported(at=grouped, scope=grouped.conversation)
+        await store.append([NewEntry(fact=reported, at=NOW, conversation=grouped.conversation)])
+        places = privacy(store, bindings, PlayedChannels(membership=membership))
+        await places.load()
+        here, rooms = await places.visibility(ULLA.conversation), await places.visibility(closed.conversation)
+
+        async def shown(*scopes: str, to: Visibility = here) -> list[str]:
+            asked.clear()
+            seen = await places.with_memberships(to, scopes)
+            return [scope for scope in scopes if seen.can_see(scope) and not to.can_see(scope)]
+
+        known = [closed.conversation, group_scope("staff"), space]
+        assert await shown(*known) == known
+        assert asked == [closed, grouped, place("9")]
+        assert not await shown(far.conversation, place("#mine").conversation, bob.conversation, PUBLIC, OWNER_SCOPE)
+        assert not await shown(here.scope, inner_conversation("a"), group_scope("other"))
+        assert not asked
+        assert not await shown(place("#other").conversation)
+        assert not await shown(*known, to=rooms), "others read it"
+        assert not asked
+        many = [place(f"#{number}").conversation for number in range(50)]
+        again = await places.with_memberships(here, many)
+        assert await shown(*many, *known, to=again) == []
+        assert len(again.asked) == MAX_ASKED_SCOPES
+        assert not asked
+
+
+async def test_a_member_who_cannot_read_what_was_said_before_is_shown_it_from_their_joining_on(store: Store) -> None:
+    closed = place("#staff")
+    places = privacy(store, ANY, PlayedChannels(membership=lambda _, __: "reads_new"))
+    await store.append([says(1, "ulla", kind="direct")])
+    here = await places.visibility(ULLA.conversation)
+
+    async def first_shown() -> Seq | None:
+        """Where what they are shown begins."""
+        seen = await places.with_memberships(here, [closed.conversation])
+        newest = await store.newest_entries(1)
+        return next((n for n in range(1, newest[0].seq + 1) if seen.can_see(closed.conversation, n)), None)  # type: ignore[return-value]
+
+    def changes(number: int, change: Literal["join", "part", "kick"], sender: str = "ulla") -> NewEntry:
+        who = Sender(id=SenderId(sender), name=sender, verified=True)
+        fact = MembershipChanged(id=EventId(f"c{number}"), at=closed, sender=who, change=change, sent=NOW)
+        return NewEntry(fact=fact, at=NOW, conversation=closed.conversation)
+
+    await store.append([says(2, "#staff", "bob"), changes(1, "join", "bob")])
+    assert await first_shown() is None, "nothing tells that they were there"
+    for entry, is_first in (
+        (says(3, "#staff"), True),
+        (says(4, "#staff"), False),
+        (changes(2, "join"), True),
+        (says(5, "#staff"), False),
+        (changes(3, "part"), None),
+        (says(6, "#staff"), True),
+    ):
+        before = await first_shown()
+        (written,) = await store.append([entry])
+        assert await first_shown() == {True: written.seq, False: before, None: None}[is_first]
 
 
 async def test_a_note_is_known_as_far_as_whoever_had_it_written_is_trusted(store: Store) -> None:
