@@ -212,7 +212,8 @@ def shows_history(chat: telegram.ChatFullInfo) -> bool:
 def changed_members(update: telegram.Update) -> list[tuple[int, int]]:
     """Return chat and user of those who came or went by an update, or whose rights have changed."""
     if changed := update.chat_member or update.my_chat_member:
-        return [(changed.chat.id, changed.new_chat_member.user.id)]
+        user: telegram.User | None = changed.new_chat_member.user  # the library checks nothing
+        return [(changed.chat.id, user.id)] if user else []
     if (message := update.message) is None:
         return []
     gone = [message.left_chat_member] if message.left_chat_member else []
