@@ -931,7 +931,19 @@ PrunableKind = Literal[
 PRUNABLE_KINDS: Final[frozenset[str]] = frozenset(get_args(PrunableKind))
 
 FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
-"""`dump_json` and `validate_json` are each other's inverse on every `Fact`."""
+"""Reads facts: `validate_json` is the inverse of `dump_fact`."""
+
+
+def dump_fact(fact: Fact) -> str:
+    """Return a fact as JSON, as the log holds it.
+
+    Notifications, which are most of a log, are written without the fields that have their default value: so a default
+    of theirs, once released, never changes. Queries of the log may rely on fields without a default only.
+    """
+    if not isinstance(fact, NOTIFICATION_CLASSES):
+        return FACT.dump_json(fact).decode()
+    body = FACT.dump_json(fact, exclude_defaults=True).decode()
+    return body if isinstance(fact, Message) else f'{body[:-1]},"kind":"{fact.kind}"}}'
 
 
 INNER_CHANNEL: Final = ChannelName("agent")

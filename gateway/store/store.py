@@ -25,7 +25,7 @@ import aiosqlite
 from channels.aio import run_to_completion, with_timeout
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, Sender
-from gateway.core.facts import FACT, ChannelCardPinned, Fact, Seq
+from gateway.core.facts import ChannelCardPinned, Fact, Seq, dump_fact
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import StoreWatch, adopt_rescued, finish_moves, rescue_store
 from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end
@@ -119,7 +119,7 @@ def draft_entries(entries: Sequence[NewEntry]) -> tuple[EntryDraft, ...]:
                 text.encode()  # a lone surrogate cannot be stored; UnicodeEncodeError is a ValueError
         earlier.add(id(entry))
         at = entry.at.astimezone(UTC).isoformat(timespec="microseconds")
-        drafts.append(EntryDraft(entry=entry, at=at, body=FACT.dump_json(entry.fact).decode()))
+        drafts.append(EntryDraft(entry=entry, at=at, body=dump_fact(entry.fact)))
     return tuple(drafts)
 
 
