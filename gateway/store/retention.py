@@ -11,6 +11,7 @@ What stays, however old it is:
   acts of administration, reminders, roles, settings made in chat;
 - what the next request of a conversation holds or may open: turns in view, the newest turns and messages, what they
   cover and name, edits of that, the pinned card and the topic;
+- edits, deletions and judgements of a message, as long as the message itself;
 - unread messages, posts that are not delivered, and what they answer. Of what is merely overheard, the newest
   `KEPT_OVERHEARD` of each conversation: no turn shows more, and the older ones are counted in `unread`.
 """
@@ -88,6 +89,14 @@ INSERT OR IGNORE INTO needed SELECT turn.seq FROM place CROSS JOIN log AS turn O
     SELECT seq FROM log AS one INDEXED BY log_turn WHERE one.kind = 'turn_ended' AND one.conversation = place.name
     ORDER BY seq DESC LIMIT {KEPT_TURNS});
 INSERT OR IGNORE INTO needed SELECT fold FROM view WHERE fold > 0;
+
+-- What a turn did that was cut off, so that its repetition does not do it again.
+INSERT OR IGNORE INTO needed SELECT begun.seq
+FROM place CROSS JOIN log AS begun INDEXED BY log_conversation
+    ON begun.conversation = place.name AND begun.kind IN ('tool_begun', 'acted')
+WHERE begun.seq > coalesce((
+    SELECT max(seq) FROM log AS one INDEXED BY log_turn WHERE one.kind = 'turn_ended' AND one.conversation = place.name
+), 0);
 INSERT OR IGNORE INTO needed SELECT said.seq FROM place CROSS JOIN log AS said ON said.seq IN (
     SELECT seq FROM log AS one INDEXED BY log_conversation
     WHERE one.conversation = place.name AND one.kind IN ({_MESSAGES}) ORDER BY seq DESC LIMIT {KEPT_MESSAGES});
@@ -124,6 +133,15 @@ INSERT OR IGNORE INTO needed WITH RECURSIVE up (seq) AS (
     SELECT log.cause FROM needed CROSS JOIN log USING (seq) WHERE log.cause IS NOT NULL
     UNION SELECT log.cause FROM up CROSS JOIN log USING (seq) WHERE log.cause IS NOT NULL
 ) SELECT seq FROM up;
+
+-- Edits and deletions of all messages that stay, with their judgements: else a deleted text would be shown again.
+INSERT OR IGNORE INTO needed SELECT changed.seq
+FROM needed CROSS JOIN log AS said ON said.seq = needed.seq AND said.kind IN ({_MESSAGES})
+CROSS JOIN log AS changed INDEXED BY log_reworded ON changed.conversation = said.conversation
+    AND json_extract(changed.body, '$.message') = json_extract(said.body, '$.id')
+    AND changed.kind IN ('edited', 'deleted');
+INSERT OR IGNORE INTO needed SELECT judged.seq
+FROM needed CROSS JOIN log AS judged INDEXED BY log_cause ON judged.cause = needed.seq AND judged.kind = 'judged';
 COMMIT;
 """  # noqa: S608 - constants only
 _SAME_ENTRY = (
@@ -173,8 +191,8 @@ async def prune_store(
     connection = await asyncio.to_thread(_open_pass, store.path, directory)
     moved, position, longest_s = 0, 0, 0.0
     try:
-        bounds = await asyncio.to_thread(_find_bounds, connection, keep, now)
-        while rows := await asyncio.to_thread(_next_rows, connection, position, bounds):
+        bounds = await asyncio.to_thread(_find_bounds, connection, _keep_followers(keep), now)
+        while bounds and (rows := await asyncio.to_thread(_next_rows, connection, position, bounds)):
             name = archive_name(rows[0][0])
             valid = await asyncio.to_thread(_archive_rows, connection, directory / name, rows)
             after_archive()
@@ -184,6 +202,22 @@ async def prune_store(
     finally:
         await asyncio.to_thread(connection.close)
     return PruneReport(entries=moved, longest_s=longest_s)
+
+
+def _keep_followers(keep: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the ages with those of edits, deletions and judgements at least those of the messages they are about.
+
+    A message without them would be shown as it was before, or though its sender was refused.
+    """
+    followed, found = MESSAGE_KINDS, dict(keep)
+    for kinds in (("edited", "deleted"), ("judged",)):
+        for kind in kinds:
+            if not found.keys() >= {*followed}:  # some of these stay
+                found.pop(kind, None)
+            elif kind in found:
+                found[kind] = max(found[one] for one in (kind, *followed))
+        followed = (*followed, *kinds)
+    return found
 
 
 def _open_pass(path: Path, directory: Path) -> sqlite3.Connection:

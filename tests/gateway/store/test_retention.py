@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from gateway.cli.main import main
 from gateway.core.clock import ManualClock
-from gateway.core.facts import PRUNABLE_KINDS, Seq
+from gateway.core.events import EventId, Message, MessageDeleted, MessageId
+from gateway.core.facts import MESSAGE_KINDS, PRUNABLE_KINDS, NoteWritten, Seq, ToolStarted, TurnId
 from gateway.store import LogRow, NewEntry, Store, StoreReader, StoreUnreadable, rebuild
 from gateway.store.archive import ArchivedLog, archive_directory, list_archives, read_rows
 from gateway.store.projections import PROJECTED_TABLES
@@ -197,9 +198,39 @@ def test_kinds_have_their_own_age_and_young_entries_stay(tmp_path: Path) -> None
         async with await opened(tmp_path / "s.db") as store:
             await talked(store, 100)
             await store.append([entry for number in range(200, 300) for entry in _line(number, at=LATER)])
-            assert await pruned(store, {"judged": 400 * 86_400.0}) == 100 - 1, "that of the line in view stays"
-            assert len(await store.entries(kinds=["room"])) == 200
             assert await pruned(store, {"room": 600 * 86_400.0}) == 0
+            await store.append([turn(A, upto=10_000)])
+            assert await pruned(store, {"room": 400 * 86_400.0}) == 100 - 1, "that of the line in view stays"
+            assert len(await store.entries(kinds=["judged"])) == 200
+            everything = dict.fromkeys((*MESSAGE_KINDS, "edited", "deleted"), 300 * 86_400.0)
+            assert await pruned(store, everything | {"judged": 86_400.0}) == 100 - 1, "as old as what they judge"
+
+    run(story())
+
+
+@pytest.mark.parametrize("kinds", [{"deleted", "edited", "judged"}, set(PRUNABLE_KINDS)])
+def test_what_was_deleted_stays_deleted_and_what_was_begun_stays_begun(tmp_path: Path, kinds: set[str]) -> None:
+    """The message stays, because a note was made of it."""
+
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            (message, _) = await store.append(_line(1))
+            note = NoteWritten(agent="ana", scope="", title="", text="x", lasting=False)
+            gone = MessageDeleted(id=EventId("d"), at=place("#a"), message=MessageId("1"), sent=NOW)
+            await store.append([NewEntry(fact=note, at=NOW, conversation=A, cause=message.seq)])
+            (deleted,) = await store.append([NewEntry(fact=gone, at=NOW, conversation=A)])
+            await talked(store, 2 * KEPT_MESSAGES)
+            begun = ToolStarted(turn=TurnId("cut"), agent="ana", tool="shell", arguments="{}")
+            await store.append([NewEntry(fact=begun, at=NOW, conversation=A)])
+            assert (await pruned(store, dict.fromkeys(kinds, 86_400.0)) > 0) == (len(kinds) > 3)
+            said = await store.entry(message.seq)
+            assert said is not None
+            assert isinstance(said.fact, Message)
+            change = await store.latest_message_change(said.fact, message.seq)
+            assert change is not None
+            assert change.seq == deleted.seq
+            assert (await store.find_judgement(message.seq)) is not None
+            assert len(await store.entries(kinds=["tool_begun"])) == 1
 
     run(story())
 
