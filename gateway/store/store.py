@@ -25,7 +25,7 @@ import aiosqlite
 from channels.aio import run_to_completion, with_timeout
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, Sender
-from gateway.core.facts import ChannelCardPinned, Fact, Seq, dump_fact
+from gateway.core.facts import ChannelCardPinned, Fact, Seq, ViewTrusted, dump_fact
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import StoreWatch, adopt_rescued, finish_moves, rescue_store
 from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end
@@ -442,10 +442,8 @@ class LogWriter:
     async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> list[tuple[AppendResult, ...]]:
         if self._is_last_unknown:
             await self._read_last()
-        plan = await run_in_thread(self._connection, commit_batch, batch, self.last, self._watch)
+        plan = await run_in_thread(self._connection, commit_batch, batch, self.last, self._watch, self.mark)
         if plan.rows:
-            if self.mark is not None:
-                self.mark.write(plan.rows[-1].seq, plan.rows[-1].at)
             self.commits += 1
             self.last = plan.rows[-1].seq
         return plan.answers
@@ -464,9 +462,16 @@ class LogWriter:
 
 
 def commit_batch(
-    connection: sqlite3.Connection, batch: Sequence[Sequence[EntryDraft]], last: Seq, watch: StoreWatch
+    connection: sqlite3.Connection,
+    batch: Sequence[Sequence[EntryDraft]],
+    last: Seq,
+    watch: StoreWatch,
+    mark: HighWaterMark | None,
 ) -> AppendPlan:
-    """Write a batch in one transaction, in the connection's thread. `last`: the log's last position before it."""
+    """Write a batch in one transaction, and then the mark, in the connection's thread.
+
+    `last`: the log's last position before it.
+    """
     plan = plan_append(batch, _find_known(connection, list(dedup_keys(batch))), last)
     if plan.rows:
         connection.execute("BEGIN IMMEDIATE")
@@ -479,6 +484,8 @@ def commit_batch(
             connection.rollback()
             if last_seq(connection) < plan.rows[-1].seq:
                 raise
+        if mark is not None:
+            mark.write(plan.rows[-1].seq, plan.rows[-1].at)
     return plan
 
 
@@ -606,8 +613,8 @@ class Store(StoreReader):
     async def activate(self, conversation: ConversationId) -> None:
         """Keep in memory what the turns of a conversation ask for, if there is not too much of it.
 
-        `unread_entries`, `unread_urgency`, `newest_senders`, `pinned_card` and the first `view_entries` cost no trip to
-        the database then.
+        `unread_entries`, `unread_urgency`, `newest_senders`, `pinned_card`, `view_trusted` and the first `view_entries`
+        cost no trip to the database then.
         """
         if (appends := self._active.begin_read(conversation)) is None:
             return
@@ -643,6 +650,12 @@ class Store(StoreReader):
         if (active := self._active.get(conversation)) is not None:
             return active.card
         return await super().pinned_card(conversation)
+
+    async def view_trusted(self, conversation: ConversationId) -> ViewTrusted | None:
+        """See `StoreReader.view_trusted`."""
+        if (active := self._active.get(conversation)) is not None:
+            return active.trusted
+        return await super().view_trusted(conversation)
 
     async def newest_senders(self, conversation: ConversationId, *, before: int, most: int) -> list[Sender]:
         """See `StoreReader.newest_senders`."""

@@ -44,6 +44,7 @@ from gateway.core.facts import (
     TurnRecord,
     UnreadDismissed,
     ViewFolded,
+    ViewTrusted,
 )
 from gateway.store import (
     LogEntry,
@@ -331,6 +332,7 @@ def _arrivals(draw: st.DrawFn) -> list[NewEntry]:
 _anything = st.builds(
     NewEntry,
     fact=_judgements
+    | st.builds(ViewTrusted, place=_rooms, upto=_close_by)
     | st.builds(ConversationRewound, first=_close_by, last=_close_by, again=st.lists(_close_by, max_size=2).map(tuple))
     | strategies.facts,
     at=st.just(NOW),
@@ -384,6 +386,7 @@ async def compare(store: Store) -> None:
         assert await store.unread_urgency(room) == await StoreReader.unread_urgency(store, room)
         assert (await store.view_entries(room))[:2] == (await StoreReader.view_entries(store, room))[:2]
         assert await store.pinned_card(room) == await StoreReader.pinned_card(store, room)
+        assert await store.view_trusted(room) == await StoreReader.view_trusted(store, room)
         for most, after in ((0, 0), (1, 0), (2, 3), (7, 0), (50, 0), (50, 9)):
             told = await store.unread_entries(room, most=most, after=after)
             assert told == await StoreReader.unread_entries(store, room, most=most, after=after)
@@ -427,6 +430,7 @@ async def test_an_active_conversation_costs_no_read(store: Store) -> None:
     assert ([one.seq for one in unread.messages], unread.upto) == ([1, 3], 3)
     assert await store.unread_urgency(ROOMS[0]) == URGENT
     assert len(await store.newest_senders(ROOMS[0], before=3, most=9)) == 1
+    assert (await store.pinned_card(ROOMS[0]), await store.view_trusted(ROOMS[0])) == (None, None)
     await store.append([turn(ROOMS[0], 1, 3)])
     assert await store.unread_entries(ROOMS[0], most=9) == UnreadEntries(messages=(), omitted=0, upto=Seq(0))
     with pytest.raises(ValueError, match="losed"):
