@@ -377,13 +377,15 @@ class UsageLimiter:
         """
         at, place = message.at, message.at.conversation
         nano = (self._last_nano.get(place) or 0) * 9 // 8
+        is_start = judged.fate == "due" and judged.urgency >= URGENT and place not in self._in_turn
+        if not nano or not is_start:
+            return None
         budgets = self._find_payers(at, agent, [message.sender])
         is_covered = not any(
             self._find_exceeded(scope, subjects, nano + self._reserved_elsewhere(scope, subjects, at))
             for scope, subjects in budgets
         )
-        is_start = judged.fate == "due" and judged.urgency >= URGENT and place not in self._in_turn
-        if not nano or not budgets or not is_start or not is_covered:
+        if not budgets or not is_covered:
             return None
         before = self._ahead.get(place)
         turn = before.turn if before is not None else TurnId(new_id(self._clock.now()))
