@@ -13,6 +13,7 @@ import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -44,6 +45,13 @@ _CASEMAPPINGS = {
     "rfc1459-strict": str.maketrans(_UPPER + "[]\\", string.ascii_lowercase + "{}|"),
 }
 _UNICODE_CASEMAPPINGS = frozenset({"precis", "rfc7613", "rfc8265"})
+_MAX_NAME_CHARS: Final = 64
+"""Length of texts that are taken for names, which come again and again."""
+
+
+@lru_cache(maxsize=1024)
+def _fold_name(name: str, casemapping: str) -> str:
+    return name.translate(_CASEMAPPINGS[casemapping])
 
 
 class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
@@ -54,7 +62,7 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
 
     def __init__(self) -> None:
         super().__init__()
-        self._folding = _CASEMAPPINGS["rfc1459"]
+        self._casemapping = "rfc1459"
 
     def load_feature(self, feature: str) -> None:
         """Load `NAME`, `NAME=value` or `-NAME`.
@@ -66,7 +74,8 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         if name in _FEATURES:
             with contextlib.suppress(ValueError):
                 super().load_feature(feature if equals or feature.startswith("-") else f"{feature}=")
-        self._folding = _CASEMAPPINGS.get(self._text("casemapping"), _CASEMAPPINGS["rfc1459"])
+        announced = self._text("casemapping")
+        self._casemapping = announced if announced in _CASEMAPPINGS else "rfc1459"
 
     def _text(self, name: str, default: str = "") -> str:
         value = getattr(self, name, default)
@@ -158,7 +167,9 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
 
     def fold(self, name: str) -> str:
         """Return a key that is equal for names that the server considers the same. Keeps the length."""
-        return name.translate(self._folding)
+        if len(name) > _MAX_NAME_CHARS:
+            return name.translate(_CASEMAPPINGS[self._casemapping])
+        return _fold_name(name, self._casemapping)
 
     def is_room(self, target: str) -> bool:
         """Return whether `target` names a channel rather than a person."""
