@@ -431,6 +431,9 @@ async def test_an_active_conversation_costs_no_read(store: Store) -> None:
     assert await store.unread_urgency(ROOMS[0]) == URGENT
     assert len(await store.newest_senders(ROOMS[0], before=3, most=9)) == 1
     assert (await store.pinned_card(ROOMS[0]), await store.view_trusted(ROOMS[0])) == (None, None)
+    trusted = ViewTrusted(place=ROOMS[0], upto=Seq(0), card="", integrity="admin", by="ann")
+    await store.append([NewEntry(fact=trusted, at=NOW, conversation=ROOMS[1])])
+    assert await store.view_trusted(ROOMS[0]) == trusted
     await store.append([turn(ROOMS[0], 1, 3)])
     assert await store.unread_entries(ROOMS[0], most=9) == UnreadEntries(messages=(), omitted=0, upto=Seq(0))
     with pytest.raises(ValueError, match="losed"):
