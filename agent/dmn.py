@@ -3,7 +3,9 @@
 Rules:
   1. `step` is total and pure: any signal in any state gives a next state and effects. The time comes
      with the signal; the shell (`gateway.runtime.loop`) carries out the effects and sends the next signal.
-  2. One turn at a time in a conversation, at most `DmnPolicy.lanes` at once, first come first served.
+  2. One turn at a time in a conversation, at most `DmnPolicy.lanes` at once. The next one is in the room with the
+     fewest turns under way, so that no room with many threads keeps others waiting; among these, first come first
+     served.
   3. A tick with nothing pending starts nothing. Only a message from a person, a notification that attention rates as
      normal, or work that the agent itself has begun ever costs a model call.
   4. The timer is always armed, except after `Stopping`.
@@ -20,6 +22,7 @@ mode. Autonomous turns are limited: by number in a row, by number and cost per d
 them double.
 """
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -49,7 +52,7 @@ from agent.signals import (
     TurnEnded,
     TurnFailed,
 )
-from gateway.core.events import ConversationId
+from gateway.core.events import ConversationId, room_of
 
 MAX_BACKOFF_S = 3600.0
 """Errors double the interval up to an hour. A longer one would look dead, a shorter one keeps costing money."""
@@ -364,11 +367,11 @@ def _reset_daily(state: DmnState, at: datetime) -> DmnState:
 
 
 def _dispatch_waiting(state: DmnState, policy: DmnPolicy) -> StepResult:
-    """Start waiting turns in the free lanes, in their order."""
+    """Start waiting turns in the free lanes: where the fewest run in the room, then in their order."""
     starts = []
-    for turn in state.waiting:
-        if not _has_free_lane(state, policy, direct=turn.direct):
-            continue
+    while startable := [turn for turn in state.waiting if _has_free_lane(state, policy, direct=turn.direct)]:
+        running = Counter(map(room_of, state.running))
+        turn = min(startable, key=lambda one: running[room_of(one.conversation)])
         conversation = turn.conversation
         waiting = tuple(other for other in state.waiting if other != turn)
         chats = (*state.chats, conversation) if turn.direct else state.chats

@@ -65,7 +65,7 @@ from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.rewind import Rewinder
-from gateway.store import Store, StoreClosed, StoreTasks
+from gateway.store import Store, StoreClosed, StoreLocked, StoreTasks
 from gateway.store.retention import run_retention
 from gateway.stream.attention import LiveAttention
 from gateway.stream.inbox import ConversationInbox
@@ -98,6 +98,8 @@ logger = logging.getLogger("reverie.app")
 TURN_GRACE_S = 5.0
 OUTAGE_GRACE_S = 3.0
 """Longest wait for a log that cannot be written while the gateway stops: less than for turns."""
+RETRY_OPEN_S = 1.0
+"""Wait between two tries to open a store that another program has locked; a try itself may take some seconds."""
 SEND_GRACE_S = 2.0
 """Longest wait for the outbox. With one second of goodbye for the channels the stop stays below SIGTERM's ten
 seconds."""
@@ -136,8 +138,44 @@ async def run(
         raise ChannelUnavailable("no channels are configured: add one under `channels`")
     if channels is None:
         check_adapters(live.settings)
-    async with _opened(live, clock, channels, model=model, redactor=redactor) as (gateway, _):
-        await gateway.serve(stop, stays=stays)
+    redactor = redactor or Redactor(collect_secrets(live.settings))
+    store = await _open_store(live.settings, clock, redactor, stop)
+    if store is not None:
+        async with _opened(live, clock, channels, store, model=model, redactor=redactor) as (gateway, _):
+            await gateway.serve(stop, stays=stays)
+
+
+async def _open_store(settings: Settings, clock: Clock, redactor: Redactor, stop: asyncio.Event) -> Store | None:
+    """Open and migrate the store. None: the gateway was stopped before.
+
+    While another program holds its lock, that is waited out as in a running gateway: `/ready` and `reverie health` say
+    so, and after `store.exit_after` it raises StoreGivenUp.
+    """
+    path, since, waiting = settings.store.path, clock.now(), asyncio.create_task(stop.wait())
+    ops_task: asyncio.Task[None] | None = None
+    try:
+        while not stop.is_set():
+            try:
+                return await Store.open(path, clock, patient=True)
+            except StoreLocked as error:
+                if ops_task is None:
+                    logger.error("%s; it is tried again and again", error)  # noqa: TRY400 - the operator can fix it
+                    platforms = {ChannelName(name): one.platform for name, one in settings.channels.items()}
+                    stats = GatewayStats(platforms, since)
+                    stats.report_problem("store", str(error), since)
+                    ops_task = asyncio.create_task(OpsService(settings.ops, path, clock, stats, redactor).run())
+            age_s, limit_s = (clock.now() - since).total_seconds(), settings.store.exit_after
+            if limit_s is not None and age_s >= limit_s:
+                raise StoreGivenUp("the log could not be opened for too long (store.exit_after)")
+            retry = asyncio.create_task(clock.sleep(RETRY_OPEN_S))
+            await asyncio.wait([waiting, retry], return_when=asyncio.FIRST_COMPLETED)
+            retry.cancel()
+        return None
+    finally:
+        waiting.cancel()
+        if ops_task is not None:
+            ops_task.cancel()
+            await asyncio.wait([ops_task])
 
 
 async def carry_out_stopped(settings: Settings, order: CommandRequest) -> ControlResponse:
@@ -149,7 +187,8 @@ async def carry_out_stopped(settings: Settings, order: CommandRequest) -> Contro
     clock = SystemClock()
     names = [ChannelName(name) for name, one in settings.channels.items() if one.platform != "console"]
     channels = {name: make_channel(name, settings, clock, None) for name in names}
-    async with _opened(LiveSettings(settings), clock, channels, is_stopped=True) as (gateway, tasks):
+    store = await Store.open(settings.store.path, clock)
+    async with _opened(LiveSettings(settings), clock, channels, store, is_stopped=True) as (gateway, tasks):
         await gateway.load()
         answer = await gateway.dispatcher.carry_out(order, stopped=True)
         tasks.cancel()  # e.g. deliveries of what was appended: the next gateway begins them
@@ -161,20 +200,21 @@ async def _opened(
     live: LiveSettings,
     clock: Clock,
     channels: Mapping[ChannelName, Channel] | None,
+    store: Store,
     *,
     model: Model | None = None,
     redactor: Redactor | None = None,
     is_stopped: bool = False,
 ) -> AsyncIterator[tuple["_Gateway", StoreTasks]]:
-    """Open store and models, and build the services. `channels` None: make the configured ones, and follow changes.
+    """Open the models, and build the services. The store is closed with them.
 
-    `is_stopped`: no gateway runs, and another program that uses the store is an error at once.
+    `channels` None: make the configured ones, and follow changes. `is_stopped`: no gateway runs.
     """
     settings, make = live.settings, make_channel if channels is None else None
     try:
         async with (
+            store,
             open_model_services(live, clock, model=model) as model_services,
-            await Store.open(settings.store.path, clock, patient=not is_stopped) as store,
             StoreTasks(store) as tasks,
         ):
             if channels is None:
@@ -456,7 +496,7 @@ class _Gateway:
         has_api = settings.ops.token is not None
         self.ops_service = OpsService(
             settings.ops,
-            store,
+            store.path,
             clock,
             self.stats,
             redactor,

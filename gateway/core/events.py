@@ -76,6 +76,11 @@ class Address:
         raise ValueError(f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread")
 
 
+def room_of(conversation: ConversationId) -> str:
+    """Return what names the room of a conversation: the same for all its threads. Never raises."""
+    return "/".join(conversation.split("/")[:2])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
     """The person or bot that caused an event."""

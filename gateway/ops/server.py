@@ -6,6 +6,7 @@ Starlette and uvicorn cost 4 MB, so they are imported at the first connection, w
 import asyncio
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
@@ -16,7 +17,6 @@ from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ops.api import ApiRouter
 from gateway.ops.health import OutageMonitor, run_heartbeat
-from gateway.store import Store
 
 if TYPE_CHECKING:
     from gateway.ops.http import HttpServer, OpsConnection
@@ -95,7 +95,7 @@ class OpsService:
     def __init__(
         self,
         config: OpsConfig,
-        store: Store,
+        store: Path,
         clock: Clock,
         stats: GatewayStats,
         redactor: Redactor,
@@ -104,7 +104,10 @@ class OpsService:
         outages: OutageMonitor | None = None,
         router: ApiRouter | None = None,
     ) -> None:
-        """`sources` and `router`: see `OpsServer`. `outages`: rooms are checked with each heartbeat."""
+        """`sources` and `router`: see `OpsServer`. `outages`: rooms are checked with each heartbeat.
+
+        `store`: its file; heartbeats stand beside it.
+        """
         self._store, self._clock, self._stats = store, clock, stats
         self._outages, self._router = outages, router
         self._server = OpsServer(config, clock, stats, redactor, sources=sources, router=router)
@@ -115,7 +118,7 @@ class OpsService:
         """Run until cancelled. A port in use is logged as a warning only."""
         try:
             await self._server.start()
-            await run_heartbeat(self._store.path, self._clock, self._stats, self._status_changed, self._outages)
+            await run_heartbeat(self._store, self._clock, self._stats, self._status_changed, self._outages)
         finally:
             await self._server.close()
             if self._router is not None:

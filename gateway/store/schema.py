@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from gateway.store.types import StoreInUse, StoreMissing, StoreTooNew, StoreUnreadable
+from gateway.store.types import StoreInUse, StoreLocked, StoreMissing, StoreTooNew, StoreUnreadable, transient_reason
 
 APPLICATION_ID = 0x52455652
 """`REVR`, in the header of each of our files (https://www.sqlite.org/pragma.html#pragma_application_id)."""
@@ -157,6 +157,9 @@ def check_current_schema(path: Path) -> None:
 
 def unreadable_error(path: Path, error: Exception) -> StoreUnreadable:
     """Make the error for a file that SQLite cannot use."""
-    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+    code = getattr(error, "sqlite_errorcode", None)
+    if (code or 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
+        return StoreLocked(f"cannot open {path} as the store ({error}): {transient_reason(error)}")
+    if code == sqlite3.SQLITE_FULL:
         return StoreUnreadable(f"cannot open {path} as the store ({error}): make room there, or set another store.path")
     return StoreUnreadable(f"cannot read {path} as a store ({error}): restore a backup, or set another store.path")

@@ -314,6 +314,10 @@ class StoreUnreadable(StoreOpenError):
     """Not a store of ours, damaged, or not permitted."""
 
 
+class StoreLocked(StoreUnreadable):
+    """Another program holds SQLite's lock on it: it can be opened later."""
+
+
 class StoreFileLost(sqlite3.OperationalError):
     """The file that is open is not the one at its path any more. The message says what happened to it."""
 

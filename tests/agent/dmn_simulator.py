@@ -5,6 +5,7 @@ Carries out what the network asks for, as `gateway.runtime.loop` does, and holds
 Turns take time and end some time; what is said is remembered until a turn has heard it; the timer is one.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -35,7 +36,7 @@ from agent.signals import (
     TurnEnded,
     TurnFailed,
 )
-from gateway.core.events import ConversationId, PresenceLevel
+from gateway.core.events import ConversationId, PresenceLevel, room_of
 
 START = datetime(2026, 3, 1, 20, tzinfo=UTC)
 """Four hours before a new day."""
@@ -315,10 +316,13 @@ class Shell:
         self.unread[place] = 0
 
     def _check_order(self, place: ConversationId) -> None:
-        """First come, first served; a chat may pass rooms that have all the lanes that rooms may have."""
+        """First come, first served among rooms with as few turns; a chat may pass rooms that have all their lanes."""
         at = next(i for i, owed in enumerate(self.queue) if owed.conversation == place)
-        for earlier in self.queue[:at]:
-            assert not self._fits(direct=earlier.direct), "nobody is passed over while there is a lane for him"
+        running = Counter(map(room_of, self.turns))
+        for number, other in enumerate(self.queue):
+            fewer = running[room_of(other.conversation)] - running[room_of(place)]
+            goes_first = fewer < 0 or (fewer == 0 and number < at)
+            assert not (goes_first and self._fits(direct=other.direct)), "nobody is passed over while there is a lane"
         assert self._fits(direct=self.queue[at].direct), "rooms leave one lane to direct chats"
         del self.queue[at]
 

@@ -39,6 +39,10 @@ POLICY = DmnPolicy(inner=INNER, lanes=3, max_autonomous_turns=3, daily_turns=5, 
 Step = Callable[[DmnState, Signal, DmnPolicy], tuple[DmnState, tuple[Effect, ...]]]
 
 
+def thread(number: int) -> ConversationId:
+    return ConversationId(f"x/t/{number}")
+
+
 def owed(conversation: ConversationId, *, direct: bool = False) -> PendingTurn:
     return PendingTurn(conversation=conversation, direct=direct)
 
@@ -255,6 +259,13 @@ ROWS: list[Row] = [
         replace(W, running=(B, C), waiting=(owed(A), owed(D))),
         ended(B),
         replace(F, running=(C, A), waiting=(owed(D),)),
+        (start(A), timer(30), SAVE),
+    ),
+    (
+        "of a room with many threads and one without turns, the latter has it",
+        replace(W, running=(thread(1), thread(2)), waiting=(owed(thread(3)), owed(A))),
+        ended(thread(1)),
+        replace(F, running=(thread(2), A), waiting=(owed(thread(3)),)),
         (start(A), timer(30), SAVE),
     ),
     # the inner turn gives way

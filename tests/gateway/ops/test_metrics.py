@@ -194,7 +194,7 @@ async def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.Log
         clock = ManualClock()
         async with await Store.open(tmp_path / "s.db", clock) as store:
             stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
-            watch = OpsService(OpsConfig(port=0), store, clock, stats, Redactor(), sources=[llm.metrics])
+            watch = OpsService(OpsConfig(port=0), store.path, clock, stats, Redactor(), sources=[llm.metrics])
             task = asyncio.create_task(watch.run())
             async with asyncio.timeout(120):
                 while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import os
 import subprocess
 import sys
@@ -21,11 +22,13 @@ from tests.kits.waiting import until
 from tests.servers.bot_api_world import Person
 from tests.servers.ports import free_port
 
+RELEASED = CHECKOUT / "tests/gateway/store/released"
 LONG = "and so on " * 350
 LOCKED = "another program holds a lock on the store: end it"
 LOCKING = """
 import sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute(f"PRAGMA locking_mode = {sys.argv[2]}")
 connection.execute("BEGIN EXCLUSIVE")
 print("locked", flush=True)
 sys.stdin.read()
@@ -33,10 +36,10 @@ sys.stdin.read()
 
 
 @contextlib.asynccontextmanager
-async def locked(store: Path) -> AsyncIterator[None]:
-    """Another process holds the store's lock."""
+async def locked(store: Path, mode: str = "NORMAL") -> AsyncIterator[None]:
+    """Another process holds the store's lock. `mode` EXCLUSIVE: nobody can even read it."""
     other = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", LOCKING, str(store)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        *(sys.executable, "-c", LOCKING, str(store), mode), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert other.stdin is not None
     assert other.stdout is not None
@@ -174,6 +177,48 @@ async def test_the_program_ends_with_a_code_for_its_supervisor_if_it_is_told_to(
         await it.calm()
         await it.end()
         fair(await it.verdict())
+
+
+@pytest.mark.parametrize("schema", ["newest", "11"])
+@story
+async def test_a_store_that_is_locked_at_start_is_waited_for(schema: str, tmp_path: Path) -> None:
+    """A store that nobody can read; one that is to be migrated and cannot be written."""
+    async with town(tmp_path) as it:
+        ann, port = it.api.person("Ann"), free_port()
+        it.config |= {"ops": {"port": port}}
+        it.write()
+        if schema == "newest":
+            await it.start()
+            await it.answered(it.say(ann))
+            await it.calm()
+            await it.end()
+        else:
+            it.store.write_bytes(gzip.decompress((RELEASED / f"schema-{schema}.db.gz").read_bytes()))
+        token = it.say(ann)
+        async with locked(it.store, "EXCLUSIVE" if schema == "newest" else "NORMAL"):
+            await it.start()
+            await says(it, "it is tried again and again")
+            code, told = await ran(it, "health")
+            assert (code, LOCKED in told) == (1, True)
+            async with httpx.AsyncClient() as client:
+                answer = await client.get(f"http://127.0.0.1:{port}/ready")
+            assert (answer.status_code, LOCKED in answer.text) == (503, True)
+            await it.end()
+            it.config["store"]["exit_after"] = 0.5
+            it.write()
+            await it.start()
+            assert it.process is not None
+            assert await it.process.wait() == os.EX_TEMPFAIL
+            it.config["store"]["exit_after"] = None
+            it.write()
+            await it.start()
+            await says(it, "it is tried again and again", 3)
+        if schema == "newest":
+            await it.answered(token)
+            await it.end()
+        else:  # what this store holds is no history of a gateway
+            await says(it, "the store becomes schema")
+            await says(it, "serving telegram.test")
 
 
 @story
