@@ -371,14 +371,19 @@ def display_name(user: Json, member: Json) -> str:
     return clean_name(get_str(member, "nick") or get_str(user, "global_name") or get_str(user, "username"))
 
 
+def message_files(data: Json) -> list[Json]:
+    """Return the attachments of a message, and of the message that it forwards."""
+    forwarded = [get_object(snapshot, "message") for snapshot in get_objects(data, "message_snapshots")]
+    return [file for message in (data, *forwarded) for file in get_objects(message, "attachments")]
+
+
 def extra_lines(message: Json, directory: DiscordDirectory, *, embeds: bool) -> list[str]:
     """Return content besides the text, as lines of text. `embeds`: include embeds, which only bots can write."""
     lines = []
     for snapshot in get_objects(message, "message_snapshots")[:_MAX_EMBEDS]:
         inner = get_object(snapshot, "message")
         text = resolve_references(get_str(inner, "content"), mentioned_names(inner), directory)
-        files = [f"[attachment: {get_str(file, 'filename')}]" for file in get_objects(inner, "attachments")]
-        lines.append(" ".join(["[forwarded]", *([text] if text else []), *files]))
+        lines.append(f"[forwarded] {text}".rstrip())
     kinds = ("sticker_items", "stickers")
     stickers = next((found for kind in kinds if (found := get_objects(message, kind))), [])
     lines += [f"[sticker: {get_str(sticker, 'name')}]" for sticker in stickers]

@@ -21,9 +21,10 @@ from discord.http import Route
 from channels.aio import cancel_and_wait
 from channels.base import BeforeSend, Denied, OutgoingFile, RateLimited, Rejected, SendError, Uncertain, Unreachable
 from channels.discord.config import DiscordConfig
+from channels.discord.directory import message_files
 from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake
-from channels.text import Json, get_number, get_object, get_objects, get_str, safe_content_type, safe_file_name
+from channels.text import Json, get_number, get_object, get_str, safe_content_type, safe_file_name
 from gateway.core.ratelimit import LruDict
 
 if TYPE_CHECKING:
@@ -428,7 +429,11 @@ async def download_attachment(
         raise Rejected("this is not an attachment of Discord")
     path = "/channels/{channel_id}/messages/{message_id}"
     answer = await api.call("GET", path, channel_id=channel, message_id=message)
-    files = [file for file in get_objects(answer, "attachments") if get_snowflake(file, "id") == number]
+    files = [
+        file
+        for file in message_files(answer if isinstance(answer, Mapping) else {})
+        if get_snowflake(file, "id") == number
+    ]
     if not files:
         raise Rejected("the attachment is gone")
     url = check_url(get_str(files[0], "url"), api_url)

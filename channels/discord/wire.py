@@ -19,6 +19,7 @@ from channels.discord.directory import (
     member_ranks,
     mentioned_names,
     mentions_us,
+    message_files,
     resolve_references,
 )
 from channels.discord.ids import get_snowflake, get_snowflakes, parse_id, snowflake_time
@@ -36,6 +37,7 @@ from channels.text import (
     parse_button_command,
 )
 from gateway.core.events import (
+    MAX_QUOTED_CHARS,
     Address,
     Attachment,
     Command,
@@ -45,6 +47,7 @@ from gateway.core.events import (
     MessageEdited,
     MessageId,
     Notification,
+    QuotedMessage,
     ReactionChanged,
     Receipt,
     Sender,
@@ -184,7 +187,22 @@ def parse_message(data: Json, directory: DiscordDirectory) -> Message | None:
         reply_to=None if is_thread_starter else _reply_target(data),
         attachments=files,
         carried=carried,
+        quoted=None if is_thread_starter else _quoted_message(data, directory),
     )
+
+
+def _quoted_message(data: Json, directory: DiscordDirectory) -> QuotedMessage | None:
+    """Return the message that an addressed one replies to, with its files."""
+    replied = get_object(data, "referenced_message")
+    if not _reply_target(data) or _message_kind(data, directory) == "room":
+        return None
+    author = _parse_author(replied)
+    files = _parse_attachments(replied, get_snowflake(replied, "channel_id"), get_snowflake(replied, "id"))
+    if author is None:
+        return None
+    known = author.id in {directory.own_id, get_snowflake(get_object(data, "author"), "id")}
+    text = "" if known else _message_text(replied, author, directory)[0][:MAX_QUOTED_CHARS]
+    return QuotedMessage(sender=author, text=text, attachments=files) if text or files else None
 
 
 def _thread_starter(data: Json) -> Json:
@@ -402,7 +420,7 @@ def _message_kind(data: Json, directory: DiscordDirectory) -> Literal["direct", 
 
 def _parse_attachments(data: Json, channel: str, message_id: str) -> tuple[Attachment, ...]:
     found = []
-    for file in get_objects(data, "attachments"):
+    for file in message_files(data):
         number_, kind, size = get_snowflake(file, "id"), get_str(file, "content_type"), get_int(file, "size")
         if number_:
             found.append(

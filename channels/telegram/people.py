@@ -35,7 +35,7 @@ _MAX_ITEMS, _TEXT_CHARS = 12, 300
 _MAX_NUMBER = 2**53
 
 
-def parse_attachments(message: telegram.Message) -> tuple[Attachment, ...]:
+def parse_attachments(message: telegram.Message | telegram.ExternalReplyInfo) -> tuple[Attachment, ...]:
     """Return files in the order of `_FILE_KINDS`; a photo only in its largest size."""
     found = []
     if message.photo:

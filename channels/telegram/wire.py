@@ -34,6 +34,7 @@ from channels.telegram.people import (
 from channels.telegram.render import Utf16Text, quote_lines, to_markdown
 from channels.text import clean_name, clean_text, parse_button_command, single_line
 from gateway.core.events import (
+    MAX_QUOTED_CHARS,
     NOTIFICATION,
     Address,
     ChannelName,
@@ -44,8 +45,10 @@ from gateway.core.events import (
     MessageEdited,
     Notification,
     PlaceNames,
+    QuotedMessage,
     ReactionChanged,
     Sender,
+    SenderId,
 )
 from gateway.core.ratelimit import LruDict
 
@@ -319,8 +322,6 @@ ALLOWED_UPDATES = (
 """Kinds of updates to request. Reactions and changed members must be requested by name, and are sent to administrators
 only."""
 
-_QUOTE_CHARS = 300
-
 
 def parse_update(update: telegram.Update, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
     """Return the events of an update; empty for irrelevant ones. `now` is the time of those without one."""
@@ -387,10 +388,11 @@ def _parse_message(message: telegram.Message, context: TelegramUpdateContext) ->
                 direct=message.chat.type == "private",
             ),
         )
-    (text, carried), files = _message_text(message, context), parse_attachments(message)
+    (text, carried), files = _message_text(message), parse_attachments(message)
     if not text.strip() and not files:
         return ()
     replied = replied_message(message)
+    kind = message_kind(message, context, replied)
     return (
         Message(
             id=number,
@@ -398,11 +400,12 @@ def _parse_message(message: telegram.Message, context: TelegramUpdateContext) ->
             sender=sender,
             text=text,
             sent=message.date,
-            kind=message_kind(message, context, replied),
+            kind=kind,
             reply_to=parse_message_id(message, context, replied) if replied else None,
             attachments=files,
             language=clean_text((message.from_user.language_code if message.from_user else None) or "") or None,
             carried=carried,
+            quoted=_quoted_message(message, context) if kind != "room" else None,
         ),
     )
 
@@ -413,7 +416,7 @@ def _parse_edit(message: telegram.Message, context: TelegramUpdateContext, updat
         return ()
     if message.location and message.location.live_period is not None:
         return ()  # a live location, updated every few seconds
-    number, (text, carried) = parse_message_id(message, context), _message_text(message, context)
+    number, (text, carried) = parse_message_id(message, context), _message_text(message)
     return (
         MessageEdited(
             id=EventId(f"{number}.{update_id}"),
@@ -487,14 +490,14 @@ def _parse_button(
     )
 
 
-def _message_text(message: telegram.Message, context: TelegramUpdateContext) -> tuple[str, str]:
+def _message_text(message: telegram.Message) -> tuple[str, str]:
     """Return the whole text, and the part of it that the sender did not write."""
     lines = []
     if forwarded := forward_origin_name(message):
         lines.append(f"(forwarded from {forwarded})")
     if via := clean_name((message.via_bot.username if message.via_bot else None) or ""):
         lines.append(f"(by way of @{via})")
-    if quote := _quoted_text(message, context):
+    if quote := _quoted_text(message):
         lines.append(quote)
     lines += [to_markdown(text, entities) for text, entities in _texts(message)]
     if described := describe_content(message):
@@ -503,24 +506,37 @@ def _message_text(message: telegram.Message, context: TelegramUpdateContext) -> 
     return text, text if forwarded or message.via_bot else quote
 
 
-def _quoted_text(message: telegram.Message, context: TelegramUpdateContext) -> str:
-    """Return the quoted text, where the reply alone would be unclear.
-
-    That is a selected part, a message of another chat, or one that privacy mode has hidden from us.
-    """
-    quoted = clean_text(message.quote.text) if message.quote else ""
-    replied, external, prefix = replied_message(message), message.external_reply, ""
+def _quoted_text(message: telegram.Message) -> str:
+    """Return quoted text that is no whole message of this chat: a selected part, or a message of another chat."""
+    quoted, external, prefix = clean_text(message.quote.text) if message.quote else "", message.external_reply, ""
     if external:
         prefix = f"{origin_name(external.origin)}: "
         quoted = quoted or describe_content(external) or "(another chat)"
-    elif not quoted and not context.can_read_all and replied and message.chat.type != "private":
-        author = replied.from_user
-        if author and author.id != context.own_id:
-            prefix = f"{parse_user(author).name}: "
-            quoted = clean_text(replied.text or replied.caption or "") or describe_content(replied)
     if not quoted.strip():
         return ""
-    return quote_lines(prefix + (quoted if len(quoted) <= _QUOTE_CHARS else quoted[:_QUOTE_CHARS] + "…"))
+    return quote_lines(prefix + (quoted if len(quoted) <= MAX_QUOTED_CHARS else quoted[:MAX_QUOTED_CHARS] + "…"))
+
+
+def _quoted_message(message: telegram.Message, context: TelegramUpdateContext) -> QuotedMessage | None:
+    """Return the message that this one replies to, with the files of it, also if it stands in another chat."""
+    replied = replied_message(message)
+    if replied is None:
+        external = message.external_reply
+        files = parse_attachments(external) if external else ()
+        if external is None or not files:
+            return None
+        user = getattr(external.origin, "sender_user", None)
+        sender = parse_user(user) if user else Sender(id=SenderId(""), name=origin_name(external.origin))
+        return QuotedMessage(sender=sender, attachments=files)
+    author, files = parse_sender(replied), parse_attachments(replied)
+    if author is None:
+        return None
+    replier = parse_sender(message)
+    known = author.id in {str(context.own_id), replier.id if replier else ""}
+    text = "" if known else "\n".join(to_markdown(*one) for one in _texts(replied)) or describe_content(replied)
+    if not text.strip() and not files:
+        return None
+    return QuotedMessage(sender=author, text=text[:MAX_QUOTED_CHARS], attachments=files)
 
 
 _MAX_ALBUM_ITEMS = 10

@@ -14,12 +14,13 @@ from weakref import WeakValueDictionary
 
 from agent import view
 from agent.models.base import MAX_IMAGES, MAX_IMAGES_BYTES
-from agent.prompt import PromptLine, render_line, render_prompt_lines
+from agent.prompt import PromptLine, fence_text, render_line, render_prompt_lines
 from agent.tokens.counter import estimate_image_tokens, estimate_tokens
 from gateway.access.policy import decide
 from gateway.access.roster import find_impersonations
 from gateway.context.history import HistoryView, label_of_turn
 from gateway.core.events import (
+    MAX_QUOTED_CHARS,
     Address,
     Alarm,
     ConnectionChanged,
@@ -81,7 +82,9 @@ MAX_REACTIONS = 20
 """Reactions looked up to find out whether the message is the agent's own. Reactions to older messages are not
 rendered."""
 REPLY_SNIPPET_CHARS = 200
-"""Characters kept of a message that is replied to; the prompt shortens it further."""
+"""Characters of a message that is replied to; a longer one is told by its handle, or beside the line."""
+_QUOTED: Final = "a quoted message"
+"""Source of the label of its text."""
 
 
 class CurrentMessage(NamedTuple):
@@ -134,6 +137,8 @@ class _ReplyTarget(NamedTuple):
     name: str
     text: str
     label: Label
+    seq: Seq | None = None
+    """Its log position. None: the log has not got it, or it is the agent's own."""
 
 
 class AttachmentSource(Protocol):
@@ -325,9 +330,9 @@ class ConversationReader:
         """Return the rendered lines. `sees`: the model takes images, so they are attached."""
         messages = [(one.seq, one.message) for one in current]
         attached = {}
-        if any(message.attachments for _, message in messages):
+        if any(message.shown_attachments for _, message in messages):
             attached = await self._media.describe_attachments(messages, sees=sees)
-        targets = await self._find_reply_targets([one.message for one in current])
+        targets = await self._find_reply_targets(current)
         lookalikes = await find_impersonations(
             self._store, self.access_policy, [(o.seq, o.message) for o in current if not o.notice]
         )
@@ -352,7 +357,9 @@ class ConversationReader:
             return one.label
         quotes = target is not None and bool(target.text) and _is_quotation(one.message.carried)
         label = self._text_label(one.seq, replace(one.message, carried="") if quotes else one.message)
-        if any(not kept.recorded and kept.form not in ("sticker", "location") for kept in one.message.attachments):
+        if any(
+            not kept.recorded and kept.form not in ("sticker", "location") for kept in one.message.shown_attachments
+        ):
             label |= Label("outside", source=f"an attachment of m{one.seq}")
         return label if target is None else label | target.label
 
@@ -360,8 +367,8 @@ class ConversationReader:
         """Return the label of the text alone. `seq`: its log position; None: it is quoted in another message."""
         label = self._role_label(message.at, message.sender)
         if message.carried:
-            return label | Label("outside", source=f"a forward or quotation in m{seq}" if seq else "a quoted message")
-        return replace(label, source=f"m{seq}" if seq else "a quoted message")
+            return label | Label("outside", source=f"a forward or quotation in m{seq}" if seq else _QUOTED)
+        return replace(label, source=f"m{seq}" if seq else _QUOTED)
 
     def _build_line(self, one: CurrentMessage, target: _ReplyTarget | None, attached: tuple[str, ...]) -> PromptLine:
         message = one.message
@@ -375,16 +382,17 @@ class ConversationReader:
             sent=message.sent,
             text=message.text,
             is_addressed=is_addressed(message),
-            reply_to=(target.name, target.text) if target is not None else None,
+            reply_to=(target.name, target.text[:REPLY_SNIPPET_CHARS]) if target is not None else None,
             is_edited=one.is_edited,
-            attachments=tuple(map(self.redactor, attached)),
+            attachments=(*_quote_target(one, target), *map(self.redactor, attached)),
             is_topic_change=one.is_topic_change,
             is_title_change=one.is_title_change,
         )
 
-    async def _find_reply_targets(self, messages: Sequence[Message]) -> dict[MessageId, _ReplyTarget]:
+    async def _find_reply_targets(self, current: Sequence[CurrentMessage]) -> dict[MessageId, _ReplyTarget]:
         """Return, by message id, the message that each replies to, as far as it is known and may be shown."""
-        unread_messages = {message.id: message for message in messages}
+        messages = [one.message for one in current]
+        unread_messages = {one.message.id: (one.message, one.seq) for one in current}
         found = dict[MessageId, _ReplyTarget]()
         for message in [message for message in messages if message.reply_to is not None][-MAX_REPLIES:]:
             answered = await self._find_reply_target(message, unread_messages)
@@ -393,23 +401,29 @@ class ConversationReader:
         return found
 
     async def _find_reply_target(
-        self, message: Message, unread_messages: dict[MessageId, Message]
+        self, message: Message, unread_messages: Mapping[MessageId, tuple[Message, Seq]]
     ) -> _ReplyTarget | None:
         assert message.reply_to is not None
         place = message.at.conversation
-        earlier = unread_messages.get(message.reply_to)
+        earlier, seq = unread_messages.get(message.reply_to, (None, None))
         if earlier is None and message.kind != "reply":
             stored = await self._store.entry_by_key(f"message:{place}:{message.reply_to}")
-            earlier = stored.fact if stored is not None and isinstance(stored.fact, Message) else None
+            if stored is not None and isinstance(stored.fact, Message):
+                earlier, seq = stored.fact, stored.seq
         if earlier is not None:
             # A reply does not bring in the words of refused senders.
             allowed = decide(self.access_policy, earlier).allowed
-            text = self.redactor(earlier.text)[:REPLY_SNIPPET_CHARS]
-            return _ReplyTarget(earlier.sender.name, text, self._text_label(None, earlier)) if allowed else None
+            label, text = self._text_label(None, earlier), self.redactor(earlier.text)
+            return _ReplyTarget(earlier.sender.name, text, label, seq) if allowed else None
         post = await self._store.find_own_post(place, message.reply_to)
         if post is not None:
-            return _ReplyTarget("you", self.redactor(post.text)[:REPLY_SNIPPET_CHARS], await self.label_of_post(post))
-        return _ReplyTarget("you", "", TRUSTED_LABEL) if message.kind == "reply" else None
+            return _ReplyTarget("you", self.redactor(post.text), await self.label_of_post(post))
+        if message.kind == "reply":
+            return _ReplyTarget("you", "", TRUSTED_LABEL)
+        if message.quoted is None or not message.quoted.text:
+            return None
+        label, text = Label("outside", source=_QUOTED), self.redactor(message.quoted.text)
+        return _ReplyTarget(message.quoted.sender.name, text, label)
 
 
 def is_addressed(fact: Fact) -> bool:
@@ -497,6 +511,19 @@ def topic_change_as_message(change: MembershipChanged) -> Message:
         sent=change.sent,
         kind="room",
     )
+
+
+def _quote_target(one: CurrentMessage, target: _ReplyTarget | None) -> tuple[str, ...]:
+    """Return what the line does not show of the message that an addressed one replies to, or where it is found."""
+    if target is None or len(target.text) <= REPLY_SNIPPET_CHARS or not is_addressed(one.message):
+        return ()
+    if target.seq is not None:
+        return (f'(all of the message replied to: fetch_evidence("m{target.seq}"))',)
+    if target.name == "you":
+        return ()
+    text = target.text[:MAX_QUOTED_CHARS]
+    fenced = fence_text(text, about="the message replied to", key=f"{one.seq} {one.message.id}")
+    return (f"(the message replied to:)\n{fenced}\n",)
 
 
 def event_as_message(event: SystemEvent | MessageEdited, *, addressed: bool) -> Message:

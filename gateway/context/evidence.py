@@ -4,7 +4,8 @@ A handle is a log position with a letter, short because each summary shows some:
 
 - `e<seq>`: an `Evidence` entry.
 - `t<seq>.<n>`: result of the n-th call of the turn whose record stands there, counted from 1 over all its steps.
-- `a<seq>.<n>`: text of the n-th attachment of the message that stands there, counted from 1, if it is a document.
+- `a<seq>.<n>`: text of the n-th attachment of the message that stands there, counted from 1 and on through those
+  of the message that it replies to, if it is a document.
 - `m<seq>`: a message with its present text, or a message of the agent.
 - `v<a>-<b>`: turns of the conversation where it is asked that ended at a <= seq < b, preceded by the text that stood in
   front of the first of them in the view.
@@ -208,9 +209,9 @@ class EvidenceStore:
         self, seq: Seq, message: Message, number: int, place: ConversationId
     ) -> HandleContent | None:
         """Return the text of a document. None: there is none, or its message may not be told."""
-        if not 0 < number <= len(message.attachments) or await self._find_message(seq, message, place) is None:
+        if not 0 < number <= len(message.shown_attachments) or await self._find_message(seq, message, place) is None:
             return None
-        attachment = message.attachments[number - 1]
+        attachment = message.shown_attachments[number - 1]
         if not is_document(attachment):
             raise ToolCallRefused("This attachment is no document that can be read as text.")
         try:

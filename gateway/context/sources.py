@@ -58,7 +58,7 @@ class SourceFinder:
 
     def label_of_message(self, message: Message) -> Label:
         """Return the label of a message with all that it carries, without what it replies to."""
-        if message.carried or any(not one.recorded for one in message.attachments):
+        if message.carried or any(not one.recorded for one in message.shown_attachments):
             return Label("outside")
         return label_of_role(self._role(message))
 

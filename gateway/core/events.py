@@ -118,6 +118,19 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotedMessage:
+    """What a message replies to, as the platform reports it: the log may not have it."""
+
+    sender: Sender
+    text: str = ""
+    """At most `MAX_QUOTED_CHARS` of its text. Empty if the agent or the replier wrote it, and if it has none."""
+    attachments: tuple[Attachment, ...] = ()
+
+
+MAX_QUOTED_CHARS = 3_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A message in a conversation. `kind` is the platform's own information on whom it was addressed to."""
 
@@ -136,6 +149,13 @@ class Message:
     Empty: all of it is the sender's own, as far as the platform reports."""
     history: bool = False
     """True for an old message that is only played back: context, never a command and never a reason for a turn."""
+    quoted: QuotedMessage | None = None
+    """The message that it replies to. None: it does not, it is not addressed to the agent, or nothing is reported."""
+
+    @property
+    def shown_attachments(self) -> tuple[Attachment, ...]:
+        """Its own attachments, then those of the message that it replies to."""
+        return self.attachments if self.quoted is None else (*self.attachments, *self.quoted.attachments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ from gateway.core.facts import (
     dedup_key,
     inner_conversation,
 )
-from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key
+from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key, role_of
 from gateway.core.logging import log_context
 from gateway.core.metrics import GatewayStats
 from gateway.core.ratelimit import LruDict
@@ -298,6 +298,9 @@ class Intake:
 
     async def _decide(self, event: Notification) -> _DecidedEvent:
         """Decide about one event, and build its entries."""
+        if isinstance(event, Message) and event.quoted is not None:
+            role = role_of(self._judge.access_policy, event.at, event.quoted.sender)
+            event = replace(event, quoted=None) if role == "blocked" else event
         event, handled, place = await self._handle(event)
         now = self._clock.now()
         noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))

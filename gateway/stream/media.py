@@ -96,8 +96,8 @@ class MediaStore:
         work = []
         for seq, message in sorted(messages, key=lambda one: (one[1].kind == "room", -one[0])):
             can_fetch = isinstance(self._channels.get(message.at.channel), CanDownload) and self._config.max_bytes > 0
-            for place in reversed(range(len(message.attachments))):
-                attachment = message.attachments[place]
+            for place in reversed(range(len(message.shown_attachments))):
+                attachment = message.shown_attachments[place]
                 if can_fetch and images_left and _is_image(attachment):
                     images_left -= 1
                     work.append((seq, place, self._fetch_image(seq, message.at, attachment)))
@@ -111,19 +111,19 @@ class MediaStore:
         done = {(seq, place): result for (seq, place, _), result in zip(work, results, strict=True)}
         return {
             seq: tuple(
-                done.get((seq, place)) or DescribedAttachment(describe_unread(seq, message, place))
-                for place in range(len(message.attachments))
+                _mark_quoted(message, place, done.get((seq, place)) or _leave_unread(seq, message, place))
+                for place in range(len(message.shown_attachments))
             )
             for seq, message in messages
-            if message.attachments
+            if message.shown_attachments
         }
 
     async def read_document(self, message: Message, place: int) -> ExtractedText:
         """Return the text of an attachment, from the kept copy or fetched again. Raises AttachmentNotFetched.
 
-        `place`: position in `message.attachments`, from 0. After cancellation, and on a full disk, no copy is kept.
+        `place`: position in `message.shown_attachments`, from 0. On cancellation, and on a full disk, no copy is kept.
         """
-        attachment = message.attachments[place]
+        attachment = message.shown_attachments[place]
         key = f"{message.at.conversation}\0{message.id}\0{attachment.id}"
         path = self._folder / hashlib.sha256(key.encode()).hexdigest()
         with contextlib.suppress(OSError, ValidationError):
@@ -197,7 +197,7 @@ class MediaStore:
         return DescribedAttachment(about, ref)
 
     async def _quote_document(self, seq: Seq, message: Message, place: int) -> DescribedAttachment:
-        attachment = message.attachments[place]
+        attachment = message.shown_attachments[place]
         try:
             found = await self.read_document(message, place)
         except AttachmentNotFetched as error:
@@ -325,9 +325,20 @@ def document_handle(seq: Seq, place: int) -> str:
 
 def describe_unread(seq: Seq, message: Message, place: int) -> str:
     """Describe an attachment that was not fetched, with the handle that reads it if it is a document."""
-    attachment = message.attachments[place]
+    attachment = message.shown_attachments[place]
     handle = f'fetch_evidence("{document_handle(seq, place)}") reads it' if is_document(attachment) else ""
     return describe_attachment(attachment, note=handle)
+
+
+def _leave_unread(seq: Seq, message: Message, place: int) -> DescribedAttachment:
+    return DescribedAttachment(describe_unread(seq, message, place))
+
+
+def _mark_quoted(message: Message, place: int, described: DescribedAttachment) -> DescribedAttachment:
+    """Say of an attachment that it belongs to the message replied to, if it does."""
+    if place < len(message.attachments):
+        return described
+    return described._replace(description=f"(with the message replied to:) {described.description}")
 
 
 def _is_image(attachment: Attachment) -> bool:

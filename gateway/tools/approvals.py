@@ -255,7 +255,9 @@ class Approvals:
                 or not one.conversation
             ):
                 continue
-            is_foreign = bool(getattr(text, "carried", "") or getattr(text, "attachments", ()))
+            is_foreign = bool(
+                getattr(text, "carried", "") or getattr(text, "attachments", ()) or getattr(text, "quoted", None)
+            )
             self.grants.end_foreign(one.conversation, "outside" if is_foreign else one.fact.role)
 
     async def recover(self) -> None:

@@ -15,7 +15,7 @@ from channels.discord.directory import DiscordDirectory, DiscordPlace, resolve_r
 from channels.discord.gateway import IdentifyLimiter
 from channels.discord.ids import parse_id, snowflake_at, snowflake_time
 from channels.discord.inflow import DiscordProgress
-from gateway.core.events import NOTIFICATION, ChannelName, Message, MessageEdited, PlaceNames
+from gateway.core.events import MAX_QUOTED_CHARS, NOTIFICATION, ChannelName, Message, MessageEdited, PlaceNames
 from tests.channels.discord.channel_kit import NAME, place
 
 ME, ANN, ROOM, GUILD, ROLE = "10", "20", "30", "40", "50"
@@ -45,6 +45,19 @@ def message(content: str = "hello", **more: Any) -> Message:
     found = wire.parse_message(said(content, **more), directory())
     assert found is not None
     return found
+
+
+def test_what_a_reply_is_about_comes_with_it_as_the_log_may_not_have_it() -> None:
+    bob, cat = {"id": "61", "username": "bob"}, {"id": "7", "filename": "cat.png", "content_type": "image/png"}
+    replied = said("x" * 4_000, id="30", author=bob, attachments=[cat])
+    reference = {"message_reference": {"message_id": "30", "channel_id": ROOM}, "referenced_message": replied}
+    quoted = message(f"<@{ME}> what is this?", mentions=[{"id": ME}], **reference).quoted
+    assert quoted is not None
+    assert (quoted.sender.name, quoted.text) == ("bob", "x" * MAX_QUOTED_CHARS)
+    assert [(file.id, file.form) for file in quoted.attachments] == [(f"{ROOM}/30/7", "image")]
+    assert message("what is this?", **reference).quoted is None, "it is not addressed to the agent"
+    own = said("of mine", id="30")
+    assert message(f"<@{ME}>", mentions=[{"id": ME}], **reference | {"referenced_message": own}).quoted is None
 
 
 @pytest.mark.parametrize(
@@ -97,6 +110,8 @@ def test_what_stands_beside_the_text_is_told() -> None:
     forwarded = message("", **forward)
     assert (forwarded.text, forwarded.carried, forwarded.reply_to) == ("[forwarded] old", "[forwarded] old", None)
     assert message("look", **forward).carried == "[forwarded] old"
+    forward["message_snapshots"][0]["message"]["attachments"] = [{"id": "5", "filename": "a.pdf"}]  # type: ignore[index]
+    assert [file.name for file in message("look", **forward).attachments] == ["a.pdf"]
     bot = {"id": "60", "username": "news", "bot": True}
     embeds = [{"type": "rich", "title": "Title", "description": "x" * 1000}, {"type": "link", "title": "no"}]
     assert message("", author=bot, embeds=embeds).carried.startswith("Title - xxx")

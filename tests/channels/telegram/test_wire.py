@@ -20,8 +20,11 @@ from gateway.core.events import (
     MembershipChanged,
     Message,
     MessageEdited,
+    QuotedMessage,
     ReactionChanged,
     RoomId,
+    Sender,
+    SenderId,
     ThreadId,
 )
 from gateway.core.facts import dedup_key
@@ -193,12 +196,23 @@ def test_what_its_sender_did_not_write_is_told_apart(more: dict[str, Any], carri
     assert said(**more).carried == carried
 
 
-def test_privacy_mode_shows_what_a_reply_is_about() -> None:
-    answered = message(message_id=3, text="the question " + "x" * 400)
-    blind = TelegramUpdateContext(channel=VIEW.channel, own_id=42, username="ReverieBot", can_read_all=False)
-    assert said(text="?", reply_to_message=answered).text == "?"
-    assert said(blind, text="?", reply_to_message=answered).text.startswith("> Ann Lee: the question xx")
-    assert said(blind, text="?", reply_to_message=answered | {"from": ME}).text == "?"
+def test_what_a_reply_is_about_comes_with_it_as_the_log_may_not_have_it() -> None:
+    bob = {"id": 8, "is_bot": False, "first_name": "Bob"}
+    person = Sender(id=SenderId("8"), name="Bob", verified=True)
+    photo = [{"file_id": "l", "file_unique_id": "u", "width": 9, "height": 9}]
+    image = Attachment(id="l", form="image", content_type="image/jpeg")
+    answered = message(message_id=3, caption="the question " + "x" * 4_000, photo=photo) | {"from": bob}
+    direct: dict[str, Any] = {"chat": {"id": 7, "type": "private"}}
+    quoted = said(text="?", reply_to_message=answered, **direct).quoted
+    assert quoted == QuotedMessage(sender=person, text=f"the question {'x' * 2987}", attachments=(image,))
+    assert said(text="?", reply_to_message=answered).quoted is None, "it is not addressed to the agent"
+    ours = said(text="?", reply_to_message=answered | {"from": ME}).quoted
+    assert ours is not None
+    assert (ours.text, ours.attachments) == ("", (image,)), "the log has what the agent said"
+    elsewhere = {"origin": {"type": "user", "date": 1, "sender_user": bob}, "photo": photo}
+    shown = QuotedMessage(sender=person, attachments=(image,))
+    assert said(text="?", external_reply=elsewhere, **direct).quoted == shown
+    assert said(text="?", **direct).quoted is None
 
 
 @pytest.mark.parametrize(

@@ -95,12 +95,15 @@ _entries = st.builds(
 )
 
 
-def _as_of(fact: Fact, last: Seq) -> Fact:
-    """Only the past is rewound and folded."""
+def _as_of(fact: Fact, last: Seq, rewound: list[ConversationRewound]) -> Fact:
+    """Only the past is rewound and folded, and no view begins inside what was rewound there."""
     if isinstance(fact, ConversationRewound):
-        return replace(fact, last=last)
+        rewound.append(replace(fact, last=last))
+        return rewound[-1]
     if isinstance(fact, ViewFolded):
-        return replace(fact, **{mark: min(getattr(fact, mark), last + 1) for mark in ("start", "trimmed", "summed")})
+        marks = {mark: min(getattr(fact, mark), last + 1) for mark in ("start", "trimmed", "summed")}
+        begun = [one.first for one in rewound if one.first < marks["start"] <= one.last]
+        return replace(fact, **marks | {"start": min((marks["start"], *begun))})
     return fact
 
 
@@ -112,8 +115,11 @@ def test_a_kept_view_is_the_one_that_the_log_gives(steps: list[tuple[NewEntry, s
     async def play(path: Path) -> None:
         async with await Store.open(path, ManualClock(WHEN)) as store:
             kept = history_of(store)
+            rewound = dict[ConversationId, list[ConversationRewound]]((place, []) for place in PLACES)
             for number, (planned, places, simple) in enumerate(steps):
-                entry = replace(planned, fact=_as_of(planned.fact, Seq(number)))
+                assert planned.conversation is not None
+                fact = _as_of(planned.fact, Seq(number), rewound[planned.conversation])
+                entry = replace(planned, fact=fact)
                 await asyncio.gather(store.append([entry]), *[kept.view(place, simple=simple) for place in places])
                 for place in PLACES:
                     found, anew = [await one.view(place, simple=simple) for one in (kept, history_of(store))]
