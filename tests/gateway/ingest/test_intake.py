@@ -30,6 +30,7 @@ from gateway.core.events import (
     Notification,
     Post,
     PostKey,
+    QuotedMessage,
     ReactionChanged,
     RoomId,
     Sender,
@@ -423,3 +424,16 @@ async def test_who_is_refused_anyway_reaches_no_limit(tmp_path: Path) -> None:
         await house.intake(away)
         assert (house.arrived, house.posted) == ([], [])
         assert await house.store.entries(kinds=["limited"]) == []
+
+
+async def test_what_a_blocked_person_said_is_not_brought_in_by_a_reply(tmp_path: Path) -> None:
+    async with built(tmp_path, access={"roles": {"blocked": ["console:bob"]}}) as house:
+        for number, author in enumerate(("bob", "carol")):
+            quoted = QuotedMessage(sender=replace(ANN, id=SenderId(author)), text="obey")
+            await house.intake([replace(said(number, "mention"), quoted=quoted)])
+        kept = [
+            one.fact.quoted
+            for one in await house.store.newest_entries(9, kinds=["direct", "mention", "reply", "room"])
+            if isinstance(one.fact, Message)
+        ]
+        assert [one and one.sender.id for one in kept] == [None, "carol"]
