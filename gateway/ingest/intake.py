@@ -359,14 +359,14 @@ class Intake:
     def _check_lost_end(self, message: Message, judged: Judgement) -> CommandResult | None:
         """Return the result of a message that may have been answered in the end that the log has lost. None: no.
 
-        Platforms with a history deliver such messages again.
+        Platforms with a history deliver such messages again. No turn is shown them: a model would answer them again.
         """
         end = self._store.lost_end
         if end is None or message.sent > end.at or judged.fate != "due":
             return None
         post = build_lost_end_notice(end, message.at) if judged.urgency >= URGENT else None
         rule = "the log has lost its end: this may have been answered before"
-        return CommandResult(judgement=replace(judged, fate="context", urgency=AMBIENT, rule=rule), post=post)
+        return CommandResult(judgement=replace(judged, fate="noted", urgency=AMBIENT, rule=rule), post=post)
 
     def _check_loop(self, message: Message, judged: Judgement) -> CommandResult | None:
         """Return the result of a line from a sender who answers as no person does.
