@@ -126,9 +126,9 @@ async def run(
 ) -> None:
     """Run the gateway until `stop` is set; then finish or park the work in progress, within ten seconds, and return.
 
-    `channels` and `model`: used in place of the configured ones. `live`: settings that may change at run time.
-    `redactor`: redactor with the configuration's secrets; None: one is built from the settings. `stays`: go on trying
-    although every channel was refused, in place of `NoChannelsLeft`.
+    `channels` and `model`: used in place of the configured ones; the model is closed. `live`: settings that may change
+    at run time. `redactor`: redactor with the configuration's secrets; None: one is built from the settings.
+    `stays`: go on trying although every channel was refused, in place of `NoChannelsLeft`.
     Raises `StoreError` if the store cannot be opened or written, `ChannelUnavailable`, `PriceTableError`,
     `NoChannelsLeft`, `StoreGivenUp`. Any other exception is a bug. On cancellation nothing is finished or parked: what
     was durable is taken up at the next start.
@@ -139,7 +139,12 @@ async def run(
     if channels is None:
         check_adapters(live.settings)
     redactor = redactor or Redactor(collect_secrets(live.settings))
-    store = await _open_store(live.settings, clock, redactor, stop)
+    store = None
+    try:
+        store = await _open_store(live.settings, clock, redactor, stop)
+    finally:
+        if store is None and model is not None:
+            await model.aclose()
     if store is not None:
         async with _opened(live, clock, channels, store, model=model, redactor=redactor) as (gateway, _):
             await gateway.serve(stop, stays=stays)
