@@ -39,6 +39,7 @@ proof: .venv/.tools ## run what takes minutes, and the laws with all their examp
 
 crash: .venv/.tools ## kill the gateway, cut its connections and fill its disk: the crash suite without its long runs
 	$(PYTEST) -m 'not soak' -rP tests/gateway/system/crash tests/gateway/store $(ARGS)
+	.venv/bin/python -m pytest -m soak -rP tests/gateway/system/crash/test_storm.py -k all_faults
 
 soak: .venv/.tools ## the same for hours, and simulated weeks: all tests marked soak
 	$(PYTEST) -m soak -rP $(ARGS)

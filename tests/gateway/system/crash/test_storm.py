@@ -37,7 +37,7 @@ def test_what_is_planted_is_found(outcome: str) -> None:
     assert judge(first, shown, token_places(shown), [second]) == outcome
 
 
-@pytest.mark.system
+@pytest.mark.soak  # on a machine with all cores busy the judge of IRC's lines is not exact: `make crash` runs it alone
 def test_a_storm_of_all_faults_leaves_nobody_without_one_answer(tmp_path: Path) -> None:
     async def story() -> None:
         async with storm(tmp_path, seed=1) as it:
