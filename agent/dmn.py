@@ -24,7 +24,7 @@ them double.
 
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from agent.signals import (
     LOW,
@@ -58,6 +58,8 @@ MAX_BACKOFF_S = 3600.0
 """Errors double the interval up to an hour. A longer one would look dead, a shorter one keeps costing money."""
 CACHE_MARGIN_S = 10.0
 """A cached prompt is read again at the latest this long before it expires."""
+DREAM_RETRY_S = 3600.0
+"""A dream for which no model answered is dreamt again this long after it at the earliest, once one has answered."""
 FOREVER = datetime.max.replace(tzinfo=UTC)
 
 WIND_DOWN = {
@@ -237,6 +239,9 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnP
     goes_on = False
     if isinstance(signal, TurnFailed):
         goes_on = signal.continues and not passive
+        if signal.no_model and conversation == policy.inner and state.mode is DmnMode.DREAMING:
+            rested_s = max(0.0, policy.dream_every_s - DREAM_RETRY_S)
+            state = replace(state, dreamt=signal.at - timedelta(seconds=rested_s))
         state = replace(state, mode=WIND_DOWN.get(state.mode, state.mode), errors=state.errors + 1)
     elif signal.interrupted:
         state = replace(state, mode=DmnMode.RESTING if state.mode is DmnMode.DREAMING else state.mode)

@@ -197,6 +197,8 @@ class TurnFailed:
     """See `TurnEnded.addressed`."""
     continues: bool = False
     """True: work was in progress, and goes on at a later tick."""
+    no_model: bool = False
+    """True: no model answered, and one may later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

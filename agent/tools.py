@@ -19,7 +19,7 @@ from gateway.core.tool_spec import ToolArguments, ToolCall, ToolSpec, canonical_
 
 STAY_SILENT = ToolSpec(
     name="stay_silent",
-    description="End this turn without posting anything, because nothing needs to be said.",
+    description="Post nothing and end this turn. For lines that need no answer from you.",
     schema='{"additionalProperties":false,"properties":{},"type":"object"}',
     is_task=False,
 )

@@ -61,6 +61,8 @@ class TurnOutcome:
     is_over_budget: bool = False
     """True: the next request would have cost more than is left."""
     model: str = ""
+    instead_of: str = ""
+    """See `StreamEnd.instead_of`, of its last answer from a fallback."""
     usage: Usage = NO_USAGE
     requests: int = 0
     accounts: tuple[RequestUsage, ...] = ()
@@ -90,6 +92,7 @@ class TurnProgress:
             prompt_estimate=estimate,
             requests=done.requests + 1,
             model=end.model or model.name,
+            instead_of=end.instead_of or done.instead_of,
             accounts=done.accounts if end.account is None else (*done.accounts, end.account),
         )
 

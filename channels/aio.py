@@ -144,8 +144,8 @@ class AnswerCache(Generic[KeyT, AnswerT]):
 ItemT = TypeVar("ItemT")
 _HIGH_WATER, _LOW_WATER = 1024, 256
 """Items at which the buffer is full, and at which it has room again."""
-_DRAIN_TIMEOUT_S = 0.2
-"""Real seconds that `emit` has, after cancellation, for items that were already received."""
+_DRAIN_TIMEOUT_S = 1.0
+"""Real seconds that `emit` has, after cancellation, for items that were already received: a slow disk takes a while."""
 
 
 class BackpressureBuffer(Generic[ItemT]):

@@ -96,6 +96,9 @@ class Part:
     replaces: MessageId | None = None
     """Message of ours that gets this text and these buttons in place of its own; the same ones are no error.
     `reply_to`, `style` and `file` do not count then."""
+    finishes: MessageId | None = None
+    """Preview of ours that gets this text and these buttons, which may be repeated; `reply_to` does not count then. If
+    it is not there, the part is sent like any other."""
     maybe_sent_after: str | None = None
     """Not None: an earlier attempt may have shown it, after this position of the channel (`FindsSent`; empty: not
     known). `send` looks for it first, and returns its receipt if it is there."""
@@ -180,8 +183,8 @@ class Channel(Protocol):
     async def run(self, emit: Emit) -> None:
         """Connect, receive, reconnect with jittered back-off; emit `ConnectionChanged` on every change.
 
-        Ends only by cancellation (says goodbye to the platform within a second, leaves no task behind) or by raising
-        `Denied`.
+        Ends only by cancellation (says goodbye to the platform within a second, while `emit` may take another for what
+        was received; leaves no task behind) or by raising `Denied`.
         """
 
     def split(self, post: Post) -> tuple[str, ...]:
@@ -214,22 +217,60 @@ class CanType(Protocol):
         """Show the typing indicator, or (False) end it. Best effort: returns soon, raises only cancellation."""
 
 
+_PROVISIONAL = "?"
+
+
+def provisional_id(hint: str) -> MessageId:
+    """Return the id of a message that is about to be sent. `hint`: what its channel finds it by."""
+    return MessageId(_PROVISIONAL + hint)
+
+
+def is_provisional(message: MessageId) -> bool:
+    """Return whether the id is one of `provisional_id`."""
+    return message.startswith(_PROVISIONAL)
+
+
+def provisional_hint(message: MessageId) -> str:
+    """Reverse `provisional_id`."""
+    return message.removeprefix(_PROVISIONAL)
+
+
+Announce = Callable[[MessageId], Awaitable[None]]
+"""Callback that records a provisional id: it stands for the message until its own is known, also in a later process."""
+
+
+async def no_announcement(_: MessageId) -> None:
+    """`Announce` for callers that keep no record."""
+
+
 @runtime_checkable
 class CanPreview(Protocol):
-    """Channel that shows an answer while it is generated. The final message is a separate one, sent by `send`."""
+    """Channel that shows an answer while it is generated. Its `send` honours `Part.finishes`."""
 
     preview_interval_s: float
     """Shortest time in seconds between two previews of one answer."""
 
-    async def preview(self, at: Address, text: str, preview_id: MessageId | None) -> MessageId | None:
+    async def preview(
+        self,
+        at: Address,
+        text: str,
+        preview_id: MessageId | None,
+        *,
+        reply_to: MessageId | None = None,
+        announce: Announce = no_announcement,
+    ) -> MessageId | None:
         """Show `text` (Markdown, unfinished); `preview_id` is the result of the last call for this answer.
 
-        None: nothing remains visible. An id: a message that must be deleted with `delete_preview`. Best effort: raises
-        `SendError` if it was not shown.
+        None: nothing remains visible. An id: a message that becomes the answer (`Part.finishes`), or must be deleted
+        with `delete_preview`. `reply_to`: what the answer replies to. `announce` is awaited immediately before such a
+        message is sent. Best effort: raises `SendError` if it was not shown, `Uncertain` if it may have been.
         """
 
     async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
-        """Delete a preview; one that is already gone is no error. Raises `SendError`."""
+        """Delete a preview; one that is already gone is no error. Raises `SendError`: `Rejected`, if it must stay.
+
+        A provisional id: looks for the message. `FindsSent.learn` comes before.
+        """
 
 
 @runtime_checkable

@@ -7,12 +7,15 @@ Differences from https://spec.commonmark.org/0.31.2/, and the reasons:
 - `~~strike~~` and `||spoiler||` are supported; HTML, link definitions and underlined headings are text.
 - A line continues a quote or a list item only if it is marked or indented itself.
 - `>` quotes only before a space: `>=`, `>_<` and Python's `>>> ` are text.
+- A table is a code block, its columns aligned.
 - A bare address is text, whatever characters it holds.
 - Content that is nested too deeply is text; nothing is dropped.
 """
 
 import functools
 import re
+import unicodedata
+from collections.abc import Sequence
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock, blockquote, list_block
@@ -26,6 +29,10 @@ _MAX_DELIMITER_RUN = 3
 _IDENTIFIER = re.compile(r"_[A-Za-z0-9_]*[A-Za-z0-9][A-Za-z0-9_]*_(?![A-Za-z0-9_])")
 _URL_REST = re.compile(r"://(?:[^\s*<>\[\]`|~\\]|~(?!~))*[^\s*<>\[\]`|~\\_]")
 _SCHEME = re.compile(r"(?<![A-Za-z0-9])https?", re.IGNORECASE)
+_TABLE_RULE = re.compile(r" {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?")
+"""Line below the head of a table."""
+_CELL_END = re.compile(r"(?<!\\)\|")
+_CELL_MARKS = re.compile(r"(\*\*|~~|`)(?=\S)(.*?\S)\1")
 _PAIRS = {"~": "s", "|": "spoiler"}
 
 
@@ -39,6 +46,7 @@ def commonmark_parser() -> MarkdownIt:
     block, inline = markdown.block.ruler, markdown.inline.ruler
     block.at("blockquote", _parse_quote, {"alt": ["paragraph", "reference", "blockquote", "list"]})
     block.at("list", _parse_list, {"alt": ["paragraph", "reference", "blockquote"]})
+    block.before("fence", "pipe_table", _parse_table, {"alt": ["paragraph", "reference"]})
     block.before("paragraph", "unmarked", _ends_quote, {"alt": ["blockquote"]})
     block.before("paragraph", "outdented", _ends_list_item, {"alt": ["paragraph"]})
     markdown.inline.add_terminator_char("|")
@@ -53,6 +61,51 @@ def commonmark_parser() -> MarkdownIt:
 
 def _keep_link(link: str) -> str:
     return link
+
+
+def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    def line(at: int) -> str:
+        return state.src[state.bMarks[at] + state.tShift[at] : state.eMarks[at]]
+
+    if start + 1 >= end or "|" not in line(start) or not _TABLE_RULE.fullmatch(line(start + 1).rstrip()):
+        return False
+    if silent or state.is_code_block(start):
+        return silent and not state.is_code_block(start)
+    after = start + 2
+    while after < end and "|" in line(after) and state.sCount[after] >= state.blkIndent:
+        after += 1
+    token = state.push("fence", "code", 0)
+    token.content, token.map = "\n".join(format_table([line(at) for at in range(start, after)])) + "\n", [start, after]
+    state.line = after
+    return True
+
+
+def format_table(lines: Sequence[str]) -> list[str]:
+    """Return the rows of a Markdown table with aligned columns, for a font of equal widths; `lines[1]` is its rule."""
+    head, rule, *body = (
+        [cell.strip().replace("\\|", "|") for cell in _CELL_END.split(line.strip().removeprefix("|"))] for line in lines
+    )
+    rows = [
+        [_CELL_MARKS.sub(r"\2", cell) for cell in (row[:-1] if len(row) > 1 and not row[-1] else row)]
+        for row in (head, *body)
+    ]
+    columns = max(map(len, rows))
+    widths = [max(_display_width(row[at]) if at < len(row) else 0 for row in rows) for at in range(columns)]
+    is_right = [at < len(rule) and rule[at].endswith(":") and not rule[at].startswith(":") for at in range(columns)]
+    return [
+        " | ".join(
+            " " * (widths[at] - _display_width(cell)) + cell
+            if is_right[at]
+            else cell + " " * (widths[at] - _display_width(cell))
+            for at, cell in enumerate(row)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _display_width(text: str) -> int:
+    """Return the columns of a terminal that the text takes (UAX 11)."""
+    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
 def _parse_quote(state: StateBlock, start: int, end: int, silent: bool) -> bool:

@@ -43,10 +43,10 @@ def parse_markdown(markdown: str) -> tuple[TextRun, ...]:
 
     Blocks are separated by as many line breaks as in the source (at most one blank line), whatever marks they have;
     those line breaks are in runs with their own marks. A bullet is "• ", a number stays as written, and nested list
-    content is indented by two spaces a level, except code: a `pre` is the code, byte for byte, without a line break at
-    its end. A quote has no `>`, tables are left as they were written. Two neighbouring runs differ. Control characters
-    but tabs and line feeds are dropped, and so are invisible characters and direction marks; lone surrogates become
-    U+FFFD. If the text is nothing but marks, the marks are its content; only blank text gives ().
+    content is indented by two spaces a level, except code: a `pre` is the code, byte for byte, without a line break
+    at its end. A quote has no `>`, a table is a `pre` with aligned columns. Two neighbouring runs differ. Control
+    characters but tabs and line feeds are dropped, and so are invisible characters and direction marks; lone
+    surrogates become U+FFFD. If the text is nothing but marks, the marks are its content; only blank text gives ().
     """
     # Here and not above: it costs 50 ms and 4 MB, and check-config needs none of it.
     from channels.commonmark import commonmark_parser  # noqa: PLC0415

@@ -1,6 +1,7 @@
 """Text cut into pieces that fit a limit: plain text in UTF-8 bytes, Markdown in UTF-16 units. Pure."""
 
 import re
+from collections.abc import Sequence
 
 _LONGEST_CODE_POINT_BYTES = 4
 
@@ -55,16 +56,28 @@ def split_markdown(text: str, limit_units: int) -> tuple[str, ...]:
     """Return pieces of at most `limit_units` UTF-16 units each; none is blank; none for blank text.
 
     A fenced block that is cut is closed, and opened again with its language in the next piece; an unclosed one is
-    closed at the end. Cuts between lines where that wastes less than half a piece, else at white space, else between
-    two characters; inside inline code or a link only if that is longer than a piece. Only white space at the cuts is
-    lost. Raises ValueError if `limit_units` < 64.
+    closed at the end. A block that fits a piece is not cut. Cuts between lines where that wastes less than half a
+    piece, else at white space, else between two characters; inside inline code or a link only if that is longer
+    than a piece. Only white space at the cuts is lost. Raises ValueError if `limit_units` < 64.
     """
     if limit_units < _MIN_UNITS:
         raise ValueError(f"the limit is {limit_units}; fences need room, so at least {_MIN_UNITS}")
     pieces = _MarkdownSplitter(limit_units)
-    for line in text.encode("utf-8", "replace").decode().split("\n"):
-        pieces.add_line(line)
+    lines = text.encode("utf-8", "replace").decode().split("\n")
+    for index, line in enumerate(lines):
+        pieces.add_line(line, lines, index)
     return tuple(pieces.finish())
+
+
+def _block_of(lines: Sequence[str], start: int, limit_units: int) -> str:
+    """Return the fenced block that begins there; what is longer than a piece may be cut off."""
+    size, end = utf16_length(lines[start]), start + 1
+    while end < len(lines) and size <= limit_units:
+        fence = _FENCE.fullmatch(lines[end].rstrip())
+        size, end = size + 1 + utf16_length(lines[end]), end + 1
+        if fence and not fence["lang"].strip() and _closes_fence(fence["marks"], lines[start].strip()):
+            break
+    return "\n".join(lines[start:end])
 
 
 class _MarkdownSplitter:
@@ -79,7 +92,8 @@ class _MarkdownSplitter:
         self._reopened = 0
         """Number of leading `_lines` that only reopen a fence."""
 
-    def add_line(self, line: str) -> None:
+    def add_line(self, line: str, lines: Sequence[str], index: int) -> None:
+        """Add `line`, which is `lines[index]`."""
         fence = _FENCE.fullmatch(line.rstrip())
         closes = bool(
             self._fence_line and fence and not fence["lang"].strip() and _closes_fence(fence["marks"], self._fence_line)
@@ -87,8 +101,11 @@ class _MarkdownSplitter:
         opens = bool(not self._fence_line and fence)
         if opens and utf16_length(line) > self._limit // 4:  # too long for a language: a line of text
             opens = False
-        if opens and not self._fits(line, "x", closer=fence["marks"] if fence else ""):
-            self._end_piece()
+        if opens and fence:
+            block = _block_of(lines, index, self._limit)
+            is_whole = utf16_length(block) + 1 + utf16_length(fence["marks"]) <= self._limit
+            if not self._fits(*([block] if is_whole else [line, "x"]), closer="" if is_whole else fence["marks"]):
+                self._end_piece()
         while not self._fits(line, closer="" if closes else None):
             line = self._break_line(line)
         self._lines.append(line)

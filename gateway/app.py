@@ -65,7 +65,7 @@ from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.rewind import Rewinder
-from gateway.store import Store, StoreClosed, StoreLocked, StoreTasks
+from gateway.store import Store, StoreClosed, StoreTasks, StoreUnavailable
 from gateway.store.retention import run_retention
 from gateway.stream.attention import LiveAttention
 from gateway.stream.inbox import ConversationInbox
@@ -99,7 +99,7 @@ TURN_GRACE_S = 5.0
 OUTAGE_GRACE_S = 3.0
 """Longest wait for a log that cannot be written while the gateway stops: less than for turns."""
 RETRY_OPEN_S = 1.0
-"""Wait between two tries to open a store that another program has locked; a try itself may take some seconds."""
+"""Wait between two tries to open a store that is locked or has no room; a try itself may take some seconds."""
 SEND_GRACE_S = 2.0
 """Longest wait for the outbox. With one second of goodbye for the channels the stop stays below SIGTERM's ten
 seconds."""
@@ -153,8 +153,8 @@ async def run(
 async def _open_store(settings: Settings, clock: Clock, redactor: Redactor, stop: asyncio.Event) -> Store | None:
     """Open and migrate the store. None: the gateway was stopped before.
 
-    While another program holds its lock, that is waited out as in a running gateway: `/ready` and `reverie health` say
-    so, and after `store.exit_after` it raises StoreGivenUp.
+    A full disk and another program's lock are waited out as in a running gateway: `/ready` and `reverie health` say so,
+    and after `store.exit_after` it raises StoreGivenUp.
     """
     path, since, waiting = settings.store.path, clock.now(), asyncio.create_task(stop.wait())
     ops_task: asyncio.Task[None] | None = None
@@ -162,7 +162,7 @@ async def _open_store(settings: Settings, clock: Clock, redactor: Redactor, stop
         while not stop.is_set():
             try:
                 return await Store.open(path, clock, patient=True)
-            except StoreLocked as error:
+            except StoreUnavailable as error:
                 if ops_task is None:
                     logger.error("%s; it is tried again and again", error)  # noqa: TRY400 - the operator can fix it
                     platforms = {ChannelName(name): one.platform for name, one in settings.channels.items()}
@@ -319,7 +319,7 @@ class _Gateway:
         self.outbox = Outbox(
             store, self.channels, clock, tasks, files=self.outgoing_files, internal=internal, redactor=redactor
         )
-        self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor)
+        self.previews = TurnPreviews(store, clock, self.channels, tasks, redactor, teach=self.outbox.teach)
         self.room_membership = RoomMembership(store, self.channels, tasks, self.outbox, access_policy)
 
         # What the agents can do.
@@ -592,7 +592,7 @@ class _Gateway:
         if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
             emit = partial(self.intake.accept, OPERATOR_CHANNEL)
             background.append(start(operator.run(emit)))
-        await self.previews.recover()
+        await self.previews.recover(unsure=LOST_END_REASON if self.store.lost_end is not None else "")
         await self._recover_posts()
         await self.recover_knowledge()
         await self.approvals.recover()

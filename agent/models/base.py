@@ -145,6 +145,8 @@ class StreamEnd:
     """Cost and use of the cache. None: not accounted."""
     lost_accounts: tuple[RequestUsage, ...] = ()
     """Accounts of earlier attempts that broke off and are billed all the same."""
+    instead_of: str = ""
+    """Models before the one that answered, each with the reason why it did not. Empty: the first one answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

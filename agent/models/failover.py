@@ -166,6 +166,8 @@ class FailoverModel:
         self._attempts = attempts
         self._warned: set[int] = set()
         self._breakers = [CircuitBreaker() for _ in self._models]
+        self._reasons: dict[int, str] = {}
+        """By index, why a model did not answer the last time."""
         first = self._models[0]
         self.name = first.name
         self.label = first.label
@@ -213,8 +215,12 @@ class FailoverModel:
             else:
                 self._record_success(index)
                 self._warned.discard(index)
+                why = "; ".join(f"{self._models[at].name}: {self._reasons.get(at, '')}" for at in range(index))
                 for chunk in answer:
-                    yield replace(chunk, lost_accounts=tuple(lost)) if isinstance(chunk, StreamEnd) else chunk
+                    if isinstance(chunk, StreamEnd):
+                        yield replace(chunk, lost_accounts=tuple(lost), instead_of=why)
+                    else:
+                        yield chunk
                 return
         assert failed is not None
         failed.accounts = tuple(lost)
@@ -280,6 +286,7 @@ class FailoverModel:
         self, index: int, error: ModelError, failed: ModelError | None, lost: Sequence[RequestUsage]
     ) -> ModelError | None:
         """Return the error to raise if no other model answers. Raises it where none could."""
+        self._reasons[index] = error.reason
         if isinstance(error, ModelBusy):
             self._record_failure(index, error)
             return error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from channels.aio import AnswerCache, with_timeout
 from channels.base import (
     MEMBERSHIP_TIMEOUT_S,
+    Announce,
     Audience,
     BeforeSend,
     Capabilities,
@@ -19,27 +20,25 @@ from channels.base import (
     Part,
     RoomMembers,
     SendError,
-    Uncertain,
     Unreachable,
+    is_provisional,
+    no_announcement,
     no_before_send,
 )
 from channels.discord.actions import DiscordActions
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import DiscordDirectory
 from channels.discord.errors import DiscordRefused
-from channels.discord.ids import message_nonce
 from channels.discord.outgoing import (
     MAX_FILE_BYTES,
     MESSAGE_PATH,
-    MESSAGES_PATH,
-    SUPPRESS_EMBEDS,
-    SUPPRESS_NOTIFICATIONS,
+    RESEND_WINDOW_S,
     DiscordOutgoing,
     message_content,
     render_bodies,
 )
-from channels.discord.wire import build_receipt, parse_channel_id, parse_message_id
-from gateway.core.clock import Clock, new_id
+from channels.discord.wire import parse_channel_id, parse_message_id
+from gateway.core.clock import Clock
 from gateway.core.events import Address, Attachment, ChannelName, MessageId, PlaceNames, Post, Receipt, RoomId, SenderId
 
 if TYPE_CHECKING:
@@ -51,10 +50,6 @@ _FORMATTING = (
     "lists, > quotes, ||spoilers|| and [links](https://example.org) work; tables become code blocks, pictures become "
     "links. Mentions ping nobody. A message holds 2,000 characters; longer ones are split."
 )
-_RESEND_WINDOW_S = 120.0
-"""https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique `in the past few
-minutes`; that is at least two."""
-_PREVIEW_TRIES = 3
 
 
 class DiscordChannel:
@@ -78,7 +73,7 @@ class DiscordChannel:
         self._directory = DiscordDirectory(name)
         self._members = AnswerCache[tuple[str, str], Sequence[str]](clock, 0.0)
         """Guild and user -> the roles of a member."""
-        self._outgoing = DiscordOutgoing(link_previews=config.link_previews)
+        self._outgoing = DiscordOutgoing(clock, link_previews=config.link_previews)
         self._session: DiscordSession | None = None
         """Set while `run` runs."""
         self._state: DiscordAccountState | None = None
@@ -95,7 +90,7 @@ class DiscordChannel:
             platform="Discord",
             formatting=_FORMATTING,
             replies=True,
-            resend_window_s=_RESEND_WINDOW_S,
+            resend_window_s=RESEND_WINDOW_S,
             max_file_bytes=MAX_FILE_BYTES,
             buttons=True,
             defers_commands=True,
@@ -246,41 +241,44 @@ class DiscordChannel:
         return self._session
 
 
+_PREVIEW_PATIENCE_S = 1.0
+"""Longest wait of an edit for the rate limit: the answer itself may come meanwhile, and must not wait for it."""
+
+
 class DiscordPreviewChannel(DiscordChannel):
     """A `DiscordChannel` that shows an answer while it is generated, in a message that is edited."""
 
     preview_interval_s = 1.5
     """Discord allows five edits in five seconds per channel; other answers may need some of them."""
 
-    async def preview(self, at: Address, text: str, preview_id: MessageId | None) -> MessageId | None:
+    async def preview(
+        self,
+        at: Address,
+        text: str,
+        preview_id: MessageId | None,
+        *,
+        reply_to: MessageId | None = None,
+        announce: Announce = no_announcement,
+    ) -> MessageId | None:
         api, first = self._require_session().api, next(iter(render_bodies(text)), "")
         if not first:
             return preview_id
-        content = message_content(first) | {"flags": self._outgoing.flags}
-        if preview_id is not None:
-            await api.call(
-                "PATCH",
-                MESSAGE_PATH,
-                json=content,
-                channel_id=parse_channel_id(at),
-                message_id=parse_message_id(preview_id),
-            )
-            return preview_id
-        # An unfinished message must notify nobody. It must be deleted later, so we need its id.
-        key = message_nonce(new_id(self._clock.now()))
-        content |= {"flags": SUPPRESS_EMBEDS | SUPPRESS_NOTIFICATIONS, "nonce": key, "enforce_nonce": True}
-
-        async def show() -> MessageId | None:
-            answer = await api.call("POST", MESSAGES_PATH, json=content, again=False, channel_id=parse_channel_id(at))
-            return next(iter(build_receipt(answer).ids), None)
-
-        for _ in range(_PREVIEW_TRIES - 1):
-            with contextlib.suppress(Uncertain):
-                return await show()
-        return await show()
+        if preview_id is None:
+            return await self._outgoing.begin_preview(api, at, first, reply_to, announce)
+        await api.call(
+            "PATCH",
+            MESSAGE_PATH,
+            json=message_content(first),
+            patience_s=_PREVIEW_PATIENCE_S,
+            channel_id=parse_channel_id(at),
+            message_id=parse_message_id(preview_id),
+        )
+        return preview_id
 
     async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
         try:
+            if is_provisional(preview_id):
+                preview_id = await self._outgoing.find_preview(self._require_session().api, at, preview_id, "\u2026")
             await self._actions.delete_own(parse_channel_id(at), parse_message_id(preview_id))
         except DiscordRefused as error:
             if error.status != HTTPStatus.NOT_FOUND:

@@ -27,7 +27,7 @@ class DiscordConfig(ConfigSection):
     typing: bool = True
     """Show that an answer is being written."""
     preview: Literal["off", "all"] = "off"
-    """`all`: a growing answer is shown in a message that is edited, and replaced at the end."""
+    """`all`: a growing answer is shown in a message that is edited until it is the answer."""
     link_previews: bool = False
     """Let Discord show previews of the links in our messages."""
     connect_timeout: Duration = Field(default=60.0, gt=0)

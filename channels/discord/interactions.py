@@ -2,8 +2,10 @@
 
 https://discord.com/developers/docs/interactions/receiving-and-responding: an interaction needs a first answer within
 three seconds, or the person sees a failure; its token is valid for fifteen minutes. So commands, also those given by a
-tap on a button, are acknowledged at once and answered later, exactly once. Other interactions (forms, buttons that are
-not ours) are acknowledged, and emit nothing.
+tap on a button, are acknowledged at once and answered later, exactly once. `Ask about this message` in the menu of a
+message opens a form; the form, once sent, is acknowledged, and is an ordinary message to the agent: its answer is an
+ordinary reply to the message asked about, so it needs no token. Other forms and buttons are acknowledged, and emit
+nothing.
 """
 
 import asyncio
@@ -36,7 +38,16 @@ from channels.base import (
 from channels.discord.directory import DiscordDirectory, interaction_sender, is_direct_interaction
 from channels.discord.ids import get_snowflake
 from channels.discord.rest import FAILURES, DiscordRestClient
-from channels.discord.wire import INTERACTION_PREFIX, build_receipt, button_command, find_focused
+from channels.discord.wire import (
+    ASK_PREFIX,
+    ASKED_KEY,
+    INTERACTION_PREFIX,
+    asked_message,
+    build_receipt,
+    button_command,
+    find_focused,
+    form_target,
+)
 from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str, single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Receipt
@@ -57,10 +68,37 @@ class CommandMenu(app_commands.CommandTree):
         super().__init__(client)
         for spec in specs:
             self.add_command(_build_row(spec))
+        if specs:
+            menu = app_commands.ContextMenu(name=ASK_TITLE, callback=_ignore_message)
+            menu.allowed_contexts = app_commands.AppCommandContext(guild=True, dm_channel=True, private_channel=False)
+            self.add_command(menu)
 
     def to_rows(self) -> list[Json]:
         """Return the rows that Discord is given."""
         return [command.to_dict(self) for command in self.get_commands()]
+
+
+ASK_TITLE: Final = "Ask about this message"
+"""Row in the menu of a message, and title of its form."""
+_MAX_QUESTION_CHARS = 2000
+
+
+async def _ignore_message(_interaction: discord.Interaction, _message: discord.Message) -> None:
+    """Do nothing: `AutocompleteResponder` answers."""
+
+
+def _build_form(target: str) -> dict[str, object]:
+    """Return the form that asks for a question: https://discord.com/developers/docs/components/reference#label."""
+    field = {
+        "type": 4,
+        "custom_id": "question",
+        "style": 2,
+        "required": False,
+        "max_length": _MAX_QUESTION_CHARS,
+        "placeholder": "Leave it empty to have the message explained.",
+    }
+    label = {"type": 18, "label": "Your question", "component": field}
+    return {"custom_id": f"{ASK_PREFIX}{target}", "title": ASK_TITLE, "components": [label]}
 
 
 def _build_row(spec: CommandSpec) -> app_commands.Command[Any, ..., None] | app_commands.Group:
@@ -144,7 +182,12 @@ def _normalize(row: object) -> tuple[object, ...]:
 
 
 _COMPONENT, _TYPING, _FORM = 3, 4, 5
-_UNCHANGED, _CHOICES = 6, 8
+_MESSAGE, _UNCHANGED, _CHOICES, _SHOW_FORM = 4, 6, 8, 9
+_ASK_TAKEN: Final[Mapping[str, object]] = {
+    "content": "I have your question. If I may answer here, I reply to that message.",
+    "allowed_mentions": {"parse": []},
+}
+_MAX_ASKED = 100
 _ANSWER_TIMEOUT_S: Final = 2.0
 """Discord waits for three seconds, including the transfer."""
 _MAX_CHOICES, _MAX_CHOICE_CHARS = 25, 100
@@ -154,35 +197,52 @@ _MAX_CONCURRENT: Final = 50
 
 
 class AutocompleteResponder:
-    """Answers to autocompletion, components and forms, while connected."""
+    """Answers to autocompletion, components, forms and the menu of messages, while connected."""
 
     def __init__(self, api: DiscordRestClient, clock: Clock, directory: DiscordDirectory) -> None:
         self._api, self._clock, self._directory = api, clock, directory
         self._seen = LruDict[str, None](_MAX_SEEN)
+        self._asked = LruDict[tuple[str, str, str], Json](_MAX_ASKED)
+        """Person, channel and message -> the message that they were shown a form for. Without it, as after a restart,
+        the model sees what the log has of the message."""
         self._running: set[asyncio.Task[None]] = set()
         self.completer: CommandCompleter | None = None
         """Source of suggestions. None: none are given."""
 
-    def handle_interaction(self, data: object) -> None:
-        """Answer an interaction, once; commands and taps that give one are ignored here."""
+    def handle_interaction(self, data: object) -> object:
+        """Answer an interaction, once; commands and taps that give one are ignored here.
+
+        Returns the data; of a form of ours, with the message that it asks about.
+        """
         payload: Json = get_object({"d": data}, "d")
         interaction, token, kind = get_snowflake(payload, "id"), get_str(payload, "token"), get_int(payload, "type")
-        if kind not in {_COMPONENT, _TYPING, _FORM} or not (interaction and token) or interaction in self._seen:
-            return
-        if button_command(payload) is not None:
-            return
+        asked, sender = asked_message(payload), interaction_sender(payload)
+        where = (sender.id if sender else "", get_snowflake(payload, "channel_id"))
+        if target := form_target(payload):
+            data = {**payload, ASKED_KEY: self._asked.get((*where, target))}
+        if not (kind in {_COMPONENT, _TYPING, _FORM} or asked) or not (interaction and token):
+            return data
+        if interaction in self._seen or button_command(payload) is not None:
+            return data
         self._seen.put(interaction, None)
+        if asked is not None:
+            self._asked.put((*where, asked[0]), asked[1])
         if len(self._running) < _MAX_CONCURRENT:
             task = asyncio.create_task(self._answer(interaction, token, payload, kind))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
+        return data
 
     async def close(self) -> None:
         """Cancel all pending answers."""
         await cancel_and_wait(*self._running)
 
-    async def _answer(self, interaction: str, token: str, payload: Json, kind: int) -> None:
+    async def _answer(self, interaction: str, token: str, payload: Json, kind: int | None) -> None:
         answer: dict[str, object] = {"type": _UNCHANGED}
+        if asked := asked_message(payload):
+            answer = {"type": _SHOW_FORM, "data": _build_form(asked[0])}
+        elif form_target(payload):
+            answer = {"type": _MESSAGE, "data": {**_ASK_TAKEN, "flags": EPHEMERAL}}
         if kind == _TYPING:
             choices = await self._find_choices(payload)
             answer = {"type": _CHOICES, "data": {"choices": [{"name": choice, "value": choice} for choice in choices]}}
@@ -295,11 +355,8 @@ class InteractionResponder:
         )
         name = get_str(get_object(payload, "data"), "name").lower()
         tapped = button_command(payload) is not None
-        if (
-            not (tapped or get_int(payload, "type") == _COMMAND)
-            or not (interaction and token and application)
-            or interaction in self._pending
-        ):
+        is_command = get_int(payload, "type") == _COMMAND and asked_message(payload) is None
+        if not (tapped or is_command) or not (interaction and token and application) or interaction in self._pending:
             return
         now_s, private = self._clock.monotonic(), tapped or name in self._private_commands
         for old in [pending_id for pending_id, pending in self._pending.items() if pending.expires_s < now_s]:

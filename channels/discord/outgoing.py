@@ -11,17 +11,31 @@ import asyncio
 import logging
 import re
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from channels.base import BeforeSend, Part, Rejected
+from channels.base import (
+    Announce,
+    BeforeSend,
+    OutgoingFile,
+    Part,
+    Rejected,
+    Uncertain,
+    is_provisional,
+    no_before_send,
+    provisional_hint,
+    provisional_id,
+)
+from channels.commonmark import format_table
 from channels.discord.errors import DiscordRefused
-from channels.discord.ids import message_nonce, parse_id
-from channels.discord.wire import build_receipt, parse_channel_id, parse_message_id
+from channels.discord.ids import message_nonce
+from channels.discord.wire import build_receipt, parse_channel_id, parse_message_id, parse_reply_id
 from channels.split import split_markdown
 from channels.text import clean_outgoing
-from gateway.core.events import PostButton, Receipt
+from gateway.core.clock import Clock, id_created_at, new_id
+from gateway.core.events import Address, MessageId, PostButton, Receipt
 
 if TYPE_CHECKING:
     from channels.discord.interactions import InteractionResponder
@@ -37,6 +51,8 @@ _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^`\n]*)")
 _DEEP_HEADING = re.compile(r" {0,3}#{4,6} +(.+?)(?: +#+)?")
 _PICTURE = re.compile(r"(`+[^`\n]+`+)|!(\[[^\]\n]*\]\()")
 _TABLE_RULE = re.compile(r" {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?")
+_MAX_TABLE_COLUMNS = 100
+"""Width in characters: a wider table is wrapped by the clients in any case."""
 
 
 def render_bodies(text: str) -> tuple[str, ...]:
@@ -56,7 +72,7 @@ def render(text: str) -> str:
             index = end + 1
         elif index + 1 < len(lines) and "|" in lines[index] and _TABLE_RULE.fullmatch(lines[index + 1].rstrip()):
             end = next((n for n in range(index + 1, len(lines)) if "|" not in lines[n]), len(lines))
-            rendered += _code_block(lines[index:end], "")
+            rendered += _code_block(_align_table(lines[index:end]), "")
             index = end
         else:
             rendered.append(_render_line(lines[index]))
@@ -85,9 +101,19 @@ def _code_block(code: list[str], language: str) -> list[str]:
     return [f"```{language}", *safe, "```"] if any(line.strip() for line in code) else []
 
 
+def _align_table(lines: list[str]) -> list[str]:
+    """Return the rows of a table with columns of equal width; too wide: as they are."""
+    shown = format_table(lines)
+    return lines if max(map(len, shown)) > _MAX_TABLE_COLUMNS else shown
+
+
 MAX_FILE_BYTES: Final = 10 * 2**20
 """https://discord.com/developers/docs/reference#uploading-files: the limit without a paid plan."""
 SUPPRESS_EMBEDS, SUPPRESS_NOTIFICATIONS = 1 << 2, 1 << 12
+RESEND_WINDOW_S: Final = 120.0
+"""https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique `in the past few
+minutes`; that is at least two."""
+_PREVIEW_TRIES: Final = 3
 MESSAGES_PATH = "/channels/{channel_id}/messages"
 MESSAGE_PATH = MESSAGES_PATH + "/{message_id}"
 
@@ -110,7 +136,8 @@ def build_components(buttons: Sequence[PostButton]) -> list[dict[str, object]]:
 class DiscordOutgoing:
     """Outgoing messages of one account; outlives connections."""
 
-    def __init__(self, *, link_previews: bool) -> None:
+    def __init__(self, clock: Clock, *, link_previews: bool) -> None:
+        self._clock = clock
         self.flags = 0 if link_previews else SUPPRESS_EMBEDS
         """Flags of all our messages."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -131,45 +158,114 @@ class DiscordOutgoing:
     ) -> Receipt:
         content = message_content(part.body)
         if part.replaces is not None:
-            return build_receipt(
-                await api.call(
-                    "PATCH",
-                    MESSAGE_PATH,
-                    json=content | {"components": build_components(part.buttons)},
-                    before_send=before_send,
-                    channel_id=parse_channel_id(part.to),
-                    message_id=parse_message_id(part.replaces),
-                )
-            )
-        if part.private or (part.reply_to is not None and not parse_id(part.reply_to)):
+            return await self._edit(api, part, part.replaces, before_send)
+        if part.finishes is not None:
+            try:
+                preview = part.finishes
+                if is_provisional(preview):
+                    preview = await self.find_preview(api, part.to, preview, part.body, before_send=before_send)
+                return await self._edit(api, part, preview, before_send)
+            except DiscordRefused as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+                logger.info("a preview cannot become the answer: %s", error.reason)
+        if part.private or (part.reply_to is not None and not parse_reply_id(part.reply_to)):
             # An answer to a command accepts only this flag.
-            answered = await interactions.send(part, content | {"flags": self.flags}, before_send)
+            answer = content | {"flags": self.flags}
+            if part.buttons:
+                answer["components"] = build_components(part.buttons)
+            answered = await interactions.send(part, answer, before_send)
             if answered is not None:
                 return answered
         flags = self.flags | (SUPPRESS_NOTIFICATIONS if part.style == "notice" else 0)
         content |= {"flags": flags, "nonce": message_nonce(part.key), "enforce_nonce": True}
         if part.buttons:
             content["components"] = build_components(part.buttons)
-        if part.reply_to is not None and (replied := parse_id(part.reply_to)):
+        return await self._post(api, part.to, content, part.reply_to, file=part.file, before_send=before_send)
+
+    async def begin_preview(
+        self, api: "DiscordRestClient", at: Address, text: str, reply_to: MessageId | None, announce: Announce
+    ) -> MessageId:
+        """Send the message of a preview. Raises a `SendError`."""
+        preview = provisional_id(new_id(self._clock.now()))
+        return await self.find_preview(
+            api, at, preview, text, reply_to, before_send=_call_once(partial(announce, preview))
+        )
+
+    async def find_preview(
+        self,
+        api: "DiscordRestClient",
+        at: Address,
+        preview: MessageId,
+        text: str,
+        reply_to: MessageId | None = None,
+        *,
+        before_send: BeforeSend = no_before_send,
+    ) -> MessageId:
+        """Return the id of the preview with this provisional id. If it is not there, it is sent with this text.
+
+        Raises `DiscordRefused` with 404 if that cannot be told any more.
+        """
+        key = provisional_hint(preview)
+        begun = id_created_at(key)
+        if begun is None or not 0 <= (self._clock.now() - begun).total_seconds() < RESEND_WINDOW_S:
+            raise DiscordRefused("nobody knows whether a preview is there", status=HTTPStatus.NOT_FOUND)
+        content = message_content(text) | {"flags": self.flags, "nonce": message_nonce(key), "enforce_nonce": True}
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                receipt = await self._post(api, at, content, reply_to, again=False, before_send=before_send)
+            except Uncertain:
+                if tries == _PREVIEW_TRIES:
+                    raise
+            else:
+                if receipt.ids:
+                    return receipt.ids[0]
+                raise Uncertain("Discord: an answer without the id of the message")
+
+    async def _edit(self, api: "DiscordRestClient", part: Part, message: MessageId, before_send: BeforeSend) -> Receipt:
+        return build_receipt(
+            await api.call(
+                "PATCH",
+                MESSAGE_PATH,
+                json=message_content(part.body) | {"components": build_components(part.buttons)},
+                before_send=before_send,
+                channel_id=parse_channel_id(part.to),
+                message_id=parse_message_id(message),
+            )
+        )
+
+    async def _post(
+        self,
+        api: "DiscordRestClient",
+        at: Address,
+        content: dict[str, object],
+        reply_to: MessageId | None,
+        *,
+        file: OutgoingFile | None = None,
+        again: bool = True,
+        before_send: BeforeSend,
+    ) -> Receipt:
+        post = partial(
+            api.call,
+            "POST",
+            MESSAGES_PATH,
+            file=file,
+            again=again,
+            before_send=before_send,
+            channel_id=parse_channel_id(at),
+        )
+        if replied := parse_reply_id(reply_to):
             reply = {"message_id": replied, "fail_if_not_exists": False}
             try:
-                return await self._post(api, part, content | {"message_reference": reply}, before_send)
+                return build_receipt(await post(json=content | {"message_reference": reply}))
             except DiscordRefused as error:
                 if error.status != HTTPStatus.BAD_REQUEST:
                     raise
                 # E.g. 160002: a reply needs the right to read the history. The text matters more.
                 logger.info("said without the reply: %s", error.reason)
-        return await self._post(api, part, content, before_send)
-
-    async def _post(
-        self, api: "DiscordRestClient", part: Part, content: dict[str, object], before_send: BeforeSend
-    ) -> Receipt:
-        where = parse_channel_id(part.to)
-        return build_receipt(
-            await api.call(
-                "POST", MESSAGES_PATH, json=content, file=part.file, before_send=before_send, channel_id=where
-            )
-        )
+        return build_receipt(await post(json=content))
 
 
 def _call_once(before_send: BeforeSend) -> BeforeSend:

@@ -143,7 +143,11 @@ class DiscordClient(discord.Client):
         self._requests.add(task)
         task.add_done_callback(self._forget_request)
         try:
-            await asyncio.wait({task, guard.answer}, return_when=asyncio.FIRST_COMPLETED)
+            either, first = {task, guard.answer}, asyncio.FIRST_COMPLETED
+            done, _ = await asyncio.wait(either, timeout=guard.patience_s, return_when=first)
+            if not done and not guard.is_in_flight:
+                raise discord.RateLimited(_RETRY_MIN_S)
+            await asyncio.wait(either, return_when=first)
         finally:
             guard.is_abandoned = True
             if guard.is_in_flight:
@@ -206,8 +210,8 @@ class _ResendForbidden(Exception):
 class _SendGuard:
     """Middleware around each HTTP request of one call: discord.py repeats a request up to five times."""
 
-    def __init__(self, before_send: BeforeSend | None, *, may_repeat: bool) -> None:
-        self._before_send, self._may_repeat = before_send, may_repeat
+    def __init__(self, before_send: BeforeSend | None, *, may_repeat: bool, patience_s: float | None = None) -> None:
+        self._before_send, self._may_repeat, self.patience_s = before_send, may_repeat, patience_s
         self.answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         """Content of the successful answer, parsed if it is JSON, whatever type it is said to have."""
         self.is_abandoned = False
@@ -283,17 +287,18 @@ class DiscordRestClient:
         params: Mapping[str, str | int] | None = None,
         before_send: BeforeSend | None = None,
         again: bool = True,
+        patience_s: float | None = None,
         **ids: str,
     ) -> object:
         """Return Discord's answer (parsed JSON), else raise a `SendError`.
 
         `ids` fill the braces in `path`. `file` goes with `json`. `before_send` is awaited once, immediately before the
         first byte; its errors come out. `again`: sending twice is harmless, so discord.py may repeat it after a
-        5xx.
+        5xx. `patience_s`: seconds after which the call ends unless it is on the wire; None: those of the rate limit.
         """
         if self.client is None:
             raise Unreachable("not logged in to Discord")
-        guard = _SendGuard(before_send, may_repeat=again)
+        guard = _SendGuard(before_send, may_repeat=again, patience_s=patience_s)
         more: dict[str, Any] = {"guard": guard}
         upload = discord.File(io.BytesIO(file.data), safe_file_name(file.name)) if file is not None else None
         if file is not None and upload is not None:

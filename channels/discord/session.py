@@ -164,7 +164,7 @@ class DiscordSession:
             return
         if event == "INTERACTION_CREATE":
             self.interactions.handle_interaction(data)
-            self.autocomplete.handle_interaction(data)
+            data = self.autocomplete.handle_interaction(data)
         self.inbox.put(RawGatewayEvent(shard, event, data, seq))
         if self.state.unread_events and event in {"READY", "GUILD_CREATE"}:
             # The histories are read after these events, and the unread events are newer than the histories.

@@ -351,7 +351,7 @@ class IrcChannel:
         mine = self._config
         if self._session is None or not isinstance(config, IrcConfig):
             return False
-        if config.model_copy(update={"rooms": mine.rooms}) != mine:
+        if config.model_copy(update={"rooms": mine.rooms, "keys": mine.keys}) != mine:
             return False
         self._config = config
         self._session.membership.apply_config(config)

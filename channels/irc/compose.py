@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from channels.irc.render import RenderedLine, render, split_line
+from channels.irc.render import RenderedLine, guard_command, render, split_line
 from channels.irc.tls import parse_numbers
 from channels.irc.wire import IrcLine, Isupport, add_tags, format_line
 from channels.split import split_text
@@ -191,6 +191,8 @@ def _split_exactly(line: str, line_bytes: int) -> list[str]:
     while len(rest.encode()) > line_bytes:
         head = rest.encode()[:line_bytes].decode("utf-8", "ignore")
         head = (head[: head.rfind(" ") + 1].lstrip(" ") and head[: head.rfind(" ") + 1]) or head
+        while len(head) > 1 and guard_command(rest[len(head) :]) != rest[len(head) :]:
+            head = head[:-1]  # a client without multiline messages sees the next piece as a line
         pieces.append(head)
         rest = rest[len(head) :]
     return [*pieces, rest]

@@ -10,7 +10,9 @@ from gateway.core.fields import ConfigSection, Duration
 
 _NICK = re.compile(r"[^\s:@!*?,.#&0-9\x00-\x20-][^\s@!*?,\x00-\x20]*")
 _ROOM = re.compile(r"[#&+!][^\s,\x00-\x20]+")
+_KEY = re.compile(r"[^\s,:\x00-\x20][^\s,\x00-\x20]*")
 _USERNAME = re.compile(r"[^\s:@!\x00-\x20][^\s@!\x00-\x20]*(?: [^\s@!\x00-\x20]+)*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _HOST = re.compile(r"[^\s\x00-\x20/@]+")
 
 
@@ -23,6 +25,24 @@ class TlsConfig(ConfigSection):
     """False accepts any certificate: only for tests."""
     cert_file: str | None = None
     """PEM file with our certificate and key, for `sasl: {mechanism: external}`."""
+    fingerprints: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """SHA-256 fingerprints of certificates, in hex, with or without colons: the server must show one of them, and may
+    have signed it itself. Empty: the trusted roots decide."""
+
+    @field_validator("fingerprints")
+    @classmethod
+    def _fingerprints(cls, fingerprints: tuple[str, ...]) -> tuple[str, ...]:
+        plain = tuple(one.replace(":", "").lower() for one in fingerprints)
+        for one in plain:
+            if not _SHA256.fullmatch(one):
+                raise ValueError(f"{one!r} is no SHA-256 fingerprint; it has 64 hexadecimal digits")
+        return plain
+
+    @model_validator(mode="after")
+    def _one_way_to_trust(self) -> Self:
+        if self.fingerprints and (self.ca_file or not self.verify):
+            raise ValueError("fingerprints are checked instead of roots: take ca_file and verify out")
+        return self
 
 
 class SaslConfig(ConfigSection):
@@ -74,7 +94,10 @@ class IrcConfig(ConfigSection):
     contact: str | None = None
     """Person who runs this bot, and how to reach them. Shown as the real name and in answer to CTCP VERSION."""
     rooms: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Rooms that are joined after login, and no others."""
+    """Rooms that are joined after login, and no others. A room with a key (`+k`) may be written `{name: "#a", key: b}`,
+    which puts the key into `keys`."""
+    keys: dict[str, SecretStr] = Field(default={})
+    """Keys of rooms, by the room's name; also of rooms that are approved later."""
     rejoin_after_kick: bool = False
     """True: join again after a kick. False: stay out until an administrator invites the bot or the process starts
     anew."""
@@ -124,6 +147,35 @@ class IrcConfig(ConfigSection):
             if not _ROOM.fullmatch(room):
                 raise ValueError(f'{room!r} is not an IRC channel; write it as "#name", in quotes')
         return rooms
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_rooms(cls, data: object) -> object:
+        """Move the keys of `rooms` to `keys`."""
+        rooms = data.get("rooms") if isinstance(data, dict) else None
+        if not isinstance(data, dict) or not isinstance(rooms, list | tuple):
+            return data
+        names, keys = list[object](), dict[str, object]()
+        for room in rooms:
+            if isinstance(room, dict):
+                if room.keys() != {"name", "key"}:
+                    raise ValueError('a room with a key is written {name: "#name", key: "its key"}')
+                keys[str(room["name"])] = room["key"]
+                names.append(room["name"])
+            else:
+                names.append(room)
+        given = data.get("keys") or {}
+        return {**data, "rooms": names} | ({"keys": {**given, **keys}} if keys and isinstance(given, dict) else {})
+
+    @field_validator("keys")
+    @classmethod
+    def _keys(cls, keys: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for room, key in keys.items():
+            if not _ROOM.fullmatch(room):
+                raise ValueError(f'{room!r} is not an IRC channel; write it as "#name", in quotes')
+            if not _KEY.fullmatch(key.get_secret_value()):
+                raise ValueError(f"the key of {room} cannot be sent: take out blanks, commas, and a colon in front")
+        return keys
 
     @model_validator(mode="after")
     def _no_password_in_the_clear(self) -> Self:

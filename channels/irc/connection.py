@@ -6,6 +6,7 @@ connection, and nothing is logged (a line may hold a password).
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 import ssl
@@ -17,6 +18,7 @@ from irc.connection import AioFactory
 from jaraco.stream.buffer import LenientDecodingLineBuffer
 
 from channels.irc.config import IrcConfig
+from channels.irc.tls import check_fingerprint
 
 logger = logging.getLogger("reverie.irc")
 MAX_LINE_BYTES = 32_768
@@ -63,6 +65,8 @@ class _ConnectionProtocol(IrcProtocol):  # type: ignore[misc]  # irc ships no ty
         self.connection.transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self.connection.read_rest()
         self.connection.disconnect(str(exc) if exc else "the server closed the connection")
 
 
@@ -80,10 +84,26 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
         self._closed = asyncio.Event()
 
     async def open(self, config: IrcConfig, port: int, tls: ssl.SSLContext | None) -> None:
-        """Connect and begin the login: CAP LS, PASS, NICK, USER. Raises OSError (ssl.SSLError is one)."""
+        """Connect and begin the login: CAP LS, PASS, NICK, USER. Raises OSError (ssl.SSLError is one).
+
+        A certificate without a configured fingerprint is refused before anything is sent.
+        """
         username = config.username or "".join(c for c in config.nick if c.isascii() and c.isalnum()) or "reverie"
         # Without a limit, closing TLS waits 30 s for a server that does not answer.
-        limits = {"ssl_shutdown_timeout": _QUIT_TIMEOUT_S} if tls else {}
+        factory = AioFactory(ssl=tls, **({"ssl_shutdown_timeout": _QUIT_TIMEOUT_S} if tls else {}))
+
+        async def connect(
+            protocol: asyncio.Protocol, address: tuple[str, int]
+        ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+            transport, _ = await factory(protocol, address)
+            try:
+                if tls is not None:
+                    check_fingerprint(config.tls, transport.get_extra_info("ssl_object").getpeercert(binary_form=True))
+            except ssl.SSLError:
+                transport.abort()
+                raise
+            return transport, protocol
+
         await self.connect(
             config.host,
             port,
@@ -91,7 +111,7 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
             password=f":{config.password.get_secret_value()}" if config.password else None,  # it may have spaces
             username=username.replace(" ", "_"),
             ircname=config.realname or config.contact or config.nick,
-            connect_factory=AioFactory(ssl=tls, **limits),
+            connect_factory=connect,
         )
 
     def _begin_login(self, *_: object) -> None:
@@ -106,6 +126,17 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
             except Exception:
                 # No line of a server, and no bug that it triggers, closes the connection.
                 logger.exception("could not handle a line from %s; it is ignored", self.server)
+
+    def read_rest(self) -> None:
+        """Read what the server had said before a write failed: echoes, answers, and why it closed the connection.
+
+        asyncio reads no more after a failed write. What has arrived under TLS cannot be read this way.
+        """
+        if self.transport is None or self.transport.get_extra_info("sslcontext") is not None:
+            return
+        with contextlib.suppress(OSError), self.transport.get_extra_info("socket").dup() as rest:
+            while data := rest.recv(_MAX_UNSENT_BYTES):
+                self.process_data(data)
 
     @property
     def is_alive(self) -> bool:

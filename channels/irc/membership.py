@@ -6,7 +6,7 @@ Synchronous, fed by `session`. `RoomModes` is pure.
 import asyncio
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -95,15 +95,23 @@ class RoomModes:
             self._open[room] = is_open
 
 
-def _batch_rooms(rooms: Iterable[str]) -> list[list[str]]:
+def _join_lines(rooms: Mapping[str, str]) -> list[str]:
+    """Return the lines that join these rooms. `rooms`: room -> key; empty: it has none.
+
+    Rooms with a key stand first, because keys belong to rooms by position (RFC 2812 section 3.2.1).
+    """
     batches: list[list[str]] = []
-    for room in rooms:
+    for room in sorted(rooms, key=lambda room: not rooms[room]):
         last = batches[-1] if batches else []
-        if last and len(last) < _ROOMS_PER_JOIN and len(",".join([*last, room]).encode()) <= _BYTES_PER_JOIN:
+        size = len(",".join([*last, room, *(rooms[one] for one in [*last, room])]).encode())
+        if last and len(last) < _ROOMS_PER_JOIN and size <= _BYTES_PER_JOIN:
             last.append(room)
         else:
             batches.append([room])
-    return batches
+    keys = [",".join(filter(None, map(rooms.__getitem__, batch))) for batch in batches]
+    return [
+        format_line("JOIN", ",".join(batch), *filter(None, [key])) for batch, key in zip(batches, keys, strict=True)
+    ]
 
 
 _NICK_POLL_S = 60.0
@@ -174,8 +182,10 @@ class IrcMembership:
         return rooms
 
     def apply_config(self, config: IrcConfig) -> None:
-        """Leave rooms that are no longer configured, and join those that are new."""
+        """Leave rooms that are no longer configured; join those that are new, or that have a new key."""
         before, rooms = ({self._fold(room): room for room in source.rooms} for source in (self._config, config))
+        known = self._config.keys
+        rekeyed = {self._fold(room) for room, key in config.keys.items() if key != known.get(room)}
         self._config = config
         for folded in [folded for folded in before if folded not in rooms]:
             self._retries.pop(folded, None)
@@ -187,7 +197,8 @@ class IrcMembership:
         new = [folded for folded in rooms if folded not in before]
         self._state.barred_rooms.difference_update(new)
         self._left_unconfigured.difference_update(new)
-        self._send_joins([rooms[folded] for folded in new], again=True)
+        again = [folded for folded in rooms if folded in rekeyed - self._state.barred_rooms and folded not in new]
+        self._send_joins([rooms[folded] for folded in [*new, *again]], again=True)
 
     def _send_joins(self, rooms: Iterable[str], *, again: bool) -> None:
         """Request rooms. `again`: a refusal or a missing answer is tried again later.
@@ -195,7 +206,8 @@ class IrcMembership:
         Rooms that we are in (a bouncer kept us there) are left out: servers do not answer such a JOIN.
         """
         wanted = {self._fold(room): room for room in rooms if self._fold(room) not in self._entered}
-        lines = [format_line("JOIN", ",".join(batch)) for batch in _batch_rooms(wanted.values())]
+        keys = {self._fold(room): key.get_secret_value() for room, key in self._config.keys.items()}
+        lines = _join_lines({room: keys.get(folded, "") for folded, room in wanted.items()})
         self._requested |= wanted.keys()
         if again:
             for folded, room in wanted.items():

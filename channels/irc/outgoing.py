@@ -299,6 +299,8 @@ class IrcOutgoing:
         """Items that wait for the result of lines to the same person under another nick."""
         self._tokens, self._numbers, self._label_numbers = itertools.count(1), itertools.count(1), itertools.count(1)
         self._wake = asyncio.Event()
+        self._is_lost = False
+        """A line could not be written. `close` follows, once what the server has said before is read."""
         self._close_reason = ""
 
     def set_rate(self, rate: Rate) -> None:
@@ -363,6 +365,8 @@ class IrcOutgoing:
     async def run(self) -> None:
         """Write queued lines at the bucket's rate. Ends only by cancellation."""
         while True:
+            if self._is_lost:
+                await asyncio.Event().wait()
             self._discard_cancelled()
             barrier = self._is_barrier_due()
             if not self._waiting and not barrier:
@@ -405,7 +409,7 @@ class IrcOutgoing:
         else:
             self._awaiting_whois[folded] = self._clock.monotonic(), [self._waiting.popleft()]
             if not all(self._write(raw) for raw in self._session.identities.whois_lines(nick)):
-                self.close("the connection is lost")
+                self._is_lost = True
         return False
 
     def _is_pending_elsewhere(self, chat: RoomId, folded: str) -> bool:
@@ -478,7 +482,7 @@ class IrcOutgoing:
             self._pings.append(PingBarrier(token, self._unconfirmed, self._window, self._clock.monotonic()))
             self._unconfirmed, self._window = [], SendWindow()
         else:
-            self.close("the connection is lost")
+            self._is_lost = True
 
     def _write_next(self) -> None:
         item = self._waiting[0]
@@ -486,7 +490,7 @@ class IrcOutgoing:
             self._waiting.popleft()
             self._write_ping()
         elif not self._write(self._next_wire_line(item)):
-            self.close("the connection is lost")
+            self._is_lost = True
         else:
             item.lines.popleft()
             item.lines_written += 1

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from channels.markdown import Mark, TextRun, parse_markdown
+from channels.markdown import BULLET, Mark, TextRun, parse_markdown
 from channels.split import split_text
 from channels.text import clean_text
 
@@ -17,12 +17,15 @@ _RESET = "\x0f"
 _MARKS = {BOLD: "**", ITALIC: "*", "\x1e": "~~", "\x11": "`"}
 FORMATTING = (
     "IRC shows plain lines: **bold**, *italic*, lists and `code` survive, headings become bold, code blocks lose their "
-    "fences, tables do not work; every line is a message of its own and many come in pages, so keep it short."
+    "fences, tables become aligned lines; every line is a message of its own and many come in pages, so keep it short."
 )
 _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
 _MARK_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
 _LITERAL_SIGNS: dict[Mark, str] = {"strike": "~~", "spoiler": "||"}
 _TICKS = re.compile("`+")
+_COMMAND = re.compile(r"[!.,@~/;$%&+?-](?=[^\W\d_])")
+_STARTS_COMMAND = re.compile(rf"[\s{BOLD}{ITALIC}]*{_COMMAND.pattern}")
+_GUARD = BULLET
 _TOGGLE_BYTES = 4
 """Room to close and reopen formatting at a cut: two toggles, one byte each, on either side."""
 
@@ -33,7 +36,7 @@ class RenderedLine:
 
     text: str
     is_code: bool = False
-    """The line is part of a code block: byte for byte, no formatting."""
+    """The line is part of a code block: no formatting, and nothing changed but for `guard_command`."""
     after_blank: bool = False
     """A blank line (which IRC cannot show) was before it."""
     starts_line: bool = True
@@ -63,8 +66,26 @@ def render(markdown: str) -> tuple[RenderedLine, ...]:
     return writer.lines() or (RenderedLine(text="\ufffd"),)
 
 
+def guard_command(line: str) -> str:
+    """Return `line` so that no other bot takes it as a command: not with `!op`, `.ban` or the like as its first word.
+
+    White space and formatting are no guard: bots and services drop them.
+    """
+    return _GUARD + line if _STARTS_COMMAND.match(line) else line
+
+
 def split_line(line: str, limit_bytes: int) -> tuple[str, ...]:
-    """Return one rendered line as pieces of at most `limit_bytes`; formatting continues across a cut."""
+    """Return one rendered line as pieces of at most `limit_bytes`; formatting continues across a cut.
+
+    No piece is another bot's command.
+    """
+    line = guard_command(line)
+    if len(line.encode("utf-8", "replace")) > limit_bytes and _COMMAND.search(line):
+        return tuple(map(guard_command, _split_line(line, limit_bytes - len(_GUARD.encode()))))
+    return _split_line(line, limit_bytes)
+
+
+def _split_line(line: str, limit_bytes: int) -> tuple[str, ...]:
     if BOLD not in line and ITALIC not in line:
         return split_text(line, limit_bytes)
     if len(line.encode("utf-8", "replace")) <= limit_bytes:
@@ -163,7 +184,7 @@ class _LineWriter:
         if text.strip().strip(BOLD + ITALIC).strip():
             self._lines.append(
                 RenderedLine(
-                    text=text + "".join(self._active_codes),
+                    text=guard_command(text + "".join(self._active_codes)),
                     is_code=self._is_code,
                     after_blank=self._after_blank and bool(self._lines),
                 )

@@ -5,6 +5,7 @@ say for how long to remember that, also across restarts. The STS part is pure: t
 """
 
 import contextlib
+import hashlib
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,8 +79,22 @@ def connect_error_text(error: OSError) -> str:
     return str(error) or ("timeout" if isinstance(error, TimeoutError) else "the server hung up")
 
 
+def check_fingerprint(config: bool | TlsConfig, certificate: bytes | None) -> None:
+    """Raise ssl.SSLCertVerificationError if fingerprints are configured and `certificate` (DER) has none of them."""
+    accepted = config.fingerprints if isinstance(config, TlsConfig) else ()
+    shown = hashlib.sha256(certificate or b"").hexdigest()
+    if accepted and shown not in accepted:
+        message = f"it has the fingerprint {shown}, which is not in tls.fingerprints"
+        error = ssl.SSLCertVerificationError(f"certificate verify failed: {message}")
+        error.verify_code, error.verify_message = 0, message
+        raise error
+
+
 def create_ssl_context(config: bool | TlsConfig) -> ssl.SSLContext | None:
-    """Return the context, None without TLS. Reads the configured files; raises Denied if one is unusable."""
+    """Return the context, None without TLS. Reads the configured files; raises Denied if one is unusable.
+
+    With `tls.fingerprints` the context accepts any certificate: call `check_fingerprint` before anything is sent.
+    """
     if config is False:
         return None
     tls = config if isinstance(config, TlsConfig) else TlsConfig()
@@ -92,7 +107,7 @@ def create_ssl_context(config: bool | TlsConfig) -> ssl.SSLContext | None:
             context.load_cert_chain(tls.cert_file)
     except OSError as error:
         raise Denied(f"cannot use the TLS files of the configuration: {error}") from error
-    if not tls.verify:
+    if tls.fingerprints or not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

@@ -285,21 +285,28 @@ _UNSPACED_SCRIPTS = (
 """Letters of scripts that put no space (or, in Korean, a particle) between a name and the next word."""
 _WIDE_NICK_CHARACTERS = rf"[^\W{_UNSPACED_SCRIPTS}]|[\[\]\\`^{{}}|\-]"
 """Nick characters on servers that allow letters of any script."""
-_URL = re.compile(r"(?:[a-z][a-z0-9+.\-]*://|www\.)\S*", re.IGNORECASE)
+_TIME = r"\d{1,2}:\d\d(?::\d\d)?"
+_QUOTED = re.compile(
+    r"(?:[a-z][a-z0-9+.\-]*://|www\.)\S*|`+[^`\n]*`+|“[^”\n]*”|„[^“”\n]*[“”]|«[^»\n]*»|(?<![^\s(\[])([\"'])(?:(?!\1)[^\n])*\1(?![^\s.,;:!?)\]])"
+    rf"|^[ \t]*(?:>[ \t]|\[{_TIME}\]|(?:{_TIME}[ \t]+)?<[@+%&~!]?[^\s<>]+>[ \t]).*",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""URLs, code, quotations, and pasted lines of a log: names in them are talked about."""
 
 
 def mentions_nick(text: str, nick: str, isupport: Isupport) -> bool:
     """Return whether `nick` is a separate word in `text`, compared as the server compares nicks.
 
     Characters that nicks are made of on this server continue a word; so do a slash, an `@` of an address and a dot of a
-    host name (`reverie.org` is no mention; `reverie.` at the end of a sentence is).
+    host name (`reverie.org` is no mention; `reverie.` at the end of a sentence is). Not mentioned is a name in a URL,
+    in code, in quotes or in a pasted line of a log, a channel `#reverie`, and what is voted on with `reverie++`.
     """
-    folded = isupport.fold(_URL.sub(lambda found: " " * len(found[0]), text))
+    folded = isupport.fold(_QUOTED.sub(lambda found: " " * len(found[0]), text))
     word = re.escape(isupport.fold(nick))
     wide = isupport.has_wide_nicks or not nick.isascii()
     part = rf"(?:{_WIDE_NICK_CHARACTERS})" if wide else f"[{_NICK_CHARACTERS}]"
-    before = rf"(?<!{part})(?<!/)(?<!{part}[.@])"
-    after = rf"(?!{part}|/|[.@]{part})"
+    before = rf"(?<!{part})(?<![/#])(?<!{part}[.@])"
+    after = rf"(?!{part}|/|\+\+|[.@]{part})"
     return bool(nick) and re.search(before + word + after, folded) is not None
 
 

@@ -26,6 +26,7 @@ from telegram.error import BadRequest, ChatMigrated, RetryAfter, TelegramError
 from channels.aio import AnswerCache, with_timeout
 from channels.base import (
     MEMBERSHIP_TIMEOUT_S,
+    Announce,
     CommandSpec,
     Denied,
     Membership,
@@ -34,11 +35,13 @@ from channels.base import (
     RoomMembers,
     SendError,
     Unreachable,
+    is_provisional,
+    no_announcement,
 )
 from channels.split import utf16_length
 from channels.telegram.api import TelegramApi, TelegramBot
 from channels.telegram.config import TelegramConfig
-from channels.telegram.ids import format_message_id, parse_message_number
+from channels.telegram.ids import parse_message_number
 from channels.telegram.outgoing import NO_LINK_PREVIEW, TelegramOutgoing, parse_topic_id, to_entities
 from channels.telegram.people import full_name, is_present, parse_user, shows_history
 from channels.telegram.rate_limit import PREVIEW_RETRY_S, HandOver
@@ -110,19 +113,45 @@ class TelegramActions:
                     rate_limit_args="action",
                 )
 
-    async def preview(self, at: Address, text: str, preview_id: MessageId | None) -> MessageId | None:
-        """Show a preview; `Rejected` where the configuration has none."""
+    async def preview(
+        self,
+        at: Address,
+        text: str,
+        preview_id: MessageId | None,
+        *,
+        reply_to: MessageId | None = None,
+        announce: Announce = no_announcement,
+    ) -> MessageId | None:
+        """Show a preview; `Rejected` where the configuration has none.
+
+        It shows the first message of the answer: once that is full it stands, and the others follow at the end.
+        """
         outgoing = self._connected
         chat = outgoing.chat_id(at)
         if self._config.preview == "off" or (self._config.preview == "private" and chat < 0):
             raise Rejected("previews are not wanted here")
         if not text.strip():
             return preview_id
-        if self._slots.locked():
+        # Where a message is on its way, that of a preview could be taken for it.
+        if self._slots.locked() or (chat < 0 and outgoing.lock(at).locked()):
             raise RateLimited("no room for a preview", retry_after_s=PREVIEW_RETRY_S)
+        first = render(text)[0]
         try:
             async with self._slots:
-                return await self._show_preview(outgoing, at, chat, render(text)[-1], preview_id)
+                if chat > 0:
+                    await self._show_draft(outgoing, at, chat, first)
+                    return None
+                if preview_id is None:
+                    return await outgoing.begin_preview(at, first, reply_to, announce)
+                await outgoing.api.bot.edit_message_text(
+                    first.text,
+                    chat,
+                    _number_in(at, chat, preview_id),
+                    entities=to_entities(first.spans),
+                    link_preview_options=NO_LINK_PREVIEW,
+                    rate_limit_args="preview",
+                )
+                return preview_id
         except Exception as error:  # noqa: BLE001 - translated to a SendError
             if isinstance(error, BadRequest) and _is_unchanged(error):
                 return preview_id
@@ -131,28 +160,16 @@ class TelegramActions:
                 raise Rejected("this Bot API server shows no drafts") from None
             raise verdict from None
 
-    async def _show_preview(
-        self, outgoing: TelegramOutgoing, at: Address, chat: int, last: TelegramText, preview_id: MessageId | None
-    ) -> MessageId | None:
-        bot, numbers = outgoing.api.bot, outgoing.numbers
-        limits: dict[str, Any] = {"entities": to_entities(last.spans), "rate_limit_args": "preview"}
-        if chat > 0:
-            draft = self._drafts.get(at, 1)
-            async with asyncio.timeout(_DRAFT_TIMEOUT_S):
-                await bot.send_message_draft(chat, draft, last.text, message_thread_id=parse_topic_id(at), **limits)
-            return None
-        if outgoing.lock(at).locked():  # its message could be taken for one that is looked for
-            raise RateLimited("a message is on its way", retry_after_s=PREVIEW_RETRY_S)
-        more = {"link_preview_options": NO_LINK_PREVIEW, **limits}
-        if preview_id is not None:
-            await bot.edit_message_text(last.text, chat, _number_in(at, chat, preview_id), **more)
-            return preview_id
-        outgoing.mark_unknown(chat)  # until the id of this message is known
-        sent = await bot.send_message(
-            chat, last.text, disable_notification=True, message_thread_id=parse_topic_id(at), **more
-        )
-        numbers.record_sent(chat, sent.message_id)
-        return format_message_id(sent.message_id, str(chat), at.room)
+    async def _show_draft(self, outgoing: TelegramOutgoing, at: Address, chat: int, text: TelegramText) -> None:
+        async with asyncio.timeout(_DRAFT_TIMEOUT_S):
+            await outgoing.api.bot.send_message_draft(
+                chat,
+                self._drafts.get(at, 1),
+                text.text,
+                message_thread_id=parse_topic_id(at),
+                entities=to_entities(text.spans),
+                rate_limit_args="preview",
+            )
 
     def _end_preview(self, at: Address) -> None:
         """Use another draft for the next preview: a message was sent there, which ended the answer."""
@@ -160,8 +177,14 @@ class TelegramActions:
 
     async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
         outgoing = self._connected
-        chat = outgoing.chat_id(at)
         try:
+            if is_provisional(preview_id):
+                async with outgoing.lock(at):
+                    found = await outgoing.find_preview(at, preview_id)
+                    if found is None:
+                        return
+                preview_id = found
+            chat = outgoing.chat_id(at)
             await outgoing.api.bot.delete_message(chat, _number_in(at, chat, preview_id))
         except Exception as error:  # noqa: BLE001 - translated to a SendError
             if not (isinstance(error, BadRequest) and "not found" in str(error)):

@@ -10,8 +10,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
-from telegram.constants import ChatMemberStatus
-from telegram.error import BadRequest, Forbidden, TelegramError
+from telegram.constants import ChatMemberStatus, ChatType
+from telegram.error import BadRequest, ChatMigrated, Forbidden, TelegramError
 
 from channels.aio import cancel_and_wait
 from channels.base import (
@@ -23,14 +23,21 @@ from channels.base import (
     Emit,
     Part,
     Rejected,
+    is_provisional,
     no_before_send,
 )
 from channels.telegram.actions import CommandMenus, TelegramActions
 from channels.telegram.api import TelegramApi
 from channels.telegram.config import TelegramConfig
 from channels.telegram.ids import TAP_PREFIX, TelegramCursor
-from channels.telegram.outgoing import MAX_FILE_BYTES, MAX_TAP_ANSWER_CHARS, TelegramOutgoing
-from channels.telegram.people import ANY_CHAT, TelegramRanks, TelegramUpdateContext
+from channels.telegram.outgoing import CHANNEL_REFUSAL, MAX_FILE_BYTES, MAX_TAP_ANSWER_CHARS, TelegramOutgoing
+from channels.telegram.people import (
+    ANY_CHAT,
+    UNSUPPORTED_TEXT,
+    TelegramRanks,
+    TelegramUpdateContext,
+    unsupported_modes,
+)
 from channels.telegram.rate_limit import TelegramRateLimiter
 from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, parse_body, render
 from channels.telegram.updates import TelegramReceiver, poll_updates
@@ -55,7 +62,7 @@ ROOM_CHECK_INTERVAL_S = 600.0
 """Seconds between two checks of the configured chats."""
 _FORMATTING = (
     "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and [links](url); "
-    "headings become bold, tables are shown as they are written."
+    "headings become bold, tables become code blocks."
 )
 
 
@@ -139,6 +146,8 @@ class TelegramChannel(TelegramActions):
         return self._connected.position(at)
 
     def learn(self, at: Address, message: MessageId | None, sent: datetime, *, own: bool) -> None:
+        if message is not None and is_provisional(message):
+            message = None
         chat, _, number = (message or self._reader.chat_id(at.room) + ":").rpartition(":")
         try:
             there = int(chat or at.room)
@@ -152,6 +161,8 @@ class TelegramChannel(TelegramActions):
             self._reader.numbers.record_sent(there, int(number))
         elif number.isdecimal():
             self._reader.numbers.record_received(there, int(number), sent.timestamp())
+            assert message is not None
+            self._reader.record_said(at, message)
 
     async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
         await self._menus.set_command_menus(to)
@@ -199,6 +210,8 @@ class TelegramChannel(TelegramActions):
                 "@BotFather /setprivacy turns it off",
                 self._name,
             )
+        if modes := unsupported_modes(me):
+            logger.warning("%s: @BotFather has %s on for this bot: %s", self._name, modes, UNSUPPORTED_TEXT)
         await receiver.record_success()
 
     async def _watch_rooms(self, api: TelegramApi) -> None:
@@ -208,10 +221,13 @@ class TelegramChannel(TelegramActions):
         """
         while True:
             for room in (room for room in self._config.rooms if room != ANY_CHAT):
+                chat = self._reader.chat_id(room)
                 try:
-                    member = await api.await_call(
-                        api.bot.get_chat_member(self._reader.chat_id(room), self._reader.context.own_id)
-                    )
+                    if chat not in self._reader.channels and await self._is_channel(api, room, chat):
+                        self._reader.record_channel(chat)
+                    member = await api.await_call(api.bot.get_chat_member(chat, self._reader.context.own_id))
+                except ChatMigrated as moved:
+                    self._reader.record_move(room, str(moved.new_chat_id))
                 except (BadRequest, Forbidden) as error:
                     self._refusals[RoomId(room)] = f"{api.redact(error)}: add the bot to this chat"
                 except TelegramError:
@@ -219,7 +235,14 @@ class TelegramChannel(TelegramActions):
                 else:
                     gone = member.status in (ChatMemberStatus.LEFT, ChatMemberStatus.BANNED)
                     self._refusals[RoomId(room)] = f"the bot is {member.status}: add it to this chat" if gone else ""
+                if self._reader.chat_id(room) in self._reader.channels:
+                    self._refusals[RoomId(room)] = CHANNEL_REFUSAL
             await self._clock.sleep(ROOM_CHECK_INTERVAL_S)
+
+    async def _is_channel(self, api: TelegramApi, room: str, chat: str) -> bool:
+        """Ask for the type of a configured chat of which no update has told it. Raises TelegramError."""
+        known = self._reader.audience(Address(channel=self._name, room=RoomId(room))) is not None
+        return not known and (await api.await_call(api.bot.get_chat(chat))).type == ChatType.CHANNEL
 
     async def _receive(self, receiver: TelegramReceiver) -> None:
         if self._config.webhook is None:

@@ -20,7 +20,20 @@ from telegram import (
 from telegram.error import BadRequest, ChatMigrated, Forbidden, RetryAfter, TelegramError
 
 from channels.aio import Backoff, with_timeout
-from channels.base import BeforeSend, Denied, Part, Rejected, Uncertain, Unreachable, Unsettled
+from channels.base import (
+    Announce,
+    BeforeSend,
+    Denied,
+    Part,
+    RateLimited,
+    Rejected,
+    Uncertain,
+    Unreachable,
+    Unsettled,
+    is_provisional,
+    provisional_hint,
+    provisional_id,
+)
 from channels.split import utf16_length
 from channels.telegram.api import TelegramApi
 from channels.telegram.config import TelegramConfig
@@ -34,7 +47,7 @@ from channels.telegram.ids import (
     sequence_of,
 )
 from channels.telegram.people import seconds
-from channels.telegram.rate_limit import HandOver
+from channels.telegram.rate_limit import PREVIEW_RETRY_S, HandOver
 from channels.telegram.render import MAX_CAPTION_UNITS, MAX_TEXT_UNITS, TelegramSpan, TelegramText, parse_body
 from channels.telegram.wire import UpdateReader
 from channels.text import safe_content_type, safe_file_name
@@ -57,6 +70,7 @@ _SETTLE_DELAY_S = 3.0
 """Time after that for the server to complete the request."""
 _MAX_BEHIND_S = 60
 """Longest time for which a look waits until all that was said is heard."""
+CHANNEL_REFUSAL: Final = "it is a channel: only groups and private chats are supported"
 _DUPLICATE_MARK: Final = "(This may be a duplicate.)\n"
 
 
@@ -77,7 +91,7 @@ class TelegramOutgoing:
         `has_caught_up`: set while `reader` knows all that was said.
         """
         self.api, self._clock, self.reader, self.numbers = api, clock, reader, reader.numbers
-        self._uncertain, self._has_group_previews = config.uncertain, config.preview == "all"
+        self._uncertain = config.uncertain
         self._has_caught_up = has_caught_up
         self._probe_lock = asyncio.Lock()
         """Held while ids are looked at, so that an outage does not end in a flood of questions."""
@@ -88,8 +102,11 @@ class TelegramOutgoing:
 
     def chat_id(self, at: Address) -> int:
         """Return the chat's current id. Raises Rejected."""
+        chat = self.reader.chat_id(at.room)
+        if chat in self.reader.channels:
+            raise Rejected(CHANNEL_REFUSAL)
         try:
-            return int(self.reader.chat_id(at.room))
+            return int(chat)
         except ValueError:
             raise Rejected(f"{at.room!r} is not the id of a Telegram chat") from None
 
@@ -117,6 +134,8 @@ class TelegramOutgoing:
         room = MAX_CAPTION_UNITS if part.file else MAX_TEXT_UNITS
         has_room = utf16_length(parse_body(part.body).text) + len(_DUPLICATE_MARK) <= room
         try:
+            if (finished := await self._finish(part, message)) is not None:
+                return finished
             after = part.maybe_sent_after
             if after is not None and (found := await self._find_earlier(part, after)) is not None:
                 return found
@@ -126,20 +145,99 @@ class TelegramOutgoing:
                 raise
         return await self._send_in_some_form(part, message, mark=_DUPLICATE_MARK)
 
+    async def begin_preview(
+        self, at: Address, text: TelegramText, reply_to: MessageId | None, announce: Announce
+    ) -> MessageId:
+        """Send the message of a preview. Raises what a request raises, or a `SendError`."""
+        async with self.lock(at):
+            chat = self.chat_id(at)
+            position = self.position(at)
+            if not position:
+                raise RateLimited("the position in this chat is not known", retry_after_s=PREVIEW_RETRY_S)
+            message = HandOver(partial(announce, provisional_id(position)), is_preview=True)
+            replied = parse_message_number(reply_to, str(chat), at.room) if reply_to else None
+            self._open_count += 1
+            try:
+                sent = await self.api.bot.send_message(
+                    chat,
+                    text.text,
+                    entities=to_entities(text.spans),
+                    link_preview_options=NO_LINK_PREVIEW,
+                    message_thread_id=parse_topic_id(at),
+                    reply_parameters=ReplyParameters(replied, allow_sending_without_reply=True) if replied else None,
+                    rate_limit_args=message,
+                )
+            except BaseException as error:
+                if message.is_started and (
+                    not isinstance(error, Exception) or isinstance(self.api.to_send_error(error), Uncertain)
+                ):
+                    self.mark_unknown(chat)
+                raise
+            finally:
+                self._open_count -= 1
+            self.numbers.record_sent(chat, sent.message_id)
+        return format_message_id(sent.message_id, str(chat), at.room)
+
+    async def find_preview(self, at: Address, preview: MessageId) -> MessageId | None:
+        """Return the id of a preview whose provisional id is known. None: it is not there. Hold the room's lock.
+
+        Raises `Rejected` if that cannot be told, `Unsettled` if the connection is let go before.
+        """
+        try:
+            return await self._find_behind(at, provisional_hint(preview), (), "no answer came to a preview")
+        except Unsettled:
+            raise
+        except Uncertain as error:
+            raise Rejected(error.reason) from None
+
+    async def _finish(self, part: Part, message: HandOver) -> MessageId | None:
+        """Make the preview the part. None: there is none. Raises `Unsettled` where this is to be repeated."""
+        preview = part.finishes
+        if preview is None:
+            return None
+        try:
+            if is_provisional(preview):
+                preview = await self.find_preview(part.to, preview)
+            return preview and await self._send_in_some_form(replace(part, replaces=preview), message)
+        except Exception as error:
+            verdict = self.api.to_send_error(error)
+            if isinstance(verdict, Rejected):
+                logger.info("a preview cannot become the answer: %s", verdict.reason)
+                if preview is not None and "not found" not in verdict.reason:
+                    await self._delete_quietly(part.to, preview)
+                return None
+            if message.is_started and isinstance(verdict, Uncertain):
+                raise Unsettled(verdict.reason) from None
+            raise
+
+    async def _delete_quietly(self, at: Address, message: MessageId) -> None:
+        """Delete half an answer that would stand beside the whole; whether that works or not."""
+        chat = self.chat_id(at)
+        if (number := parse_message_number(message, str(chat), at.room)) is not None:
+            with contextlib.suppress(TelegramError):
+                await self.api.bot.delete_message(chat, number)
+
     async def _find_earlier(self, part: Part, after: str) -> MessageId | None:
         """Return the id of the part if an earlier attempt has sent it. Raises Uncertain if that cannot be told."""
-        chat = self.chat_id(part.to)
+        return await self._find_behind(part.to, after, part.buttons, "the process ended while this part was being sent")
+
+    async def _find_behind(
+        self, at: Address, after: str, buttons: Sequence[PostButton], reason: str
+    ) -> MessageId | None:
+        """Return the id of a message of ours behind this `position` that is not accounted for. None: there is none.
+
+        `reason`: why it may be there. Raises Uncertain if that cannot be told.
+        """
+        chat = self.chat_id(at)
         sequence, _, number = after.rpartition(":")
         # A group that has become a supergroup begins to count anew.
         position = int(number) if number.isdigit() and sequence == str(sequence_of(chat)) else None
-        if chat < 0 and self._has_group_previews:
-            position = None  # a preview of another topic would be taken for it
         gap = GAP if has_own_sequence(chat) else CRASH_GAP
-        found = await self._find_or_raise(part, chat, position, "the process ended while this part was being sent", gap)
+        found = await self._find_or_raise(buttons, chat, position, reason, gap)
         if found is None:
             return None
         self.numbers.record_sent(chat, found)
-        return format_message_id(found, str(chat), part.to.room)
+        return format_message_id(found, str(chat), at.room)
 
     def position(self, at: Address) -> str:
         """Return the newest message known where `at` counts its messages, as `Part.maybe_sent_after`."""
@@ -156,7 +254,7 @@ class TelegramOutgoing:
         return Receipt()
 
     async def _send_in_some_form(self, part: Part, message: HandOver, mark: str = "") -> MessageId:
-        text, replying = _prepend(mark, parse_body(part.body)), part.reply_to is not None
+        text, replying = _prepend(mark, parse_body(part.body)), self._shows_reply(part)
         for _ in range(_MAX_TRIES):
             chat, room = self.chat_id(part.to), part.to.room
             reply = parse_message_number(part.reply_to, str(chat), room) if part.reply_to and replying else None
@@ -177,6 +275,12 @@ class TelegramOutgoing:
                 else:
                     raise
         raise Rejected("Telegram refuses this message in every form")
+
+    def _shows_reply(self, part: Part) -> bool:
+        """Return whether to quote what the part replies to: in a private chat only if more was said there since."""
+        if part.reply_to is None:
+            return False
+        return self.chat_id(part.to) < 0 or not self.reader.is_newest_said(part.to, part.reply_to)
 
     async def _replace(self, part: Part, old: MessageId, chat: int, text: TelegramText, message: HandOver) -> None:
         """Give a message of ours this text and these buttons: without any, Telegram takes away those that it has."""
@@ -208,7 +312,7 @@ class TelegramOutgoing:
                 verdict = self.api.to_send_error(error)
                 if not message.is_started or not isinstance(verdict, Uncertain):
                     raise
-                message.message_id = await self._find_or_raise(part, chat, newest, verdict.reason)
+                message.message_id = await self._find_or_raise(part.buttons, chat, newest, verdict.reason)
                 if message.message_id is None:
                     raise Unreachable(f"not sent: {verdict.reason}") from None
         finally:
@@ -218,15 +322,17 @@ class TelegramOutgoing:
         self.numbers.record_sent(chat, message.message_id)
         return message.message_id
 
-    async def _find_or_raise(self, part: Part, chat: int, after: int | None, reason: str, gap: int = GAP) -> int | None:
-        """Return the id of the part, which may have been sent after the message `after`. None: it is not there.
+    async def _find_or_raise(
+        self, buttons: Sequence[PostButton], chat: int, after: int | None, reason: str, gap: int = GAP
+    ) -> int | None:
+        """Return the id of a message that may have been sent after the message `after`. None: it is not there.
 
         Raises Uncertain if that cannot be told, Unsettled if the connection is let go before. `gap`: as in
         `MessageNumbers.search`.
         """
         if self._uncertain != "never" and after is not None:
             try:
-                number = await self._find_when_back(part, chat, after, gap)
+                number = await self._find_when_back(buttons, chat, after, gap)
             except TelegramError as failed:
                 reason += f"; and looking for it failed: {self.api.redact(failed)}"
             else:
@@ -235,13 +341,13 @@ class TelegramOutgoing:
         self.mark_unknown(chat)
         raise Uncertain(reason)
 
-    async def _find_when_back(self, part: Part, chat: int, after: int, gap: int) -> int | None:
+    async def _find_when_back(self, buttons: Sequence[PostButton], chat: int, after: int, gap: int) -> int | None:
         """Wait until Telegram answers, and some time more for what it is doing; then look. Raises TelegramError."""
         await self._ask(self.api.bot.get_me)
         await self._sleep(_SETTLE_DELAY_S)
         await self._wait_until_caught_up()
         async with self._probe_lock:
-            return await self._find_sent(part, chat, after, gap)
+            return await self._find_sent(buttons, chat, after, gap)
 
     async def _ask(self, call: Callable[[], Awaitable[object]]) -> None:
         """Repeat a call until Telegram answers it. Raises the refusal, or Unsettled once the connection is let go."""
@@ -285,12 +391,12 @@ class TelegramOutgoing:
         """End the waits for a server that does not answer."""
         self._closed.set()
 
-    async def _find_sent(self, part: Part, chat: int, after: int, gap: int) -> int | None:
+    async def _find_sent(self, buttons: Sequence[PostButton], chat: int, after: int, gap: int) -> int | None:
         """Return an unknown message of ours behind `after`. None: there is none. Raises TelegramError.
 
         `gap`: as `MessageNumbers.search`, besides those of what is under way just now.
         """
-        search, keyboard = self.numbers.search(chat, after, gap + self._open_count), to_keyboard(part.buttons)
+        search, keyboard = self.numbers.search(chat, after, gap + self._open_count), to_keyboard(buttons)
         try:
             number = next(search)
             while True:

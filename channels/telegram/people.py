@@ -1,4 +1,4 @@
-"""People and places of Telegram updates: senders, attachments, other content, and who runs which group. Pure.
+"""People and places of Telegram updates: senders, attachments, and who runs which group. Pure.
 
 Telegram verifies user ids. A message in the name of a chat (a channel, or an anonymous administrator) has the chat as
 its sender: that is stable, but the person is unknown, so it is never verified. A message that a business bot sends in
@@ -15,7 +15,7 @@ import telegram
 from telegram.constants import ChatID
 
 from channels.telegram.ids import TelegramCursor, format_message_id
-from channels.text import clean_name, clean_text, get_object, get_raw_str, single_line
+from channels.text import clean_name, clean_text, get_object, get_raw_str
 from gateway.core.events import Address, Attachment, ChannelName, MessageId, RoomId, Sender, SenderId, ThreadId
 from gateway.core.ratelimit import LruDict
 
@@ -31,7 +31,6 @@ _FILE_KINDS: dict[str, tuple[_Form, str | None]] = {
 """Attribute -> form, and the content type if Telegram fixes it without sending it."""
 _RECORDED_KINDS = ("voice", "video_note")
 _FORMS_BY_TYPE: dict[str, _Form] = {"image": "image", "audio": "audio", "video": "video"}
-_MAX_ITEMS, _TEXT_CHARS = 12, 300
 _MAX_NUMBER = 2**53
 
 
@@ -85,38 +84,9 @@ def seconds(period: float | timedelta) -> float:
     return period.total_seconds() if isinstance(period, timedelta) else float(period)
 
 
-def describe_content(message: telegram.Message | telegram.ExternalReplyInfo) -> str:
-    """Return a line for content that is neither text nor a file; empty if there is none."""
-    if venue := message.venue:
-        return f"[venue: {clean_name(venue.title)}, {clean_name(venue.address)} ({_format_position(venue.location)})]"
-    if location := message.location:
-        return f"[location: {_format_position(location)}]"
-    if contact := message.contact:
-        return f"[contact: {full_name(contact)}, {clean_name(contact.phone_number)}]"
-    if poll := message.poll:
-        options = " | ".join(clean_name(option.text) for option in poll.options[:_MAX_ITEMS])
-        return f"[poll: {single_line(poll.question, _TEXT_CHARS)}: {options}]"
-    if dice := message.dice:
-        return f"[dice: {clean_name(dice.emoji)} {dice.value}]"
-    if sticker := message.sticker:
-        return (
-            " ".join(filter(None, ["[sticker:", clean_name(sticker.emoji or ""), clean_name(sticker.set_name or "")]))
-            + "]"
-        )
-    if game := message.game:
-        return f"[game: {clean_name(game.title)}]"
-    if checklist := message.checklist:
-        tasks = " | ".join(clean_name(task.text) for task in checklist.tasks[:_MAX_ITEMS])
-        return f"[checklist: {single_line(checklist.title, _TEXT_CHARS)}: {tasks}]"
-    return "[story]" if message.story else ""
-
-
-def _format_position(location: telegram.Location) -> str:
-    degrees = (f"{value:.6f}".rstrip("0").rstrip(".") for value in (location.latitude, location.longitude))
-    return ", ".join(degrees)
-
-
-def full_name(person: telegram.User | telegram.Chat | telegram.ChatFullInfo | telegram.Contact) -> str:
+def full_name(
+    person: telegram.User | telegram.Chat | telegram.ChatFullInfo | telegram.Contact | telegram.SharedUser,
+) -> str:
     """Return first and last name, else the title or the user name."""
     first, last, title, username = (
         clean_name(getattr(person, name, None) or "") for name in ("first_name", "last_name", "title", "username")
@@ -151,14 +121,14 @@ class TelegramRanks:
 
     def __init__(self, rooms: AbstractSet[str]) -> None:
         """Track the chats in `rooms`; `*`: all. Empty: none, so nothing is ever requested."""
-        self._rooms = rooms
+        self._rooms = frozenset(rooms)
         self._groups = LruDict[str, _GroupRanks](_MAX_GROUPS)
 
-    def chats_to_ask(self, updates: Iterable[telegram.Update], now: datetime) -> list[str]:
-        """Return the chats to request before these updates are read."""
+    def chats_to_ask(self, updates: Iterable[telegram.Update], cursor: TelegramCursor, now: datetime) -> list[str]:
+        """Return the chats to request before these updates are read. `cursor`: with the moves of groups."""
         groups = (chat for update in updates if (chat := update.effective_chat) and chat.type in _GROUP_TYPES)
         numbers = dict.fromkeys(str(group.id) for group in groups)
-        tracked = (chat for chat in numbers if ANY_CHAT in self._rooms or chat in self._rooms)
+        tracked = (chat for chat in numbers if {ANY_CHAT, cursor.known_room(chat, self._rooms)} & self._rooms)
         return [chat for chat in tracked if self._is_due(chat, now)][:_MAX_CONCURRENT]
 
     def _is_due(self, chat: str, now: datetime) -> bool:
@@ -289,6 +259,15 @@ def parse_user(user: telegram.User) -> Sender:
         is_bot=user.is_bot is True,
         verified=user.id not in _PLACEHOLDER_USERS,
     )
+
+
+UNSUPPORTED_TEXT: Final = "messages that come that way are neither read nor answered"
+
+
+def unsupported_modes(me: telegram.User) -> str:
+    """Return the modes that are on for the bot although nothing is read there; empty: none."""
+    modes = {"business mode": me.can_connect_to_business, "guest mode": me.supports_guest_queries}
+    return " and ".join(name for name, is_on in modes.items() if is_on is True)
 
 
 _LEGACY_FORWARDS = ("forward_from", "forward_from_chat", "forward_date")

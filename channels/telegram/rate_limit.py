@@ -129,6 +129,8 @@ class HandOver:
     before_send: BeforeSend = no_before_send
     is_started: bool = False
     """True: `before_send` has returned, so Telegram may have the message."""
+    is_preview: bool = False
+    """True: it is refused at once where a preview is."""
     message_id: int | None = None
     """Id of the message, once Telegram has accepted it, whatever else its answer holds."""
 
@@ -167,12 +169,15 @@ class TelegramRateLimiter(BaseRateLimiter[RateLimitArgs]):
         if rate_limit_args is None:
             return await callback(*args, **kwargs)
         chat: int = data["chat_id"]
-        if isinstance(rate_limit_args, HandOver):
+        if isinstance(rate_limit_args, HandOver) and not rate_limit_args.is_preview:
             return await self._hand_over(rate_limit_args, chat, partial(callback, *args, **kwargs))
         if wait_s := self._pacer.quiet_s(chat, self._clock.monotonic()):
             raise RateLimited("Telegram asks for quiet in this chat", retry_after_s=wait_s)
-        if rate_limit_args == "preview" and not self._pacer.take_optional(chat, self._clock.monotonic()):
+        if rate_limit_args != "action" and not self._pacer.take_optional(chat, self._clock.monotonic()):
             raise RateLimited("no room for a preview", retry_after_s=PREVIEW_RETRY_S)
+        if isinstance(rate_limit_args, HandOver):
+            await rate_limit_args.before_send()
+            rate_limit_args.is_started = True
         try:
             return await callback(*args, **kwargs)
         except RetryAfter as error:

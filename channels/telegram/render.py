@@ -152,7 +152,16 @@ _NESTING_ORDER = ("blockquote", "text_link", "bold", "italic", "strikethrough", 
 """Allowed nesting, outermost first; code may contain nothing, and be only in a quote."""
 _PRIORITY = ("pre", "code", "text_link", "blockquote", "bold", "spoiler", "italic", "strikethrough")
 """Order in which entities are kept if there are too many."""
-_LINK = re.compile(r"(?:https?|tg|ton)://[^\s]+|(?:mailto|tel):[^\s]+", re.IGNORECASE)
+_URL_HOST = r"(?:[\w.\-!$,~*'();&+=]|[^\x00-\x7f]|%[0-9a-f]{2})"
+_LINK = re.compile(
+    rf"https?://(?:(?:{_URL_HOST}|:)*@)?(?={_URL_HOST}*\.)(?!\.(?:[:/?#]|$)){_URL_HOST}+(?::0*[1-9]\d{{0,4}})?(?:[/?#]\S*)?"
+    r"|(?:tg|ton)://[\w\-]+(?:[/?#]\S*)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""Links that Telegram takes: it refuses a whole message for another one. `check_link_impl` and `parse_url` of
+https://github.com/tdlib/td (`LinkManager.cpp`, `HttpUrl.cpp`): the host has a dot, the port is at most 65535."""
+_USER_LINK = re.compile(r"tg:(?://)?user/?\?(?:\S*&)?id=", re.IGNORECASE)
+_MAX_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,21 +201,36 @@ def render(markdown: str, limit: int = MAX_TEXT_UNITS, *, first: int | None = No
     Each has at most `limit` units, the first one at most `first`.
     """
     text, spans = _flatten(_break_mass_mentions(parse_markdown(markdown)))
-    texts = tuple(_build_text(text, spans, start, end) for start, end in _cut_text(text, limit, first or limit))
+    texts = tuple(_build_text(text, spans, start, end) for start, end in _cut_text(text, spans, limit, first or limit))
     # Only invisible characters (controls): show a placeholder.
     return texts or (TelegramText(text="\ufffd"),)
 
 
+def is_link(href: str) -> bool:
+    """Return whether Telegram takes `href` as the target of a link."""
+    port = re.match(r"https?://[^/?#]*:(\d+)(?:[/?#]|$)", href, re.IGNORECASE)
+    return _LINK.fullmatch(href) is not None and (port is None or int(port[1]) <= _MAX_PORT)
+
+
 def _break_mass_mentions(runs: Sequence[TextRun]) -> Sequence[TextRun]:
-    """Return the runs with @names broken up if there are many. In code and links they notify nobody."""
-    notifies = [not (run.href or run.marks & {"code", "pre"}) for run in runs]
-    if not mentions_many(
-        "".join(run.text if can_notify else "\n" for run, can_notify in zip(runs, notifies, strict=True))
-    ):
+    """Return the runs with @names broken up, and links to people as text, if there are many of them together.
+
+    In code and other links names notify nobody.
+    """
+    said = list[str]()
+    for run in runs:
+        user = _USER_LINK.match(run.href) if run.href else None
+        notifies = not (run.href or run.marks & {"code", "pre"})
+        said.append(f" @user{run.href[user.end() :]} " if user and run.href else run.text if notifies else "\n")
+    if not mentions_many("".join(said)):
         return runs
     return [
-        replace(run, text=break_mentions(run.text)) if can_notify else run
-        for run, can_notify in zip(runs, notifies, strict=True)
+        replace(run, href=None)
+        if run.href and _USER_LINK.match(run.href)
+        else run
+        if run.href or run.marks & {"code", "pre"}
+        else replace(run, text=break_mentions(run.text))
+        for run in runs
     ]
 
 
@@ -223,7 +247,7 @@ def _flatten(runs: Sequence[TextRun]) -> tuple[str, list[TelegramSpan]]:
         opened = opened[:common] + wanted[common:]
         text += run.text
         following = runs[index + 1].href if index + 1 < len(runs) else None
-        if run.href and following != run.href and not _LINK.fullmatch(run.href) and run.href not in run.text:
+        if run.href and following != run.href and not is_link(run.href) and run.href not in run.text:
             spans += [replace(span, end=len(text)) for span in opened]
             opened = []
             text += f" ({run.href})"
@@ -234,7 +258,7 @@ def _flatten(runs: Sequence[TextRun]) -> tuple[str, list[TelegramSpan]]:
 def _run_spans(run: TextRun, start: int) -> Iterator[TelegramSpan]:
     if "quote" in run.marks:
         yield TelegramSpan(type="blockquote", start=start, end=start)
-    linked = run.href is not None and _LINK.fullmatch(run.href) and run.href != run.text
+    linked = run.href is not None and is_link(run.href) and run.href != run.text
     if linked and "pre" not in run.marks:  # a working link is worth more than a code font
         yield TelegramSpan(type="text_link", start=start, end=start, url=run.href)
     if "pre" in run.marks:
@@ -254,13 +278,19 @@ def _is_same_entity(first: TelegramSpan, second: TelegramSpan) -> bool:
     return (first.type, first.url, first.language) == (second.type, second.url, second.language)
 
 
-def _cut_text(text: str, limit: int, first: int) -> Iterator[tuple[int, int]]:
-    """Yield the pieces' bounds: without white space at their ends, except the indentation of a line."""
+def _cut_text(text: str, spans: Sequence[TelegramSpan], limit: int, first: int) -> Iterator[tuple[int, int]]:
+    """Yield the pieces' bounds: without white space at their ends, except the indentation of a line.
+
+    A code block that fits a piece is not cut.
+    """
+    blocks = [span for span in spans if span.type == "pre" and utf16_length(text[span.start : span.end]) <= limit]
     at, room = _skip_blank(text, 0), first
     while at < len(text):
         end = at + _fitting_count(text, at, room)
         if end < len(text):
-            end = _find_boundary(text, at, end)
+            cut = next((span for span in blocks if at < span.start < end < span.end), None)
+            is_first = cut is None or not text[at : cut.start].strip()
+            end = _find_boundary(text, at, end) if cut is None or is_first else cut.start
         piece_end = at + len(text[at:end].rstrip())
         if piece_end > at:
             yield at, piece_end

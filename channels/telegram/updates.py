@@ -17,7 +17,7 @@ from channels.base import Denied, Emit
 from channels.telegram.api import NOT_SENT_CAUSES, UNAUTHORIZED_TEXT, TelegramApi, TelegramBot
 from channels.telegram.ids import TelegramCursor
 from channels.telegram.people import changed_members, seconds
-from channels.telegram.wire import ALBUM_WAIT_S, ALLOWED_UPDATES, UpdateReader
+from channels.telegram.wire import ALBUM_WAIT_S, ALLOWED_UPDATES, UpdateReader, parse_migration
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ConnectionChanged, EventId
 
@@ -80,7 +80,9 @@ class TelegramReceiver:
     async def _fetch_ranks(self, updates: Sequence[Update]) -> None:
         """Request the administrators of groups that these updates need; unanswered chats are recorded as unknown."""
         ranks, now = self.reader.ranks, self.clock.now()
-        if not (chats := ranks.chats_to_ask(updates, now)):
+        for move in filter(None, map(parse_migration, updates)):
+            self.reader.record_move(*move)
+        if not (chats := ranks.chats_to_ask(updates, self.reader.context.cursor, now)):
             return
         answers: dict[str, Sequence[ChatMember]] = {}
 

@@ -14,12 +14,12 @@ from typing import Any, Literal
 import telegram
 
 from channels.base import Audience
+from channels.telegram.content import UNTOLD_SERVICE, describe_content, describe_service, read_rich_text
 from channels.telegram.ids import TAP_PREFIX, MessageNumbers, TelegramCursor
 from channels.telegram.people import (
     TelegramRanks,
     TelegramUpdateContext,
     changed_members,
-    describe_content,
     forward_origin_name,
     full_name,
     is_present,
@@ -43,6 +43,7 @@ from gateway.core.events import (
     MembershipChanged,
     Message,
     MessageEdited,
+    MessageId,
     Notification,
     PlaceNames,
     QuotedMessage,
@@ -93,7 +94,7 @@ def _is_readable(update: dict[str, Any]) -> bool:
         changed_members(parsed)
     except Exception:  # noqa: BLE001 - whatever is odd
         return False
-    message = _new_message(parsed) or parsed.edited_message or parsed.edited_channel_post or parsed.message_reaction
+    message = parsed.message or parsed.edited_message or parsed.message_reaction
     chat, user = parsed.effective_chat, parsed.effective_user
     ids = (message.message_id if message else 0, chat.id if chat else 0, user.id if user else 0)
     is_dated = message is None or isinstance(message.date, datetime)
@@ -129,10 +130,6 @@ _ANY_TIME = datetime.fromtimestamp(0, UTC)
 _MAX_TITLE_CHARS = 128
 _MAX_PLACES = 10_000
 """Chats and forum topics whose names and audiences are kept; names of earlier ones are in the log."""
-
-
-def _new_message(update: telegram.Update) -> telegram.Message | None:
-    return update.message or update.channel_post
 
 
 def parse_membership(message: telegram.Message, context: TelegramUpdateContext) -> tuple[MembershipChanged, ...]:
@@ -177,9 +174,8 @@ class ChatTitles:
         """Learn the names of an update's place."""
         query = update.callback_query
         event = (
-            _new_message(update)
+            update.message
             or update.edited_message
-            or update.edited_channel_post
             or update.message_reaction
             or update.my_chat_member
             or (query.message if query else None)
@@ -312,28 +308,27 @@ def _mentions_us(text: str, entities: Iterable[telegram.MessageEntity], context:
 ALLOWED_UPDATES = (
     "message",
     "edited_message",
-    "channel_post",
-    "edited_channel_post",
     "message_reaction",
     "callback_query",
     "my_chat_member",
     "chat_member",
+    "business_connection",
 )
 """Kinds of updates to request. Reactions and changed members must be requested by name, and are sent to administrators
-only."""
+only. Posts of channels, and messages to business accounts and in guest mode, are not read."""
 
 
 def parse_update(update: telegram.Update, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
     """Return the events of an update; empty for irrelevant ones. `now` is the time of those without one."""
-    if message := _new_message(update):
+    if message := update.message:
         return _parse_message(message, context)
-    if edited := update.edited_message or update.edited_channel_post:
+    if edited := update.edited_message:
         return _parse_edit(edited, context, update.update_id)
     if update.message_reaction:
         return _parse_reactions(update.message_reaction, context, update.update_id)
     if update.callback_query:
         return _parse_button(update.callback_query, context, now)
-    if update.my_chat_member:
+    if update.my_chat_member and update.my_chat_member.chat.type != telegram.Chat.CHANNEL:
         return parse_own_membership(update.my_chat_member, context, update.update_id)
     return ()
 
@@ -350,7 +345,7 @@ def parse_migration(update: telegram.Update) -> tuple[str, str] | None:
 
 def album_key(update: telegram.Update) -> str:
     """Return the key of the album that the update's picture belongs to; empty if none."""
-    message = _new_message(update)
+    message = update.message
     return f"{message.chat.id}/{message.media_group_id}" if message and message.media_group_id else ""
 
 
@@ -386,11 +381,12 @@ def _parse_message(message: telegram.Message, context: TelegramUpdateContext) ->
                 sent=message.date,
                 origin="native",
                 direct=message.chat.type == "private",
+                language=_language(message.from_user),
             ),
         )
     (text, carried), files = _message_text(message), parse_attachments(message)
     if not text.strip() and not files:
-        return ()
+        return _parse_service(message, context, sender)
     replied = replied_message(message)
     kind = message_kind(message, context, replied)
     return (
@@ -403,9 +399,33 @@ def _parse_message(message: telegram.Message, context: TelegramUpdateContext) ->
             kind=kind,
             reply_to=parse_message_id(message, context, replied) if replied else None,
             attachments=files,
-            language=clean_text((message.from_user.language_code if message.from_user else None) or "") or None,
+            language=_language(message.from_user),
             carried=carried,
             quoted=_quoted_message(message, context) if kind != "room" else None,
+        ),
+    )
+
+
+def _parse_service(message: telegram.Message, context: TelegramUpdateContext, sender: Sender) -> tuple[Message, ...]:
+    """Return what happened in the chat as a line of whoever did it, which is no reason for an answer.
+
+    In a private chat, what cannot be read is a message: whoever sent it waits for an answer.
+    """
+    private, told = message.chat.type == "private", describe_service(message)
+    if not told and (not private or any(getattr(message, name) for name in UNTOLD_SERVICE)):
+        return ()
+    pinned = message.pinned_message
+    return (
+        Message(
+            id=parse_message_id(message, context),
+            at=parse_place(message, context),
+            sender=sender,
+            text=told or "[a kind of message that is not read here]",
+            sent=message.date,
+            kind="direct" if private else "room",
+            reply_to=parse_message_id(message, context, pinned) if isinstance(pinned, telegram.Message) else None,
+            carried=told if message.checklist_tasks_done else "",
+            history=bool(told),
         ),
     )
 
@@ -465,6 +485,11 @@ def _reaction_name(reaction: telegram.ReactionType) -> str:
             return clean_name(reaction.type)
 
 
+def _language(user: telegram.User | None) -> str | None:
+    """Return the language of a person's client."""
+    return clean_text((user.language_code if user else None) or "") or None
+
+
 def _parse_button(
     query: telegram.CallbackQuery, context: TelegramUpdateContext, now: datetime
 ) -> tuple[Notification, ...]:
@@ -486,6 +511,7 @@ def _parse_button(
             sent=now,
             origin="button",
             direct=query.message.chat.type == "private",
+            language=_language(query.from_user),
         ),
     )
 
@@ -500,6 +526,8 @@ def _message_text(message: telegram.Message) -> tuple[str, str]:
     if quote := _quoted_text(message):
         lines.append(quote)
     lines += [to_markdown(text, entities) for text, entities in _texts(message)]
+    if rich := read_rich_text(message.api_kwargs.get("rich_message")):
+        lines.append(rich)
     if described := describe_content(message):
         lines.append(described)
     text = "\n".join(lines)
@@ -580,6 +608,10 @@ class UpdateReader:
         self._titles = ChatTitles()
         self._audiences = LruDict[str, tuple[int, bool]](_MAX_PLACES)
         """Current chat id -> its newest update, and whether that update shows it as public."""
+        self.channels = LruDict[str, None](_MAX_PLACES)
+        """Chats that are known to be channels: nothing is read or said there."""
+        self._newest_said = LruDict[Address, MessageId](_MAX_PLACES)
+        """Place -> what somebody said there last."""
         self._held_album_sizes: Counter[str] = Counter()
         """Pictures in each held album, when it was held back."""
 
@@ -599,6 +631,14 @@ class UpdateReader:
     def chat_id(self, room: str) -> str:
         """Return Telegram's current id of a room."""
         return self.context.cursor.current_chat(room)
+
+    def record_said(self, at: Address, message: MessageId) -> None:
+        """Record a message of somebody else, later than those recorded before."""
+        self._newest_said.put(at, message)
+
+    def is_newest_said(self, at: Address, message: MessageId) -> bool:
+        """Return whether nobody else is known to have said anything there after this message."""
+        return self._newest_said.get(at) == message
 
     def audience(self, at: Address) -> Audience | None:
         """Return the audience of a place. All topics of a group are readable by its members."""
@@ -630,6 +670,11 @@ class UpdateReader:
         if count and self._is_ordered:
             cursor = cursor.advance(updates[count - 1].update_id, now)
             self.context = replace(self.context, cursor=cursor)
+        for event in batch:
+            if (isinstance(event, Message) and not event.history) or (
+                isinstance(event, Command) and event.origin != "button"
+            ):
+                self.record_said(event.at, MessageId(event.id))
         known = {event.id for event in batch}
         taps = (update.callback_query.id for update in updates[:count] if update.callback_query)
         unknown = tuple(tap for tap in taps if f"{TAP_PREFIX}{tap}" not in known)
@@ -640,14 +685,34 @@ class UpdateReader:
         if change := parse_migration(update):
             self.record_move(*change)
         self.ranks.apply_update(update)
-        if message := _new_message(update):
+        if message := update.message:
             self.numbers.record_received(message.chat.id, message.message_id, int(message.date.timestamp()))
         self._titles.apply_update(update, self.context)
         self._learn_audience(update)
+        self._report_unsupported(update)
+
+    def _report_unsupported(self, update: telegram.Update) -> None:
+        """Log, once for each, where people wait for a bot that reads nothing there."""
+        if (member := update.my_chat_member) and member.chat.type == telegram.Chat.CHANNEL:
+            self.record_channel(str(member.chat.id))
+        if (business := update.business_connection) and business.is_enabled is not False:
+            who = parse_user(business.user)
+            logger.warning(
+                "%s: %s (%s) has connected the bot to a business account: its chats are neither read nor answered",
+                self.context.channel,
+                who.name,
+                who.id,
+            )
+
+    def record_channel(self, chat: str) -> None:
+        """Record that a chat is a channel, and log it the first time."""
+        if chat not in self.channels:
+            logger.warning("%s: %s is a channel: the bot reads and says nothing there", self.context.channel, chat)
+        self.channels.put(chat, None)
 
     def _count_complete(self, updates: Sequence[telegram.Update], albums: Sequence[str]) -> int:
         """Return the number of updates before the first album that may still grow; no album is split."""
-        chats = [message.chat.id if (message := _new_message(update)) else None for update in updates]
+        chats = [message.chat.id if (message := update.message) else None for update in updates]
         count = len(updates)
         for key, size in Counter(key for key in albums if key).items():
             last = max(index for index, other in enumerate(albums) if other == key)

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from gateway.core.events import Address, ChannelName, PostButton, SenderId
 from gateway.core.facts import ApprovalRequested, ApprovalVerdict
+from gateway.core.i18n import N_, _
 from gateway.core.identity import Role
 from gateway.core.text_safety import shorten
 from gateway.core.tool import Requester
@@ -145,51 +146,68 @@ def render_approval_request(
     `span`: the time until it expires. `has_buttons`: `approval_buttons` are shown below. `named`
     inserts titles of places into a text.
     """
-    where = f" in {named(inline_code(place, PLACE_CHARS))}" if place else ""
+    agent, tool = inline_code(asked.agent), inline_code(asked.tool, TOOL_CHARS)
+    may = (
+        _("May {agent} use {tool} in {room}?").format(
+            agent=agent, tool=tool, room=named(inline_code(place, PLACE_CHARS))
+        )
+        if place
+        else _("May {agent} use {tool}?").format(agent=agent, tool=tool)
+    )
     why = _MARKUP.sub("?", asked.rule)
-    least = f" Least trusted is {cause}." if cause else ""
+    least = " " + _("Least trusted is {cause}.").format(cause=cause) if cause else ""
     approve = f"{prefix}approve {asked.approval}"
-    here = f"*{ALLOW_HERE_LABEL}*" if has_buttons else f"`{approve} session`"
-    answers = "" if has_buttons else f"`{approve}` or `{prefix}deny {asked.approval}`. "
+    here = f"*{_(ALLOW_HERE_LABEL)}*" if has_buttons else f"`{approve} session`"
+    deny = f"{prefix}deny {asked.approval}"
+    answers = "" if has_buttons else _("`{approve}` or `{deny}`.").format(approve=approve, deny=deny) + " "
+    until = _("Without an answer by {time} UTC (in {span}) it is not done.").format(
+        time=f"{asked.until:%H:%M:%S}", span=span
+    )
+    longer = _("{here}: also {calls}, {end}. `{always}`: the same {end_always}.").format(
+        here=here,
+        calls=describe_coverage(asked, askers, shape),
+        end=describe_end("session", asked),
+        always=f"{approve} always",
+        end_always=describe_end("always", asked),
+    )
     return (
-        f"May {inline_code(asked.agent)} use {inline_code(asked.tool, TOOL_CHARS)}{where}? "
-        f"{describe_requesters(askers)}; {why}.{least}\n\n"
+        f"{may} {describe_requesters(askers)}; {why}.{least}\n\n"
         f"{_split_into_code_lines(asked.arguments)}\n\n"
-        f"{answers}Without an answer by {asked.until:%H:%M:%S} UTC (in {span}) it is not done.\n"
-        f"{here}: also {describe_coverage(asked, askers, shape)}, {describe_end('session', asked)}. "
-        f"`{approve} always`: the same {describe_end('always', asked)}."
+        f"{answers}{until}\n"
+        f"{longer}"
     )
 
 
-ALLOW_HERE_LABEL: Final = "Allow here until something new comes in"
+ALLOW_HERE_LABEL: Final = N_("Allow here until something new comes in")
 
 
 def approval_buttons(approval: str) -> tuple[PostButton, ...]:
     """Return the buttons under a request."""
     return (
-        PostButton(label="Approve once", command=f"approve {approval}"),
-        PostButton(label=ALLOW_HERE_LABEL, command=f"approve {approval} session"),
-        PostButton(label="Deny", command=f"deny {approval}"),
+        PostButton(label=_("Approve once"), command=f"approve {approval}"),
+        PostButton(label=_(ALLOW_HERE_LABEL), command=f"approve {approval} session"),
+        PostButton(label=_("Deny"), command=f"deny {approval}"),
     )
 
 
 def describe_coverage(asked: ApprovalRequested, askers: Sequence[Requester], shape: str) -> str:
     """Return in words which calls a longer approval covers. The rule is that of `gateway.tools.grants.covers`."""
-    calls = "this same call"
+    calls = _("this same call")
     if shape != asked.arguments:
-        calls = f"each call like `{shape}`, with anything for `…`,"
+        calls = _("each call like `{shape}`, with anything for `…`,").format(shape=shape)
     if not askers:
-        return f"{calls} when nobody asks"
-    names = " or ".join(inline_code(asker.name or asker.id) for asker in askers[:MAX_REQUESTER_NAMES])
-    more = f" or one of these {len(askers) - MAX_REQUESTER_NAMES} more" if len(askers) > MAX_REQUESTER_NAMES else ""
-    return f"{calls} when nobody but {names}{more} asks"
+        return _("{calls} when nobody asks").format(calls=calls)
+    names = [inline_code(asker.name or asker.id) for asker in askers[:MAX_REQUESTER_NAMES]]
+    if len(askers) > MAX_REQUESTER_NAMES:
+        names.append(_("one of these {count} more").format(count=len(askers) - MAX_REQUESTER_NAMES))
+    return _("{calls} when nobody but {people} asks").format(calls=calls, people=_(" or ").join(names))
 
 
 _BELOW: Final = {
-    "guest": "words from outside",
-    "member": "words of guests or from outside",
-    "admin": "words of members, of guests or from outside",
-    "owner": "words of anybody but owners",
+    "guest": N_("words from outside"),
+    "member": N_("words of guests or from outside"),
+    "admin": N_("words of members, of guests or from outside"),
+    "owner": N_("words of anybody but owners"),
 }
 """Text of a lower integrity."""
 
@@ -198,18 +216,22 @@ def describe_end(verdict: ApprovalVerdict, asked: ApprovalRequested) -> str:
     """Return in words how long a longer approval holds."""
     if verdict == "always":
         below = _BELOW.get(asked.label.integrity) if asked.label is not None else None
-        return "for good" + (f", but not while {below} are in view" if below else "")
+        return _("for good, but not while {words} are in view").format(words=_(below)) if below else _("for good")
     below = _BELOW.get(asked.standing)
-    return f"until {f'new {below} come in, ' if below else ''}the conversation begins afresh or I am restarted"
+    if not below:
+        return _("until the conversation begins afresh or I am restarted")
+    return _("until new {words} come in, the conversation begins afresh or I am restarted").format(words=_(below))
 
 
 def describe_requesters(askers: Sequence[Requester]) -> str:
     """Return the people who asked for a call, as text."""
     if not askers:
-        return "Nobody asked for it"
+        return _("Nobody asked for it")
     names = [f"{inline_code(asker.name or asker.id)} ({asker.role})" for asker in askers[:MAX_REQUESTER_NAMES]]
-    more = f" and {len(askers) - MAX_REQUESTER_NAMES} more" if len(askers) > MAX_REQUESTER_NAMES else ""
-    return f"Asked by {', '.join(names)}{more}"
+    people = ", ".join(names)
+    if len(askers) > MAX_REQUESTER_NAMES:
+        return _("Asked by {people} and {count} more").format(people=people, count=len(askers) - MAX_REQUESTER_NAMES)
+    return _("Asked by {people}").format(people=people)
 
 
 def can_decide(approver: Approver, asked_in: Address, room: Address | None) -> bool:
@@ -256,12 +278,14 @@ def render_already_decided(name: str, verdict: ApprovalVerdict, by: str) -> str:
 
 def render_outcome(verdict: ApprovalVerdict, by: str) -> str:
     """Return the line under a request that has ended: what became of it."""
-    outcome = {"once": "Approved", "session": "Approved, and allowed here", "always": "Approved for good"} | {
-        "denied": "Denied",
-        "expired": "Expired: nobody answered in time, so it was not done",
-        "dropped": "Over: nobody waits for it any more",
+    outcome = {"once": _("Approved"), "session": _("Approved, and allowed here"), "always": _("Approved for good")} | {
+        "denied": _("Denied"),
+        "expired": _("Expired: nobody answered in time, so it was not done"),
+        "dropped": _("Over: nobody waits for it any more"),
     }
-    return f"**{outcome[verdict]}**{f' by {inline_code(by, PLACE_CHARS)}' if by else ''}."
+    if not by:
+        return f"**{outcome[verdict]}**."
+    return _("**{outcome}** by {person}.").format(outcome=outcome[verdict], person=inline_code(by, PLACE_CHARS))
 
 
 def explain_not_approved(verdict: ApprovalVerdict, tool: str, span: str) -> str:
@@ -290,12 +314,16 @@ def render_decision(
 
     `place`: where it holds, if elsewhere. `shape`: as in `render_approval_request`.
     """
-    tool, where = inline_code(asked.tool), f"in {inline_code(place, PLACE_CHARS)}" if place else "here"
+    tool = inline_code(asked.tool)
+    where = _("in {room}").format(room=inline_code(place, PLACE_CHARS)) if place else _("here")
     if verdict == "denied":
-        return f"Denied: {tool} is not carried out."
+        return _("Denied: {tool} is not carried out.").format(tool=tool)
     if verdict in ("session", "always"):
-        return (
-            f"Approved, and so is for {tool} {where} {describe_coverage(asked, askers, shape)}, "
-            f"{describe_end(verdict, asked)}. `{prefix}revoke {escape_invisible(asked.tool)}` takes that back."
+        return _("Approved, and so is for {tool} {where} {calls}, {end}. `{revoke}` takes that back.").format(
+            tool=tool,
+            where=where,
+            calls=describe_coverage(asked, askers, shape),
+            end=describe_end(verdict, asked),
+            revoke=f"{prefix}revoke {escape_invisible(asked.tool)}",
         )
-    return f"Approved: this call of {tool} is carried out."
+    return _("Approved: this call of {tool} is carried out.").format(tool=tool)

@@ -43,6 +43,7 @@ from gateway.core.facts import (
     TurnRecord,
     dedup_key,
 )
+from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key, role_of, stable_source
 from gateway.core.ratelimit import MAX_REMEMBERED, LruDict, Rate, TokenBuckets
 from gateway.store import AppendResult, LogEntry, NewEntry, StoreReader
@@ -89,16 +90,23 @@ BUDGET_KINDS: Final[tuple[BudgetKind, ...]] = ("cost", "hour_cost")
 """Of a day, and of an hour."""
 SUBJECT_CHARS: Final = 160
 _NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
-    ("rate", "sender"): "You write to me faster than I can answer. I go on reading, and will answer again in a while.",
-    ("rate", "room"): "More is said to me here than I can answer. I go on reading, and will answer again in a while.",
-    ("rate", "agent"): "I am asked for more than I can answer just now. I go on reading, and will answer again in a "
-    "while.",
-    ("cost", "sender"): "I have used up what I may spend on answering you today; from 00:00 UTC on again.",
-    ("cost", "room"): "I have used up what I may spend here today; from 00:00 UTC on again.",
-    ("cost", "agent"): "I have used up what I may spend on answers today; from 00:00 UTC on again.",
-    ("hour_cost", "sender"): "I have used up what I may spend on answering you this hour; from the next hour on again.",
-    ("hour_cost", "room"): "I have used up what I may spend here this hour; from the next hour on again.",
-    ("hour_cost", "agent"): "I have used up what I may spend on answers this hour; from the next hour on again.",
+    ("rate", "sender"): N_(
+        "You write to me faster than I can answer. I go on reading, and will answer again in a while."
+    ),
+    ("rate", "room"): N_(
+        "More is said to me here than I can answer. I go on reading, and will answer again in a while."
+    ),
+    ("rate", "agent"): N_(
+        "I am asked for more than I can answer just now. I go on reading, and will answer again in a while."
+    ),
+    ("cost", "sender"): N_("I have used up what I may spend on answering you today; from 00:00 UTC on again."),
+    ("cost", "room"): N_("I have used up what I may spend here today; from 00:00 UTC on again."),
+    ("cost", "agent"): N_("I have used up what I may spend on answers today; from 00:00 UTC on again."),
+    ("hour_cost", "sender"): N_(
+        "I have used up what I may spend on answering you this hour; from the next hour on again."
+    ),
+    ("hour_cost", "room"): N_("I have used up what I may spend here this hour; from the next hour on again."),
+    ("hour_cost", "agent"): N_("I have used up what I may spend on answers this hour; from the next hour on again."),
 }
 
 
@@ -125,7 +133,7 @@ def _window(kind: BudgetKind, at: datetime) -> str:
 
 def format_limit_notice(hit: LimitHit) -> str:
     """Return the notice for the room."""
-    return _NOTICES[hit.limit, hit.scope]
+    return _(_NOTICES[hit.limit, hit.scope])
 
 
 def limit_report_key(fact: LimitReached, at: datetime) -> str:
@@ -195,7 +203,7 @@ class UsageLimiter:
         self._reserved: dict[ConversationId, dict[tuple[LimitScope, str], int]] = {}
         """Billionths of a dollar reserved for the requests of the turn that runs in each conversation."""
         self._kept = LruDict[TurnId, CostReserved]()
-        """What is in the log of the costs of a turn, for the case that the process ends."""
+        """What is in the log of the costs of a turn without a record, for the case that the process ends."""
         self._last_nano = LruDict[ConversationId, int]()
         """What was reserved for the last request there."""
         self._ahead = LruDict[ConversationId, CostReserved]()
@@ -278,6 +286,7 @@ class UsageLimiter:
         """Add the costs of turns, record notices, and keep the tokens of messages that are in the log now."""
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
+                self._kept.pop(entry.fact.turn, None)
                 self._record_turn_costs(entry, entry.fact, BUDGET_KINDS)
             elif isinstance(entry.fact, CostReserved):
                 self._kept.put(entry.fact.turn, entry.fact)
@@ -368,6 +377,16 @@ class UsageLimiter:
             return None
         fact = CostReserved(turn=turn, agent=agent, senders=tuple(sorted(payers)), nano_usd=nano)
         return NewEntry(fact=fact, at=self._clock.now(), conversation=at.conversation)
+
+    def build_waiver(self, at: Address, turn: TurnId) -> NewEntry | None:
+        """Return the entry that ends what the log has reserved for a turn that ended without a record. None: nothing.
+
+        Only for a turn that has asked no model: what another one cost is not known.
+        """
+        kept = self._kept.get(turn)
+        if kept is None or not kept.nano_usd:
+            return None
+        return NewEntry(fact=replace(kept, nano_usd=0), at=self._clock.now(), conversation=at.conversation)
 
     def reserve_ahead(self, message: Message, judged: Judgement, agent: str) -> CostReserved | None:
         """Return the reservation for the next turn there, to append with the message that will start it.

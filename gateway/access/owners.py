@@ -8,7 +8,9 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import inf
 from typing import Final, Literal, NamedTuple
 from weakref import WeakSet
 
@@ -52,6 +54,7 @@ from gateway.core.facts import (
     PostQueued,
     RoleAssigned,
 )
+from gateway.core.format import format_duration
 from gateway.core.identity import AccessPolicy, identify
 from gateway.core.ratelimit import LruDict
 from gateway.store import LogEntry, NewEntry, Store, StoreError
@@ -60,11 +63,13 @@ from gateway.store.effects import build_notice_end
 logger = logging.getLogger("reverie.owners")
 
 MAX_POSTS_PER_KIND: Final = 10
-"""Posts of each kind in a UTC day; one more post says that there was more."""
+"""Posts of each kind in a UTC day of what outsiders may cause; one more post says that there was more."""
 MORE_TEXT: Final = (
     f"There is more today. I tell of {MAX_POSTS_PER_KIND} things of a kind a day; `reverie "
     "log tail` shows what came after them."
 )
+LASTING_S: Final = 600.0
+"""Seconds after which trouble that began again on the same day is told again."""
 NoticeText = str | Callable[[Address | None], str]
 """Text for owners, or a function that makes it for the place of the post.
 
@@ -87,6 +92,17 @@ class _OwnerChat(NamedTuple):
 
     at: Address
     sender: Sender
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """Something that is wrong, and goes on."""
+
+    since: datetime
+    count: int = 0
+    """Times that it was seen since then."""
+    is_told: bool = False
+    """Its beginning was posted, so its end will be."""
 
 
 class OwnerNotifier:
@@ -118,6 +134,10 @@ class OwnerNotifier:
         """Posts of that day, by kind, so that many of one kind do not suppress another."""
         self._logged = LruDict[str, None]()
         """Keys of the texts that the process has logged, with their days."""
+        self._repeats = LruDict[str, int]()
+        """By key, how often there was the same since it was posted last."""
+        self._troubles = dict[str, _Trouble]()
+        """By cause, what is wrong now."""
         store.subscribe(self._on_owner_wrote, Message, Command)
         store.subscribe(self._on_limits_reached, LimitReached)
         store.subscribe(self._on_code_issued, CodeIssued)
@@ -205,8 +225,8 @@ class OwnerNotifier:
     ) -> None:
         """Post this text to owners once a UTC day for each key. Markdown, not blank. Returns at once.
 
-        `beside`: a channel that does not work; another one is used if an owner is known there. `buttons`: shown below
-        where the channel can.
+        How often there was the same meanwhile is added to the next one. `beside`: a channel that does not work; another
+        one is used if an owner is known there. `buttons`: shown below where the channel can.
 
         The post is durable soon after, and not repeated after a restart. Every text is also logged by the process;
         where no owner is known, only there.
@@ -218,28 +238,86 @@ class OwnerNotifier:
     ) -> None:
         """As `notify`, but return once the post is durable. Raises `StoreError`."""
         async with self._lock:
-            now = self._clock.now()
-            day = now.date().isoformat()
-            if day != self._day:
-                self._post_counts, self._day = {}, day
-            kind = key.partition(":")[0]
-            if kind not in self._post_counts:
-                self._post_counts[kind] = await self._count_posts(day, kind)
-            if f"{day}:{key}" not in self._logged:
-                self._logged.put(f"{day}:{key}", None)
-                logger.warning("for owners: %s", text if isinstance(text, str) else text(None))
-            to = await self._find_address(beside)
-            if to is None or self._post_counts[kind] > MAX_POSTS_PER_KIND:
+            await self._post(key, text, beside, buttons, max_posts=MAX_POSTS_PER_KIND)
+
+    async def _post(
+        self,
+        key: str,
+        text: NoticeText,
+        beside: ChannelName | None,
+        buttons: tuple[PostButton, ...] = (),
+        *,
+        max_posts: float = inf,
+    ) -> bool:
+        """Post it, unless that was done today. Return whether it was done now. The caller holds the lock.
+
+        `max_posts`: posts of this kind in a day.
+        """
+        now = self._clock.now()
+        day = now.date().isoformat()
+        if day != self._day:
+            self._post_counts, self._day = {}, day
+        kind = key.partition(":")[0]
+        if kind not in self._post_counts:
+            self._post_counts[kind] = await self._count_posts(day, kind)
+        if f"{day}:{key}" not in self._logged:
+            self._logged.put(f"{day}:{key}", None)
+            logger.warning("for owners: %s", text if isinstance(text, str) else text(None))
+        to = await self._find_address(beside)
+        if to is None or self._post_counts[kind] > max_posts:
+            return False
+        words, repeats = text if isinstance(text, str) else text(to), self._repeats.get(key) or 0
+        if repeats:
+            words += f" It happened {_times(repeats)} since I last told of it."
+        post_key = _post_key(day, kind, key)
+        if self._post_counts[kind] == max_posts:
+            post_key, words, buttons = _post_key(day, kind, "more"), MORE_TEXT, ()
+        shown = buttons if self._shows_buttons(to) else ()
+        post = Post(key=post_key, to=to, text=self._titles.add_titles(words), style="notice", buttons=shown)
+        entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
+        (queued,) = await self._store.append([entry])
+        self._post_counts[kind] += queued.is_new
+        self._repeats.put(key, 0 if queued.is_new else repeats + 1)
+        return queued.is_new
+
+    def begin_trouble(self, cause: str, text: str, *, beside: ChannelName | None = None) -> None:
+        """Tell owners that something is wrong until `end_trouble`. Call it each time it is seen; returns at once.
+
+        `cause`: kind, place and what can be done, e.g. `channel:irc.libera:refused`. Told once a UTC day for each
+        cause; what begins again on the same day is told, with its end, only if it is seen after `LASTING_S`.
+        """
+        trouble = self._troubles.setdefault(cause, _Trouble(self._clock.now()))
+        trouble.count += 1
+        self._tasks.create_task(self._tell_trouble(cause, trouble, text, beside))
+
+    async def _tell_trouble(self, cause: str, trouble: _Trouble, text: str, beside: ChannelName | None) -> None:
+        async with self._lock:
+            lasts = (self._clock.now() - trouble.since).total_seconds() >= LASTING_S
+            if lasts and not trouble.is_told:
+                cause = f"{cause}:{trouble.since.isoformat()}"
+            trouble.is_told |= await self._post(cause, text, beside)
+
+    def end_trouble(self, prefix: str, text: str, *, beside: ChannelName | None = None) -> None:
+        """Tell owners that no cause that begins so is there any more, if they were told of one. Returns at once."""
+        ended = {cause: self._troubles.pop(cause) for cause in list(self._troubles) if cause.startswith(prefix)}
+        if ended:
+            self._tasks.create_task(self._tell_end(prefix, text, ended, beside))
+
+    async def _tell_end(
+        self, prefix: str, text: str, ended: Mapping[str, _Trouble], beside: ChannelName | None
+    ) -> None:
+        async with self._lock:  # after the post of the beginning
+            if not any(one.is_told for one in ended.values()):
                 return
-            if self._post_counts[kind] == MAX_POSTS_PER_KIND:
-                key, text, buttons = "more", MORE_TEXT, ()
-            words = self._titles.add_titles(text if isinstance(text, str) else text(to))
-            shown = buttons if self._shows_buttons(to) else ()
-            post = Post(key=_post_key(day, kind, key), to=to, text=words, style="notice", buttons=shown)
-            entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
-            (queued,) = await self._store.append([entry])
-            if queued.is_new:
-                self._post_counts[kind] += 1
+            now = self._clock.now()
+            age_s = (now - min(one.since for one in ended.values())).total_seconds()
+            count = sum(one.count for one in ended.values())
+            times = f", and happened {_times(count)}" if count > 1 else ""
+            await self._post(
+                f"{prefix}over:{now.isoformat()}", f"{text} It lasted {format_duration(age_s)}{times}.", beside
+            )
+            for cause in ended:
+                self._repeats.pop(cause, None)
 
     def tell_unrecorded(self, text: str) -> None:
         """Send this text to owners at once, past the log, which cannot be written. Returns at once.
@@ -305,6 +383,10 @@ class OwnerNotifier:
         """Return how many of that day's posts are in the log already."""
         rows = await self._store.entry_rows(kinds=["post"], limit=MAX_POSTS_SEARCHED, newest=True)
         return sum((key or "").startswith(f"post:{_day_prefix(day, kind)}") for _, _, _, _, key, _, _ in rows)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 _DECISIONS: Final = (CodeEnded, McpToolApproved, MemoryConsolidated, NoteForgotten)

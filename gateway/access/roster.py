@@ -404,8 +404,8 @@ async def find_impersonations(
 ) -> dict[MessageId, NameWarning]:
     """Return warnings about senders in a room whose names can be mistaken for somebody else's, by message id.
 
-    `messages`: oldest first, all of one place. None for direct messages, and none for owners and admins: their role is
-    shown beside the name already.
+    `messages`: oldest first, all of one place. None for direct messages. Owners and admins, whose role is shown beside
+    the name, are only told apart from people of the same name.
     """
     messages = [(seq, message) for seq, message in messages if message.kind != "direct"]
     if not messages:
@@ -416,6 +416,7 @@ async def find_impersonations(
     found = dict[MessageId, NameWarning]()
     for _, message in messages:
         known = role_of(policy, message.at, message.sender) in ADMIN_ROLES
-        if not known and (doubted := check_name(message.sender, others)):
+        doubted = check_name(message.sender, others)
+        if doubted is not None and (not known or doubted.reason == "same"):
             found[message.id] = doubted
     return found

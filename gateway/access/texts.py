@@ -14,6 +14,7 @@ from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.core.events import ChannelName, ConversationId, PostButton
 from gateway.core.facts import CodeEnded, CodeIssued, IdentityLinked
 from gateway.core.format import format_time
+from gateway.core.i18n import _
 from gateway.core.identity import MASK_PREFIX, normalize_person_key
 from gateway.store.format import hide_second_half
 
@@ -37,6 +38,12 @@ _MAX_WRITTEN_CHARS: Final = 100
 def format_code(code: str) -> str:
     """Return the code in the form that people are shown."""
     return f"{code[: CODE_CHARS // 2]}-{code[CODE_CHARS // 2 :]}"
+
+
+def is_formatted_code(text: str) -> bool:
+    """Return whether the text looks exactly like a code as people are shown it."""
+    code = text.replace("-", "", 1)
+    return len(code) == CODE_CHARS and format_code(code) == text and set(code) <= set(CODE_ALPHABET)
 
 
 def normalize_code(written: str) -> str:
@@ -151,25 +158,24 @@ def render_unknown_request(written: str, prefix: str, what: str) -> str:
 
 def render_pairing_prompt(minted: str, prefix: str) -> str:
     """Return the text for a stranger with a new code."""
-    return (
-        f"Hi, I'm a bot. My operator has to approve you first. Send them this code (valid 1 hour): "
-        f"`{format_code(minted)}`. They approve it with `{prefix}pair approve {format_code(minted)}`. If I "
-        "know you already on "
-        f"another platform, write `{prefix}link` to me there instead."
-    )
+    code = format_code(minted)
+    return _(
+        "Hi, I'm a bot. My operator has to approve you first. Send them this code (valid 1 hour): `{code}`. They "
+        "approve it with `{approve}`. If I know you already on another platform, write `{link}` to me there instead."
+    ).format(code=code, approve=f"{prefix}pair approve {code}", link=f"{prefix}link")
 
 
 def render_pairing_reminder(request: CodeIssued) -> str:
     """Return the text for a stranger who has a code and is not approved yet."""
-    return (
+    return _(
         "I'm a bot, and I can answer you only after my operator has approved you. Send them the code that I showed "
-        f"you; it is valid until {format_time(request.until)}."
-    )
+        "you; it is valid until {time}."
+    ).format(time=format_time(request.until))
 
 
 def render_not_approved() -> str:
     """Return the answer to a stranger who asks for help while there is no code for them."""
-    return "I'm a bot, and I can answer you only after my operator has approved you. Ask them for that."
+    return _("I'm a bot, and I can answer you only after my operator has approved you. Ask them for that.")
 
 
 def render_login_needed(channel: str, platform: str) -> str:
@@ -183,18 +189,18 @@ def render_login_needed(channel: str, platform: str) -> str:
 
 def render_room_request(minted: str, prefix: str, asker: str) -> str:
     """Return the text with a room's code, posted in the room or to the person who invites."""
-    return (
-        f"I am a bot, and this room is not open for me yet; {asker} asked for it. One of my admins opens it with "
-        f"`{prefix}room approve {format_code(minted)}`, said to me anywhere. It holds for an hour."
-    )
+    return _(
+        "I am a bot, and this room is not open for me yet; {person} asked for it. One of my admins opens it with "
+        "`{approve}`, said to me anywhere. It holds for an hour."
+    ).format(person=asker, approve=f"{prefix}room approve {format_code(minted)}")
 
 
 def render_invite_request(minted: str, prefix: str, room: str) -> str:
     """Return the text with a room's code for somebody who invites to a room where the bot is not."""
-    return (
-        f"I am a bot, and {room} is not open for me yet, so I do not come. One of my admins opens it with "
-        f"`{prefix}room approve {format_code(minted)}`, said to me anywhere. It holds for an hour."
-    )
+    return _(
+        "I am a bot, and {room} is not open for me yet, so I do not come. One of my admins opens it with `{approve}`, "
+        "said to me anywhere. It holds for an hour."
+    ).format(room=room, approve=f"{prefix}room approve {format_code(minted)}")
 
 
 def render_link_code(minted: str, prefix: str) -> str:

@@ -1,5 +1,6 @@
 """Commands about agents and the running gateway: `dmn`, `remind`, `model`, `stop`, `rewind`, `reload` and others."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from channels.base import CommandCompletion
 from channels.text import single_line
 from gateway.access.approval_texts import inline_code
 from gateway.commands.context import (
+    CHOICE_OVER_TEXT,
     OPERATOR_PLACE,
     CommandCall,
     CommandContext,
@@ -18,6 +20,7 @@ from gateway.commands.context import (
     find_hidden,
     format_place,
     send_follow_up,
+    take_choice,
 )
 from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
 from gateway.commands.parser import escape_code, find_nearest
@@ -25,7 +28,7 @@ from gateway.config.reload import ReloadResult
 from gateway.context.reminders import format_due, normalize_reminder_id
 from gateway.context.schedule import ScheduleError, describe_schedule_text
 from gateway.core.control_messages import DmnStatus, WantedTurn
-from gateway.core.events import ChannelName, ConversationId, MessageId, PresenceLevel
+from gateway.core.events import MAX_BUTTONS, ChannelName, ConversationId, MessageId, PostButton, PresenceLevel
 from gateway.core.facts import DmnDirective, ReminderEnded, inner_conversation
 from gateway.core.identity import ADMIN_ROLES
 from gateway.runtime.agents import NOTHING_RUNNING
@@ -43,6 +46,8 @@ from gateway.store import AppendResult, PendingCounts, PendingReminder
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.supervisor import RestartResult
 
+_CHOOSABLE_NAME: Final = re.compile(r"[\w.:/@-]{1,40}", re.ASCII)
+"""Names of models that need no quotes and fit a button."""
 MAX_CONVERSATIONS: Final = 20
 """Conversations in one answer."""
 _URGENCY_LEVELS: Final = ("urgent", "normal", "low", "ambient")
@@ -381,9 +386,15 @@ async def stop_turn(call: CommandCall, context: CommandContext) -> CommandReply:
     return CommandReply(text=change.answer, effect=change, ok=change.answer != NOTHING_RUNNING)
 
 
-async def list_models(_call: CommandCall, context: CommandContext) -> str:
-    """List every configured model."""
-    return "\n".join(f"- {_format_model(one)}" for one in context.model_selector.list_models())
+async def list_models(call: CommandCall, context: CommandContext) -> CommandReply:
+    """List every configured model, with buttons to choose one."""
+    models = context.model_selector.list_models()
+    used = context.model_selector.wanted_model(agent_of(call, context))
+    names = [one.name for one in models if one.name != used and _CHOOSABLE_NAME.fullmatch(one.name)]
+    return CommandReply(
+        text="\n".join(f"- {_format_model(one)}" for one in models),
+        buttons=tuple(PostButton(label=name, command=f"model switch {name}") for name in names[:MAX_BUTTONS]),
+    )
 
 
 async def switch_model(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -396,7 +407,15 @@ async def switch_model(call: CommandCall, context: CommandContext) -> CommandRep
             f"There is no model `{_escape_line(name[:MAX_NAME_CHARS])}`. Did you mean {there}? `model list` shows all."
         )
         return CommandReply(text=text, ok=False)
-    return _choose_model(context, call, name)
+    if call.command.origin != "button":
+        return _choose_model(context, call, name)
+    counts, ended = await take_choice(context, call)
+    if not counts:
+        over = CommandEffect(answer=CHOICE_OVER_TEXT, facts=tuple(ended))
+        return CommandReply(text=CHOICE_OVER_TEXT, effect=over, ok=False)
+    reply = _choose_model(context, call, name)
+    assert reply.effect is not None
+    return replace(reply, effect=replace(reply.effect, facts=(*reply.effect.facts, *ended)))
 
 
 async def kill_tools(call: CommandCall, context: CommandContext) -> CommandReply:

@@ -114,22 +114,22 @@ def format_arg(arg: CommandArg) -> str:
 
 WHO_ARG: Final = make_arg(
     "who",
-    "A person: channel:id as whoami shows it, or a name heard here lately.",
+    "A person: an id as in whoami, or a name that was active here lately.",
     form="person",
     needed=True,
     suggests=True,
 )
-WHERE_ARG: Final = make_arg("where", "In this room only, or wherever I am.", "here", "everywhere")
+WHERE_ARG: Final = make_arg("where", "In this room only, or everywhere.", "here", "everywhere")
 CODE_ARG: Final = make_arg("code", "The code.", form="id", needed=True, rest=True, secret=True)
 REQUEST_ARG: Final = make_arg(
     "code",
-    "The code, or the id of the request or of the person, as list shows them.",
+    "The code, or the id of the request or person, as in list.",
     form="id",
     needed=True,
     rest=True,
     secret=True,
 )
 ROOM_REQUEST_ARG: Final = replace(
-    REQUEST_ARG, summary="The code, or the id of the request or of the room, as list shows them.", required=False
+    REQUEST_ARG, summary="The code, or the id of the request or room, as in list.", required=False
 )
-ROOM_ARG: Final = make_arg("room", "A room, as rooms lists them.", form="room", suggests=True)
+ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", form="room", suggests=True)

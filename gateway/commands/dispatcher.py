@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 
 from channels.base import CanCompleteCommands, HasNick
 from gateway.access.policy import AccessDecision, decide
+from gateway.access.texts import is_formatted_code
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext, CommandReply
 from gateway.commands.definition import CommandDefinition
@@ -50,8 +51,9 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import LOW, AuditRecord, Judgement, dedup_key
+from gateway.core.facts import AMBIENT, LOW, AuditRecord, Judgement, dedup_key
 from gateway.core.format import format_duration, format_time
+from gateway.core.i18n import _
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
@@ -148,13 +150,24 @@ class CommandDispatcher:
             return False
         return page is not None
 
+    @staticmethod
+    def read_link_payload(command: Command) -> Command:
+        """Return the command that a link `t.me/BOT?start=CODE` stands for: it hands in a code of `link`.
+
+        A code of somebody else's request approves nothing so: whoever makes the link is not who opens it.
+        """
+        if command.name != "start" or not is_formatted_code(command.args):
+            return command
+        return replace(command, name="link", args=f"code {command.args}")
+
     async def handle(self, command: Command) -> CommandResult:
         """Check and answer a command. Raises only on cancellation: the failure of a handler is answered too.
 
         Append the `effect` of a result before anything else is handled, then settle it.
         """
         command = replace(command, args=self._context.redactor(command.args))  # answers quote them: no secrets
-        if command.name == "start":  # the payload of a Telegram link is used by nobody here
+        payload = command.args if command.name == "start" else ""
+        if payload:  # of a Telegram link: it is no argument
             command = replace(command, args="")
         decision = decide(self._context.access_policy, command)
         row = self._commands.get(command.name)
@@ -189,9 +202,18 @@ class CommandDispatcher:
             style="notice" if to != command.at or (tapped and answer.effect and answer.effect.facts) else "message",
             private=private,
             page=answer.page,
+            buttons=answer.buttons if self._shows_choices(command, to) else (),
         )
         judged = _build_judgement(command, decision.role, f"command {row.name}" if row else "no such command")
+        if payload:
+            judged = replace(judged, fate="context", urgency=AMBIENT, rule="they came by a link with a word")
         return CommandResult(judgement=judged, post=post, effect=change)
+
+    def _shows_choices(self, command: Command, to: Address) -> bool:
+        """Return whether an answer to this command, posted there, may have buttons: they act where they are tapped."""
+        channel, agent = self._context.channels.get(to.channel), self._context.agent_at
+        can_show = command.origin != "button" and channel is not None and channel.capabilities.buttons
+        return can_show and (to == command.at or agent(to) == agent(command.at))
 
     def build_refusal_post(self, command: Command) -> Post | None:
         """Return the answer to a command without one where the platform shows that it waits. None: no answer.
@@ -206,11 +228,19 @@ class CommandDispatcher:
         if not tapped and not (deferred and refused and is_heard):
             return None
         if not refused:
-            text = "I do not know this button." if row is None else "That is too much at once: try again in a minute."
+            text = (
+                _("I do not know this button.")
+                if row is None
+                else _("That is too much at once: try again in a minute.")
+            )
         elif decision.allowed and row is not None:
-            text = f"That is for {row.role}s{' everywhere' if row.needs_global_role else ''} and above."
+            text = (
+                _("That is for {role}s everywhere and above.")
+                if row.needs_global_role
+                else _("That is for {role}s and above.")
+            ).format(role=row.role)
         else:
-            text = "I may not answer you here."
+            text = _("I may not answer you here.")
         return Post(key=answer_key(command), to=command.at, text=text, reply_to=MessageId(command.id), private=tapped)
 
     def _find_refusal(self, command: Command) -> str:
@@ -233,11 +263,10 @@ class CommandDispatcher:
         age_s = (self._context.clock.now() - command.sent).total_seconds()
         if age_s <= MAX_COMMAND_AGE_S:
             return ""
-        return (
-            f"I hear your `{prefix}{row.name}` of {format_time(command.sent)} only now, "
-            f"{format_duration(age_s)} later, "
-            "and have not carried it out. Say it again if you still want it."
-        )
+        return _(
+            "Your `{command}` of {time} reached me {late} late, so I did not carry it out. Send it again if you still "
+            "want it."
+        ).format(command=f"{prefix}{row.name}", time=format_time(command.sent), late=format_duration(age_s))
 
     async def _answer(self, row: CommandDefinition | None, command: Command, decision: AccessDecision) -> CommandReply:
         """Check time, place and arguments of a permitted command, and call its handler. `row` None: it is unknown."""
@@ -255,7 +284,8 @@ class CommandDispatcher:
         if (row.is_administrative or row.name == "link") and (late := self._find_late_notice(row, command, prefix)):
             return CommandReply(text=late, ok=False)
         if row.direct_only and not command.direct:
-            return CommandReply(text=f"`{prefix}{row.name}` is for direct chats: write it to me alone.", ok=False)
+            text = _("`{command}` is for direct chats: write it to me alone.")
+            return CommandReply(text=text.format(command=f"{prefix}{row.name}"), ok=False)
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
             return CommandReply(text=help.explain_invalid_arguments(row, parsed, prefix), ok=False)
@@ -275,8 +305,8 @@ class CommandDispatcher:
         except Exception:  # a bug, or an unreadable store: the stream goes on, and the sender is answered
             reference = answer_key(call.command)[:8]
             logger.exception("command %s broke (reference %s)", row.name, reference)
-            text = f"That did not work (reference {reference}). The operator can look it up in the log."
-            return CommandReply(text=text, ok=False)
+            text = _("That did not work because of an error in me. My operator finds it in the log as {reference}.")
+            return CommandReply(text=text.format(reference=reference), ok=False)
 
     def _finish_text(self, text: str) -> str:
         return self._context.places.titles.add_titles(self._context.redactor(text))

@@ -1,35 +1,45 @@
-"""Help texts, built from rows of the command table. The list has a line for each subject: it fits a page of IRC."""
+"""Help texts, built from rows of the command table.
+
+The list has a line for each command. Where long answers have pages (IRC), it is brief: a line for each subject.
+"""
 
 from collections.abc import Iterator, Sequence
 
 from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition, SubcommandDefinition, format_arg
-from gateway.commands.parser import InvalidArguments, quote_code
+from gateway.commands.parser import InvalidArguments, join_or, quote_code
+from gateway.core.i18n import _
 
 
-def render_command_list(rows: Sequence[CommandDefinition], prefix: str) -> str:
-    """Return the list of these commands."""
+def render_command_list(rows: Sequence[CommandDefinition], prefix: str, *, brief: bool = False) -> str:
+    """Return the list of these commands. `brief`: their names alone, a line for each subject."""
     lines = []
     for group in COMMAND_GROUPS:
-        names = [f"`{prefix}{row.name}`" for row in rows if row.group == group]
-        if names:
-            lines.append(f"- {group[0].upper()}{group[1:]}: {', '.join(names)}")
-    return "\n".join([*lines, f"`{prefix}help` and one of these tells more of it."])
+        shown = [row for row in rows if row.group == group]
+        title = _(group)
+        title = f"{title[0].upper()}{title[1:]}"
+        if shown and brief:
+            lines.append(f"- {title}: {', '.join(f'`{prefix}{row.name}`' for row in shown)}")
+        elif shown:
+            lines += [f"**{title}**", *(f"- `{prefix}{row.name}`: {_(row.summary)}" for row in shown)]
+    return "\n".join(
+        [*lines, _("`{help}` shows how to use one command.").format(help=f"{prefix}help <{_('command')}>")]
+    )
 
 
 def render_command(row: CommandDefinition, prefix: str, sub: SubcommandDefinition | None = None) -> str:
     """Return the full help of a command, or of one subcommand."""
     if sub is not None:
         return "\n".join(
-            [f"{format_usage(row, prefix, sub)}: {sub.summary}{_format_required_role(row, sub)}", *_format_args(sub)]
+            [f"{format_usage(row, prefix, sub)}: {_(sub.summary)}{_format_required_role(row, sub)}", *_format_args(sub)]
         )
     if not row.subs:
         return "\n".join(
-            [f"{format_usage(row, prefix)}: {row.summary}{_format_required_role(row)}", *_format_args(row)]
+            [f"{format_usage(row, prefix)}: {_(row.summary)}{_format_required_role(row)}", *_format_args(row)]
         )
-    lines = [f"`{prefix}{row.name}`: {row.summary}{_format_required_role(row)}"]
+    lines = [f"`{prefix}{row.name}`: {_(row.summary)}{_format_required_role(row)}"]
     for each in row.subs:
         own = _format_required_role(row, each) if each.role not in (None, row.role) else ""
-        lines.append(f"- {format_usage(row, prefix, each)}: {each.summary}{own}")
+        lines.append(f"- {format_usage(row, prefix, each)}: {_(each.summary)}{own}")
     return "\n".join(lines)
 
 
@@ -44,23 +54,32 @@ def explain_invalid_arguments(row: CommandDefinition, wrong: InvalidArguments, p
     """Return what is wrong with the arguments, and what would be right."""
     if wrong.sub is not None or not row.subs:
         summary = wrong.sub.summary if wrong.sub is not None else row.summary
-        return f"{wrong.reason} Write {format_usage(row, prefix, wrong.sub)}: {summary}"
-    if wrong.suggestions:
-        meant = " or ".join(f"`{prefix}{row.name} {name}`" for name in wrong.suggestions)
-        return f"{wrong.reason} Did you mean {meant}? `{prefix}help {row.name}` tells all it can do."
-    return f"{wrong.reason} Write `{prefix}{row.name}` and one of {', '.join(f'`{sub.name}`' for sub in row.subs)}."
+        write = _("Write {usage}: {summary}").format(usage=format_usage(row, prefix, wrong.sub), summary=_(summary))
+    elif wrong.suggestions:
+        meant = join_or([f"`{prefix}{row.name} {name}`" for name in wrong.suggestions])
+        write = _("Did you mean {names}? `{help}` shows all subcommands.").format(
+            names=meant, help=f"{prefix}help {row.name}"
+        )
+    else:
+        names = join_or([f"`{sub.name}`" for sub in row.subs])
+        write = _("Write `{command}` and one of {names}.").format(command=f"{prefix}{row.name}", names=names)
+    return f"{wrong.reason} {write}"
 
 
 def explain_unknown_command(near: Sequence[str], prefix: str) -> str:
     """Return the answer to an unknown command, with the nearest names."""
-    meant = " or ".join(f"`{prefix}{one}`" for one in near)
-    return f"I do not know that command. {f'Did you mean {meant}? ' if meant else ''}`{prefix}help` lists what I know."
+    sentences = [_("I do not know that command.")]
+    if near:
+        sentences.append(_("Did you mean {names}?").format(names=join_or([f"`{prefix}{one}`" for one in near])))
+    return " ".join([*sentences, _("`{help}` lists all commands.").format(help=f"{prefix}help")])
 
 
 def explain_unknown_sub(row: CommandDefinition, name: str, prefix: str) -> str:
     """Return the answer to an unknown subcommand."""
     return explain_invalid_arguments(
-        row, InvalidArguments(reason=f"There is no `{row.name} {quote_code(name)}`."), prefix
+        row,
+        InvalidArguments(reason=_("There is no `{name}`.").format(name=f"{row.name} {quote_code(name)}")),
+        prefix,
     )
 
 
@@ -69,13 +88,17 @@ def _format_required_role(row: CommandDefinition, sub: SubcommandDefinition | No
     needs = (sub.role if sub is not None else None) or row.role
     sentences = []
     if needs != "guest":
-        sentences.append(f"For {needs} and above{' in all places' if row.needs_global_role else ''}")
-        if row.allowed_in_own_chat:
-            sentences[-1] += ", and for anybody in their own direct chat"
+        if row.needs_global_role:
+            text = _("For {role} and above in all places.")
+        elif row.allowed_in_own_chat:
+            text = _("For {role} and above, and for anybody in their own direct chat.")
+        else:
+            text = _("For {role} and above.")
+        sentences.append(text.format(role=needs))
     if row.direct_only:
-        sentences.append("Only in a direct chat")
-    return "".join(f" {sentence}." for sentence in sentences)
+        sentences.append(_("Only in a direct chat."))
+    return "".join(f" {sentence}" for sentence in sentences)
 
 
 def _format_args(definition: CommandDefinition | SubcommandDefinition) -> Iterator[str]:
-    return (f"- `{arg.name}`: {arg.summary}" for arg in definition.args)
+    return (f"- `{arg.name}`: {_(arg.summary)}" for arg in definition.args)

@@ -15,10 +15,11 @@ from gateway.access.approval_texts import APPROVER_ROLES, PLACE_CHARS, Approver,
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandCall, CommandContext, CommandReply, find_hidden, sees_everything
 from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
-from gateway.commands.parser import escape_code, find_nearest
+from gateway.commands.parser import escape_code, find_nearest, join_or
 from gateway.core.events import Address, Command, ConversationId, Post, SenderId
 from gateway.core.facts import ApprovalVerdict, Fact, LimitReached, NoteWritten
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
+from gateway.core.i18n import N_, _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER
 from gateway.core.scopes import PUBLIC
 from gateway.core.text_safety import shorten
@@ -52,12 +53,13 @@ MAX_LISTED_ARGUMENTS_CHARS = 200
 """Characters of a call's arguments in the list of approvals: the request itself shows them in full."""
 
 
-async def handle_help(call: CommandCall, _context: CommandContext) -> str:
+async def handle_help(call: CommandCall, context: CommandContext) -> str:
     """Show all commands that this person may use, or the help of one."""
     prefix = call.prefix
     wanted = call.arguments.get("command", "").removeprefix(prefix).lower()
     if not wanted:
-        return help.render_command_list(call.available, prefix)
+        channel = context.channels.get(call.command.at.channel)
+        return help.render_command_list(call.available, prefix, brief=isinstance(channel, CanPage))
     row = next((one for one in call.available if wanted in (one.name, *one.aliases)), None)
     if row is None:
         return answer_unknown_command(call, wanted)
@@ -79,12 +81,14 @@ async def handle_about(call: CommandCall, context: CommandContext) -> str:
     channel = settings.channels.get(call.command.at.channel)
     contact = getattr(channel, "contact", None) or settings.commands.contact
     lines = [
-        "I am a bot, not a person: a program that answers with a language model.",
-        f"Model: {_format_model(call, context)}.",
+        _("I am a bot, not a person: a program that answers with a language model."),
+        _("Model: {model}.").format(model=_format_model(call, context)),
     ]
-    lines.append(f"Who runs me: {contact}" if contact else "Who runs me has left no contact here.")
+    lines.append(
+        _("My operator: {contact}").format(contact=contact) if contact else _("My operator has left no contact here.")
+    )
     if call.prefix:
-        lines.append(f"`{call.prefix}help` lists what I can be asked.")
+        lines.append(_("`{help}` lists all commands.").format(help=f"{call.prefix}help"))
     return "\n".join(lines)
 
 
@@ -95,11 +99,18 @@ def _format_model(call: CommandCall, context: CommandContext) -> str:
 
 
 async def handle_whoami(call: CommandCall, _context: CommandContext) -> str:
-    """Show the sender's id as the configuration takes it, and their role."""
+    """Show the sender's id as the configuration takes it, and their role, to people with a role also its origin."""
     command = call.command
-    vouched = "which the platform vouches for" if command.sender.verified else "which nobody vouches for"
-    why = f", by {call.rule}" if ROLE_ORDER.index(call.role) > ROLE_ORDER.index("guest") else ""
-    return f"You are `{escape_code(f'{command.at.channel}:{command.sender.id}')}`, {vouched}. Role: {call.role}{why}."
+    me = escape_code(f"{command.at.channel}:{command.sender.id}")
+    who = (
+        _("You are `{id}`, which the platform confirms.")
+        if command.sender.verified
+        else _("You are `{id}`, which the platform does not confirm.")
+    ).format(id=me)
+    role = _("Your role: {role}.").format(role=call.role)
+    if ROLE_ORDER.index(call.role) > ROLE_ORDER.index("guest"):
+        role = _("Your role: {role}, by {rule}.").format(role=call.role, rule=call.rule)
+    return f"{who} {role}"
 
 
 async def handle_status(call: CommandCall, context: CommandContext) -> str:
@@ -108,12 +119,18 @@ async def handle_status(call: CommandCall, context: CommandContext) -> str:
     everything = ROLE_ORDER.index(call.role) >= ROLE_ORDER.index("member")
     shown = [one for one in snapshot.channels if everything or one.channel == call.command.at.channel]
     running = format_duration((now - snapshot.started).total_seconds())
-    lines = [f"Running for {running} with {_format_model(call, context)}; the agent is {context.agents.mode_label}."]
+    lines = [
+        _("Running for {time} with {model}; the agent is {mode}.").format(
+            time=running, model=_format_model(call, context), mode=context.agents.mode_label
+        )
+    ]
     under_way = context.agents.running_calls(call.command.at.conversation)
-    lines += [f"Under way here: {one}." for one in under_way]
+    lines += [_("Working on this here: {call}.").format(call=one) for one in under_way]
     if call.global_role in ADMIN_ROLES:
         lines += [f"- {describe_problem(one)}" for one in snapshot.problems]
-    return "\n".join(lines + [f"- {one.channel}: {one.state} since {format_time(one.since)}" for one in shown])
+    since = _("- {channel}: {state} since {time}")
+    states = [since.format(channel=one.channel, state=one.state, time=format_time(one.since)) for one in shown]
+    return "\n".join(lines + states)
 
 
 async def handle_channels(_call: CommandCall, context: CommandContext) -> CommandReply:
@@ -134,16 +151,19 @@ async def handle_why(call: CommandCall, context: CommandContext) -> str | Comman
     entry = await ArchivedLog(context.store).entry(number)
     if entry is not None and entry.conversation != call.command.at.conversation:
         if not call.command.direct:
-            return f"Entry {number} is not of this conversation: ask me in a direct chat."
+            return _("Entry {number} is not of this conversation: ask me in a direct chat.").format(number=number)
         names_all = entry.kind in SAVED_STATE_KINDS and not sees_everything(call)
         if (
             call.global_role not in ADMIN_ROLES
             or names_all
             or await find_hidden(call, context, find_entry_places(entry))
         ):
-            return CommandReply(text=f"Entry {number} is of a conversation that you may not see.", ok=False)
+            text = _("Entry {number} is from a conversation that you may not see.").format(number=number)
+            return CommandReply(text=text, ok=False)
     found = await explain_event(context.store, number)
-    return f"There is no entry {number}." if found is None else "```\n" + escape_code("\n".join(found)) + "\n```"
+    if found is None:
+        return _("There is no entry {number}.").format(number=number)
+    return "```\n" + escape_code("\n".join(found)) + "\n```"
 
 
 async def handle_cache(call: CommandCall, context: CommandContext) -> str:
@@ -152,15 +172,20 @@ async def handle_cache(call: CommandCall, context: CommandContext) -> str:
     today = await context.store.spending_sums("all", since=_utc_day(context), conversation=here)
     recent = await ledger.newest_requests(context.store, RECENT_REQUESTS, here)
     missed = [one for one in recent if one.account.missed]
-    lines = [_format_spending("Here today", today)]
+    lines = [_format_spending(_("Here today"), today)]
     if missed:
         last = missed[-1]
         lines.append(
-            f"Last miss ({format_time(last.at)}, entry {last.seq}, {last.account.model}): "
-            f"`{escape_code(last.account.missed)}`"
+            _("Last miss ({time}, entry {number}, {model}): `{cause}`").format(
+                time=format_time(last.at),
+                number=last.seq,
+                model=last.account.model,
+                cause=escape_code(last.account.missed),
+            )
         )
     elif recent:
-        lines.append(f"No miss in the last {len(recent)} request{'' if len(recent) == 1 else 's'}.")
+        text = ngettext("No miss in the last request.", "No miss in the last {count} requests.", len(recent))
+        lines.append(text.format(count=len(recent)))
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -170,22 +195,25 @@ async def handle_usage(call: CommandCall, context: CommandContext) -> str:
     room = Address(channel=at.channel, room=at.room).conversation
     lines = [
         _format_spending(
-            "Here today", await context.store.spending_sums("all", since=day, conversation=room, threads=True)
+            _("Here today"), await context.store.spending_sums("all", since=day, conversation=room, threads=True)
         )
     ]
     if call.global_role in ADMIN_ROLES:
         if not call.command.direct:
-            return f"- {lines[0]}\n- Of all rooms I tell you in a direct chat."
+            return "\n".join([f"- {lines[0]}", f"- {_('Ask me in a direct chat to see all rooms.')}"])
         month = _utc_day(context, MONTH_DAYS - 1)
-        lines.append(_format_spending("Everywhere today", await context.store.spending_sums("all", since=day)))
-        lines.append(
-            _format_spending(f"Everywhere in {MONTH_DAYS} days", await context.store.spending_sums("all", since=month))
-        )
+        lines.append(_format_spending(_("Everywhere today"), await context.store.spending_sums("all", since=day)))
+        title = _("Everywhere in {days} days").format(days=MONTH_DAYS)
+        lines.append(_format_spending(title, await context.store.spending_sums("all", since=month)))
         rooms = await context.store.spending_sums("room", since=day)
         dearest = sorted(rooms, key=lambda one: (-one.cost_usd, -one.usage.prompt_tokens, one.key))
         hidden = await find_hidden(call, context, [ConversationId(one.key) for one in dearest])
         listed = [one for one in dearest if one.key not in hidden]
-        lines += [f"`{escape_code(one.key)}` today: {ledger.format_spending(one)}" for one in listed[:MAX_ROOMS_LISTED]]
+        today = _("`{room}` today: {spending}")
+        lines += [
+            today.format(room=escape_code(one.key), spending=ledger.format_spending(one))
+            for one in listed[:MAX_ROOMS_LISTED]
+        ]
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -198,14 +226,14 @@ async def handle_more(call: CommandCall, context: CommandContext) -> str | Comma
     """Show the next page of the last long answer there."""
     post = await find_next_page(context, call.command)
     if post is None:
-        return "There is nothing more to show."
+        return _("There is nothing more to show.")
     return CommandReply(text=post.text, page=post.page + 1, private=post.private)
 
 
 async def handle_again(call: CommandCall, context: CommandContext) -> str:
     """Repeat answers that may not have arrived, word for word."""
     posts = await find_uncertain_posts(context.store, call.command.at.conversation)
-    return "\n\n".join(post.text for post in posts) or "Nothing that I said here is in doubt."
+    return "\n\n".join(post.text for post in posts) or _("All my messages here have arrived.")
 
 
 async def find_next_page(
@@ -278,30 +306,43 @@ def _build_approver(call: CommandCall) -> Approver:
     )
 
 
-_LASTING: Final = {"always": "for good", "session": "until less trusted text comes in or it begins afresh there"}
+_LASTING: Final = {
+    "always": N_("for good"),
+    "session": N_("until less trusted text comes in or it begins afresh there"),
+}
 
 
 def _format_askers(askers: Collection[str]) -> str:
-    return " or ".join(inline_code(one, PLACE_CHARS) for one in sorted(askers)) or "nobody"
+    return join_or([inline_code(one, PLACE_CHARS) for one in sorted(askers)]) if askers else _("nobody")
 
 
 async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
     waiting = [
-        f"- `{one.approval}`: {inline_code(one.tool)} in turn {inline_code(one.turn)}, "
-        f"for {format_duration(remaining_s)} more: {inline_code(one.arguments, MAX_LISTED_ARGUMENTS_CHARS)}"
+        _("- `{id}`: {tool} in turn {turn}, for {time} more: {arguments}").format(
+            id=one.approval,
+            tool=inline_code(one.tool),
+            turn=inline_code(one.turn),
+            time=format_duration(remaining_s),
+            arguments=inline_code(one.arguments, MAX_LISTED_ARGUMENTS_CHARS),
+        )
         for one, remaining_s in approvals.list_waiting(approver)
     ]
     granted = [
-        f"- {inline_code(one.scope.tool)} of {inline_code(one.scope.agent)} in "
-        f"{inline_code(one.scope.conversation, PLACE_CHARS)} for {_format_askers(one.scope.askers)}, "
-        f"{_LASTING[one.lasting]}: {inline_code(one.scope.shape, MAX_SHAPE_CHARS)}"
+        _("- {tool} of {agent} in {room} for {people}, {until}: {calls}").format(
+            tool=inline_code(one.scope.tool),
+            agent=inline_code(one.scope.agent),
+            room=inline_code(one.scope.conversation, PLACE_CHARS),
+            people=_format_askers(one.scope.askers),
+            until=_(_LASTING[one.lasting]),
+            calls=inline_code(one.scope.shape, MAX_SHAPE_CHARS),
+        )
         for one in await approvals.list_grants(approver)
     ]
-    lines = ["Waiting here:", *waiting] if waiting else ["Nothing waits for an approval here."]
+    lines = [_("Waiting here:"), *waiting] if waiting else [_("Nothing waits for an approval here.")]
     if approver.global_role in APPROVER_ROLES:
         for one in approvals.definitions.list_pending():
-            lines += ["", one.describe(), f"`approve {one.code}` turns it on."]
-    return "\n".join([*lines, *(["", "Approved for more than a call:", *granted] if granted else [])])
+            lines += ["", one.describe(), _("`{command}` turns it on.").format(command=f"approve {one.code}")]
+    return "\n".join([*lines, *(["", _("Approved for more than one call:"), *granted] if granted else [])])
 
 
 def _utc_day(context: CommandContext, ago: int = 0) -> str:
@@ -310,7 +351,11 @@ def _utc_day(context: CommandContext, ago: int = 0) -> str:
 
 
 def _format_spending(where: str, sums: Sequence[SpendingSum]) -> str:
-    return f"{where}: {ledger.format_spending(sums[0])}." if sums else f"{where}: no request to a model."
+    return (
+        f"{where}: {ledger.format_spending(sums[0])}."
+        if sums
+        else _("{when}: no request to a model.").format(when=where)
+    )
 
 
 async def tail_log(call: CommandCall, context: CommandContext) -> CommandReply:
@@ -320,7 +365,7 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandReply:
     """
     wanted = call.arguments.get("n", str(DEFAULT_LOG_ENTRIES))
     if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MAX_LOG_ENTRIES:
-        return CommandReply(text=f"How many: a number from 1 to {MAX_LOG_ENTRIES}.", ok=False)
+        return CommandReply(text=_("Write a number from 1 to {most}.").format(most=MAX_LOG_ENTRIES), ok=False)
     found = await context.store.newest_entries(int(wanted), kinds=_LISTED_KINDS)
     hidden = await find_hidden(call, context, [place for entry in found for place in find_entry_places(entry)])
     shown = [_format_entry(context, entry) for entry in found if not hidden.intersection(find_entry_places(entry))]
@@ -328,8 +373,13 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandReply:
     hidden_count = len(found) - len(shown)
     lines = [f"```\n{text}\n```"] if shown else []
     if hidden_count:
-        lines.append(f"{hidden_count} more of private conversations, which owners see.")
-    return CommandReply(text="\n".join(lines) or "Nothing has happened yet.")
+        text = ngettext(
+            "{count} more entry is from a private conversation, which only owners see.",
+            "{count} more entries are from private conversations, which only owners see.",
+            hidden_count,
+        )
+        lines.append(text.format(count=hidden_count))
+    return CommandReply(text="\n".join(lines) or _("Nothing has happened yet."))
 
 
 def _format_entry(context: CommandContext, entry: LogEntry) -> str:
@@ -351,10 +401,10 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="help",
         group="me and you",
-        summary="What can be asked of me.",
+        summary="List all commands, or explain one.",
         args=(
-            make_arg("command", "One command in full.", form="command", suggests=True),
-            make_arg("sub", "One thing that it can do.", form="command"),
+            make_arg("command", "The command to explain.", form="command", suggests=True),
+            make_arg("sub", "One of its subcommands.", form="command"),
         ),
         private=True,
         aliases=("commands",),
@@ -364,41 +414,41 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="about",
         group="me and you",
         needs_gateway=True,
-        summary="What I am, and who runs me.",
+        summary="Show what I am and who runs me.",
         aliases=("start",),  # Telegram's first button
         handler=handle_about,
     ),
     CommandDefinition(
-        name="whoami", group="me and you", summary="Who you are to me, and why.", private=True, handler=handle_whoami
+        name="whoami", group="me and you", summary="Show your id and your role.", private=True, handler=handle_whoami
     ),
     CommandDefinition(
         name="status",
         group="how I run",
         needs_gateway=True,
-        summary="Where I am connected, what answers, and what I am doing.",
+        summary="Show the connections, the model, and what I am doing.",
         handler=handle_status,
     ),
     CommandDefinition(
         name="more",
         group="me and you",
         needs_gateway=True,
-        summary="The next page of my last long answer here.",
+        summary="Show the next page of my last long answer here.",
         handler=handle_more,
     ),
     CommandDefinition(
         name="again",
         group="me and you",
         needs_gateway=True,
-        summary="Repeat an answer of mine that may not have arrived here.",
+        summary="Repeat an answer that may not have arrived here.",
         handler=handle_again,
     ),
     CommandDefinition(
-        name="version", group="me and you", summary="Which version of Reverie this is.", handler=handle_version
+        name="version", group="me and you", summary="Show the version of Reverie.", handler=handle_version
     ),
     CommandDefinition(
         name="usage",
         group="this conversation",
-        summary="Tokens and money that were spent in this room today.",
+        summary="Show what this room cost today, in tokens and money.",
         role="member",
         private=True,
         handler=handle_usage,
@@ -407,7 +457,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="tools",
         group="approvals",
         needs_gateway=True,
-        summary="Which tools I have, and who may have me use them.",
+        summary="List my tools, and who may ask for them.",
         role="member",
         private=True,
         handler=handle_tools,
@@ -415,7 +465,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="cache",
         group="this conversation",
-        summary="How much of this conversation the model's cache gives, and what it missed last.",
+        summary="Show how much of this conversation came from the model's cache, and the last miss.",
         role="admin",
         private=True,
         handler=handle_cache,
@@ -423,8 +473,8 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="why",
         group="how I run",
-        summary="What happened to an entry of the log, and which rule decided.",
-        args=(make_arg("entry", "Its number, as log tail shows it.", form="number", needed=True),),
+        summary="Explain what happened to a log entry, and which rule decided.",
+        args=(make_arg("entry", "The number of the entry, as in log tail.", form="number", needed=True),),
         role="admin",
         private=True,
         handler=handle_why,
@@ -433,7 +483,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="channels",
         group="how I run",
         needs_gateway=True,
-        summary="Every channel: state, age, reconnects, reason.",
+        summary="List all channels with their state.",
         role="admin",
         needs_global_role=True,
         private=True,
@@ -443,10 +493,10 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="approve",
         group="approvals",
         needs_gateway=True,
-        summary="Let go ahead what waits for an admin's word. Without an id: what waits.",
+        summary="Approve a tool call that waits. Without an id: list them.",
         args=(
-            make_arg("id", "As I told it when I asked.", form="id", suggests=True),
-            make_arg("lasting", "For more than this once.", "session", "always"),
+            make_arg("id", "The id in my question.", form="id", suggests=True),
+            make_arg("lasting", "Approve calls like this one for longer.", "session", "always"),
         ),
         role="admin",
         handler=handle_approve,
@@ -455,8 +505,8 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="deny",
         group="approvals",
         needs_gateway=True,
-        summary="Refuse what waits for an admin's word.",
-        args=(make_arg("id", "As I told it.", form="id", needed=True, suggests=True),),
+        summary="Deny a tool call that waits.",
+        args=(make_arg("id", "The id in my question.", form="id", needed=True, suggests=True),),
         role="admin",
         handler=handle_deny,
     ),
@@ -464,20 +514,20 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="revoke",
         group="approvals",
         needs_gateway=True,
-        summary="Ask again before a tool that was approved for longer.",
-        args=(make_arg("tool", "Its name.", form="word", needed=True, suggests=True),),
+        summary="Take back a longer approval of a tool.",
+        args=(make_arg("tool", "The name of the tool.", form="word", needed=True, suggests=True),),
         role="admin",
         handler=handle_revoke,
     ),
     CommandDefinition(
         name="log",
         group="how I run",
-        summary="What happened lately.",
+        summary="Show the log.",
         subs=(
             SubcommandDefinition(
                 name="tail",
-                summary="The newest entries.",
-                args=(make_arg("n", "How many.", form="number"),),
+                summary="Show the newest log entries.",
+                args=(make_arg("n", "How many entries.", form="number"),),
                 handler=tail_log,
             ),
         ),

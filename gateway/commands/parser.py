@@ -16,6 +16,7 @@ from typing import Final
 from channels.base import CommandArg
 from gateway.commands.definition import CommandDefinition, SubcommandDefinition
 from gateway.core.events import Command, EventId, Message
+from gateway.core.i18n import _
 from gateway.core.text_safety import one_line
 from gateway.store.format import HIDDEN_VALUE, is_request_id
 
@@ -80,7 +81,8 @@ def parse_arguments(row: CommandDefinition, text: str) -> ParsedArguments | Inva
         sub = row.find_sub(row.default_sub)
     if sub is None:
         near = get_close_matches(first[0].lower(), [one.name for one in row.subs], n=3, cutoff=0.5)
-        return InvalidArguments(reason=f"There is no `{row.name} {quote_code(first[0])}`.", suggestions=tuple(near))
+        reason = _("There is no `{name}`.").format(name=f"{row.name} {quote_code(first[0])}")
+        return InvalidArguments(reason=reason, suggestions=tuple(near))
     given = _parse_args(sub.args, rest)
     return (
         InvalidArguments(reason=given, sub=sub)
@@ -163,23 +165,24 @@ def _parse_args(args: Sequence[CommandArg], text: str) -> dict[str, str] | str:
         if value:
             given[arg.name] = value.lower() if arg.choices else value
     if left := text[end:].split():
-        return f"`{quote_code(left[0])}` is more than it takes."
+        return _("`{word}` is more than it takes.").format(word=quote_code(left[0]))
     return given
 
 
 def _find_error(arg: CommandArg, value: str) -> str:
     if not value:
-        return f"`{arg.name}` is missing." if arg.required else ""
+        return _("`{name}` is missing.").format(name=arg.name) if arg.required else ""
     if arg.choices and value.lower() not in arg.choices:
-        return f"`{quote_code(value)}` is not {_format_choices(arg.choices)}."
+        choices = join_or([f"`{choice}`" for choice in arg.choices])
+        return _("`{word}` is not {choices}.").format(word=quote_code(value), choices=choices)
     if arg.form == "number" and not _NUMBER.fullmatch(value):
-        return f"`{arg.name}` is a number, and `{quote_code(value)}` is none."
+        return _("`{name}` is a number, and `{word}` is none.").format(name=arg.name, word=quote_code(value))
     return ""
 
 
-def _format_choices(choices: Sequence[str]) -> str:
-    shown = [f"`{choice}`" for choice in choices]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
+def join_or(names: Sequence[str]) -> str:
+    """Return the names as a choice, in words."""
+    return names[0] if len(names) == 1 else _("{first} or {last}").format(first=", ".join(names[:-1]), last=names[-1])
 
 
 def _is_unambiguous_value(arg: CommandArg, value: str) -> bool:
@@ -317,4 +320,5 @@ def _build_command(message: Message, name: str, args: str) -> Command:
         sent=message.sent,
         origin="text",
         direct=message.kind == "direct",
+        language=message.language,
     )

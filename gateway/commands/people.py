@@ -30,11 +30,14 @@ from gateway.access.texts import (
     BEING_DECIDED_TEXT,
     TRY_LATER_TEXT,
     describe_verification,
+    find_by_code,
     find_request,
     format_person,
     format_room,
     is_verifiable,
+    render_request_for_owners,
     render_unknown_request,
+    request_buttons,
 )
 from gateway.commands.context import CommandCall, CommandContext, CommandReply
 from gateway.commands.definition import (
@@ -308,7 +311,16 @@ async def start_link(call: CommandCall, context: CommandContext) -> CommandReply
 
 
 async def submit_link_code(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Link the account that showed this code."""
+    """Link the account that showed this code.
+
+    Of a code of `pair` or `room` an admin is shown the request. It is not approved at once: the code may come from a
+    link that somebody else made.
+    """
+    if call.global_role in ADMIN_ROLES:
+        asked = find_by_code(context.roster.pending_requests("pair", "room"), call.arguments["code"])
+        if asked is not None:
+            text = render_request_for_owners(asked, call.prefix, has_buttons=False)
+            return CommandReply(text=text, buttons=request_buttons(asked), ok=False)
     return _build_reply(context, context.account_linker.submit_code(_build_claim(call), call.arguments["code"]))
 
 

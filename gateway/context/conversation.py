@@ -23,6 +23,7 @@ from gateway.core.events import (
     MAX_QUOTED_CHARS,
     Address,
     Alarm,
+    Command,
     ConnectionChanged,
     ConversationId,
     DeliveryReport,
@@ -43,16 +44,18 @@ from gateway.core.events import (
 from gateway.core.facts import INNER_CHANNEL, Fact, MediaRef, PlatformAction, PostQueued, Seq, TurnRecord, address_of
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role, label_of_work
+from gateway.core.media_types import is_document
 from gateway.core.permissions import proven_role
 from gateway.core.redaction import Redactor
 from gateway.store import StoreReader, UnreadEntries
-from gateway.stream.media import DescribedAttachment
+from gateway.stream.media import DescribedAttachment, describe_unread, is_image
 
-SystemEvent = Alarm | TaskFinished | ReactionChanged | DeliveryReport | ConnectionChanged | PlaceRenamed
+SystemEvent = Alarm | TaskFinished | ReactionChanged | DeliveryReport | ConnectionChanged | PlaceRenamed | Command
 NoticePieces = tuple[tuple[Literal["own", "name", "quoted"], str], ...]
 """Shaped like `agent.prompt.PromptLine.event`."""
 
-SYSTEM_EVENTS: Final = (Alarm, TaskFinished, ReactionChanged, DeliveryReport, ConnectionChanged, PlaceRenamed)
+SYSTEM_EVENTS: Final = (Alarm, TaskFinished, ReactionChanged, DeliveryReport, ConnectionChanged, PlaceRenamed, Command)
+"""Of commands only `start`, with the word of the link that somebody came by."""
 DELIVERY_DOUBT: Final = (
     'may or may not have been delivered (whoever waited for it may say "again" to see it once more; '
     "do not repeat it unasked)"
@@ -71,6 +74,7 @@ _RENAME_TEXTS: Final = {
 }
 
 NOBODY = Sender(id=SenderId(""), name="")
+NO_VIEW: Final = HistoryView()
 NOWHERE = Address(channel=INNER_CHANNEL, room=RoomId("nowhere"))
 
 MAX_CHANGES = 1_000
@@ -189,6 +193,9 @@ class ConversationReader:
         """
         found = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, SYSTEM_EVENTS)]
         posts = await self._find_own_posts([fact for _, fact in found])
+        if reactions := [(seq, fact) for seq, fact in found if isinstance(fact, ReactionChanged)]:
+            taken_back = await self._find_taken_back(*reactions[0])
+            found = [(seq, fact) for seq, fact in found if seq not in taken_back]
         return [
             CurrentMessage(
                 seq,
@@ -201,10 +208,25 @@ class ConversationReader:
             if fact.id in posts or not isinstance(fact, ReactionChanged | DeliveryReport)
         ]
 
+    async def _find_taken_back(self, seq: Seq, first: ReactionChanged) -> set[Seq]:
+        """Return the reactions there, from the `first` on, that were taken back since."""
+        place = first.at.conversation
+        open_ones, gone = dict[tuple[SenderId, MessageId, str], Seq](), set[Seq]()
+        for entry in await self._store.entries(after=seq - 1, kinds=["reacted"], conversation=place):
+            assert isinstance(entry.fact, ReactionChanged)
+            key = (entry.fact.sender.id, entry.fact.message, entry.fact.reaction)
+            if entry.fact.added:
+                open_ones[key] = entry.seq
+            elif key in open_ones:
+                gone.add(open_ones.pop(key))
+        return gone
+
     async def _system_event_label(self, event: SystemEvent, posts: Mapping[EventId, Post]) -> Label:
         label = await self.label_of_post(posts[event.id]) if event.id in posts else TRUSTED_LABEL
         if isinstance(event, TaskFinished):
             return label | label_of_work(event.integrity, event.readers, event.what)
+        if isinstance(event, Command):
+            return Label("outside", source="the word of a link")
         if isinstance(event, PlaceRenamed):  # the event does not name who renamed it
             return label | Label("guest")
         return label | self._role_label(event.at, event.sender) if isinstance(event, ReactionChanged) else label
@@ -326,12 +348,21 @@ class ConversationReader:
         judgements = [await self._store.find_judgement(one.seq) for one in left]
         return any(judged is not None and judged.fate == "due" for judged in judgements)
 
-    async def render(self, current: Sequence[CurrentMessage], *, sees: bool) -> tuple[RenderedMessage, ...]:
-        """Return the rendered lines. `sees`: the model takes images, so they are attached."""
-        messages = [(one.seq, one.message) for one in current]
+    async def render(
+        self, current: Sequence[CurrentMessage], *, sees: bool, view: HistoryView = NO_VIEW
+    ) -> tuple[RenderedMessage, ...]:
+        """Return the rendered lines. `sees`: the model takes images, so they are attached.
+
+        What a message replies to brings its attachments, unless these stand in the `view` or among the lines already.
+        """
+        shown = {one.seq: text for one in current if (text := await self._find_shown_attachments(one, current, view))}
+        messages = [
+            (one.seq, replace(one.message, quoted=None) if one.seq in shown else one.message) for one in current
+        ]
         attached = {}
         if any(message.shown_attachments for _, message in messages):
             attached = await self._media.describe_attachments(messages, sees=sees)
+            attached = _leave_out_shown(attached, dict(messages), view)
         targets = await self._find_reply_targets(current)
         lookalikes = await find_impersonations(
             self._store, self.access_policy, [(o.seq, o.message) for o in current if not o.notice]
@@ -342,7 +373,9 @@ class ConversationReader:
                 sender=one.message.sender.id,
                 line=replace(
                     self._build_line(
-                        one, targets.get(one.message.id), tuple(a.description for a in attached.get(one.seq, ()))
+                        one,
+                        targets.get(one.message.id),
+                        (*(a.description for a in attached.get(one.seq, ())), *shown.get(one.seq, ())),
                     ),
                     lookalike=lookalikes.get(one.message.id),
                 ),
@@ -351,6 +384,31 @@ class ConversationReader:
             )
             for one in current
         )
+
+    async def _find_shown_attachments(
+        self, one: CurrentMessage, current: Sequence[CurrentMessage], view: HistoryView
+    ) -> tuple[str, ...]:
+        """Return descriptions of what a message replies to if its attachments are shown already. Empty: they are not.
+
+        A document of a message that was not addressed to the agent was only described.
+        """
+        message = one.message
+        if message.reply_to is None or message.quoted is None or not message.quoted.attachments:
+            return ()
+        stored = await self._store.entry_by_key(f"message:{message.at.conversation}:{message.reply_to}")
+        if stored is None or not isinstance(stored.fact, Message):
+            return ()
+        first, files = stored.fact, stored.fact.attachments
+        is_new = any(other.seq == stored.seq for other in current)
+        images = sum(ref.line == stored.seq for turn in view.turns for ref in turn.media)
+        is_told = is_new or any(stored.seq in turn.record.covers for turn in view.turns)
+        is_shown = (is_new or images >= sum(map(is_image, files))) and (
+            is_told and (first.kind != "room" or not any(map(is_document, files)))
+        )
+        if not is_shown or len(files) != len(message.quoted.attachments):
+            return ()
+        told = (describe_unread(stored.seq, first, place) for place in range(len(files)))
+        return tuple(f"(with the message replied to, shown above:) {text}" for text in told)
 
     def _message_label(self, one: CurrentMessage, target: _ReplyTarget | None) -> Label:
         if one.notice:
@@ -434,7 +492,7 @@ def is_addressed(fact: Fact) -> bool:
 
 def wants_answer(fact: Fact) -> bool:
     """Return whether a fact asks for an answer by itself. Mere reports do not."""
-    return not isinstance(fact, ReactionChanged | DeliveryReport | PlaceRenamed | MessageEdited)
+    return not isinstance(fact, ReactionChanged | DeliveryReport | PlaceRenamed | MessageEdited | Command)
 
 
 def find_reply_to(current: Sequence[CurrentMessage]) -> MessageId | None:
@@ -497,6 +555,8 @@ def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
             return (("own", "your message "), *which, *_with_reason(known, event.reason))
         case PlaceRenamed():
             return _render_rename(event)
+        case Command():
+            return (("name", event.sender.name), *_with_reason(" came by a link with the word", event.args))
         case ConnectionChanged():
             return (("name", event.channel), *_with_reason(" is up" if event.up else " is down", event.reason))
 
@@ -541,6 +601,22 @@ def event_as_message(event: SystemEvent | MessageEdited, *, addressed: bool) -> 
 def _is_quotation(carried: str) -> bool:
     """Return whether the carried text consists of quoted lines: of the message replied to, whose author is known."""
     return bool(carried) and all(line.startswith(">") for line in carried.splitlines())
+
+
+def _leave_out_shown(
+    attached: Mapping[Seq, tuple[DescribedAttachment, ...]], messages: Mapping[Seq, Message], view: HistoryView
+) -> dict[Seq, tuple[DescribedAttachment, ...]]:
+    """Return the attachments without images of messages replied to that the `view` shows already."""
+    shown = {ref.sha256 for turn in view.turns for ref in turn.media}
+
+    def leave_out(place: int, own: int, one: DescribedAttachment) -> DescribedAttachment:
+        is_shown = place >= own and one.image is not None and one.image.sha256 in shown
+        return DescribedAttachment(f"{one.description} (shown above)") if is_shown else one
+
+    return {
+        seq: tuple(leave_out(place, len(messages[seq].attachments), one) for place, one in enumerate(found))
+        for seq, found in attached.items()
+    }
 
 
 def _images_label(attached: Sequence[DescribedAttachment]) -> Label:

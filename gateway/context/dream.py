@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from agent import view
 from agent.journal import to_single_line
-from agent.models.base import Model, PromptTooLong, RequestRefused, ToolResult
+from agent.models.base import FailureCause, Model, PromptTooLong, RequestRefused, ToolResult
 from agent.prompt import PromptInput, PromptTurn
 from agent.prompts import load_prompt
 from agent.tokens.counter import estimate_tokens
@@ -89,6 +89,8 @@ class DreamResult:
     """unchanged: there was nothing new, or nothing worth a change."""
     reason: str = ""
     """Reason of a failure; holds no secrets and no text of notes."""
+    cause: FailureCause = "broken"
+    """Cause of a failure."""
     diff: str = ""
     """Unified diff of the file. Private."""
     accounts: tuple[RequestUsage, ...] = ()
@@ -426,6 +428,7 @@ def _build_result(
     return DreamResult(
         outcome=outcome,
         reason=reason,
+        cause=done.cause,
         diff=changed,
         accounts=done.accounts,
         requests=done.requests,

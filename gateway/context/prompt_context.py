@@ -229,6 +229,10 @@ class PromptContextBuilder:
         self._memory = memory
         self._places = places
 
+    def language(self, place: Address) -> str | None:
+        """Return the tag of the room's language. None: none is set."""
+        return self._bindings.find(place).language
+
     async def load_persona(self, scope: PersonaScope) -> PersonaBundle:
         """Load the present persona. Raises OSError."""
         return await self._workspaces.get(

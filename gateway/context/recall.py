@@ -11,7 +11,6 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -69,8 +68,6 @@ QUOTE_SIZES: Final = (160, 80, 40)
 """Lengths of a quotation in characters, tried in order: several quotations are to fit, and shorter ones say nothing."""
 
 DEADLINE_S: Final = 0.1
-ELSEWHERE_AFTER: Final = timedelta(hours=1)
-"""Age from which messages of other places are recalled: before that they may still be under discussion there."""
 _MAX_USES: Final = 100
 """Newest uses of a term that are considered."""
 _PAGE: Final = 20
@@ -281,13 +278,13 @@ class AgentFileCache:
 class RecallBuilder:
     """Builder of the recalled text, within a limit of tokens."""
 
-    def __init__(self, tokens: int, redactor: Redactor) -> None:
-        """`redactor` is applied to each line."""
+    def __init__(self, tokens: int, redactor: Redactor, lines: Iterable[str] = ()) -> None:
+        """`redactor` is applied to each line. `lines`: texts that the prompt has anyway, so that none is told twice."""
         self._redactor = redactor
         self._tokens = tokens
         self._lines = [RECALL_HEADER]
         self._names: list[str] = []
-        self._texts: set[str] = set()
+        self._texts = {normalize_text(line) for line in lines}
         self._label = TRUSTED_LABEL
 
     def add(
@@ -401,7 +398,7 @@ class AmbientRecall:
         """
         if not lines or tokens <= RECALL_HEADER_TOKENS:
             return RecallResult()
-        builder = RecallBuilder(tokens, self._redactor)
+        builder = RecallBuilder(tokens, self._redactor, lines)
         prefetch = self._live.settings.recall.prefetch
         async with asyncio.TaskGroup() as group:
             fetching = (
@@ -512,7 +509,7 @@ class AmbientRecall:
             page = [
                 one
                 for one in await self._reader.locate_entries(best[first : first + size])
-                if _is_recallable(one, query, now)
+                if _is_recallable(one, query)
             ]
             scoped = [(one, await self._hit_builder.scope_of(one)) for one in page if one.conversation]
             for one, _ in query.context.visibility.only_visible(scoped, lambda pair: pair[1]):
@@ -557,15 +554,14 @@ def _add_to_result(
     )
 
 
-def _is_recallable(entry: EntryLocation, query: _RecallQuery, now: datetime) -> bool:
+def _is_recallable(entry: EntryLocation, query: _RecallQuery) -> bool:
     """Return whether an entry may be recalled.
 
-    Not if it is in view, recalled before, unread, recent elsewhere, left behind, deleted, or another agent's note.
+    Not if it is in view, recalled before, unread, left behind, deleted, or another agent's note.
     """
     here = entry.conversation == query.context.at.conversation
     in_view = here and query.view_start is not None and entry.seq >= query.view_start
     news = entry.unread is not None and (here or entry.unread > AMBIENT)
-    just_said = not here and not entry.is_note and now - entry.at < ELSEWHERE_AFTER
     is_other_agents = entry.is_note and entry.agent != query.context.agent
     left = entry.is_removed or (here and entry.is_left_behind and not entry.is_note)
-    return not (in_view or news or just_said or left or is_other_agents or f"s{entry.seq}" in query.told_names)
+    return not (in_view or news or left or is_other_agents or f"s{entry.seq}" in query.told_names)

@@ -148,7 +148,8 @@ class Message:
     """The part of `text` that the sender did not write but passed on: a forwarded message, a quotation, an embed.
     Empty: all of it is the sender's own, as far as the platform reports."""
     history: bool = False
-    """True for an old message that is only played back: context, never a command and never a reason for a turn."""
+    """True for an old message that is only played back, and for a line in which the platform reports what `sender` did:
+    context, never a command and never a reason for a turn."""
     quoted: QuotedMessage | None = None
     """The message that it replies to. None: it does not, it is not addressed to the agent, or nothing is reported."""
 
@@ -285,6 +286,8 @@ class Command:
     and gains nothing by that, because the sender might write the same command there."""
     direct: bool = False
     """True in a direct chat. The platform's own information, like `Message.kind`."""
+    language: str | None = None
+    """Like `Message.language`."""
     kind: Literal["command"] = "command"
 
 
@@ -443,6 +446,8 @@ class Post:
     replaces: PostKey | None = None
     """Earlier post to the same place whose messages this one replaces where they stand, with their buttons. Only on a
     channel with buttons. None: a new message."""
+    finishes: MessageId | None = None
+    """Message of ours that shows the growing answer, and becomes the first one of this post. None: there is none."""
 
     def __post_init__(self) -> None:
         if not self.text.strip() or self.page < 1 or len(self.buttons) > MAX_BUTTONS:

@@ -163,6 +163,8 @@ class TurnRecord:
     """Number of model requests made."""
     autonomous: bool
     """True if nobody asked for the turn."""
+    instead_of: str = ""
+    """Models that should have answered before a fallback did, each with why it did not. Empty: no fallback did."""
     failure: str = ""
     """Cause of a failed turn: a `FailureCause` (`agent.models.base`). Of an interrupted one: why no model answered, so
     that a later turn answers. Empty: models answered, or an older version wrote this."""
@@ -343,7 +345,7 @@ class PartSendEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewShown:
-    """A preview message that shows an answer while it grows. It has to be deleted later."""
+    """A preview message that shows an answer while it grows. It becomes the answer, or has to be deleted later."""
 
     at: Address
     message: MessageId
@@ -352,12 +354,12 @@ class PreviewShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewEnded:
-    """The preview message is deleted, or cannot be deleted."""
+    """The preview message is deleted, or cannot be deleted; or `Post.finishes` names it."""
 
     at: Address
     message: MessageId
     reason: str
-    """Reason why it cannot be deleted; empty: it is deleted."""
+    """Reason why it cannot be deleted; empty: it is deleted, or the post's."""
     kind: Literal["preview_ended"] = "preview_ended"
 
 

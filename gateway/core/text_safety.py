@@ -245,6 +245,8 @@ class NameWarning(NamedTuple):
     and the platform does not confirm that this is the same person; mixed: its letters are of several alphabets."""
     other: str
     """The other's name, untrusted; for mixed: the alphabets."""
+    id: str = ""
+    """For same: the sender's own id, which tells the two apart."""
 
 
 def check_name(sender: Sender, others: Iterable[Sender]) -> NameWarning | None:
@@ -259,7 +261,7 @@ def check_name(sender: Sender, others: Iterable[Sender]) -> NameWarning | None:
         if other.name.casefold() != sender.name.casefold():
             return NameWarning("alike", other.name)
         if other.verified:  # otherwise only the name is known: it may be the same person
-            return NameWarning("same" if sender.verified else "perhaps", other.name)
+            return NameWarning("same", other.name, sender.id) if sender.verified else NameWarning("perhaps", other.name)
     alphabets = mixed_alphabets(sender.name)
     return NameWarning("mixed", " and ".join(alphabets)) if alphabets else None
 
@@ -275,7 +277,7 @@ def describe_name_warning(doubted: NameWarning, other: str) -> str:
         case "alike":
             return f"not {other}: the name only looks alike"
         case "same":
-            return f"not the other {other}: only the name is the same"
+            return f"id {escape_frame(doubted.id)}, not the other {other}"
         case "perhaps":
             return f"not known to be the {other} of before"
         case "mixed":

@@ -46,6 +46,7 @@ from gateway.core.facts import (
     dedup_key,
     inner_conversation,
 )
+from gateway.core.i18n import language_for, use_language
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy, person_key, role_of
 from gateway.core.logging import log_context
 from gateway.core.metrics import GatewayStats
@@ -241,13 +242,21 @@ class Intake:
         decided, name_entries = list[_DecidedEvent](), list[NewEntry]()
         names = dict[ConversationId, PlaceRenamed]()
         for event in batch:
-            with log_context(**_log_context(event)):
+            with log_context(**_log_context(event)), use_language(self._find_language(event)):
                 name_entries += await self._build_name_entries(event, names)
                 decided.append(await self._decide(event))
             if decided[-1].handled.effect is not None:
                 await run_to_completion(self._write(channel, decided, name_entries))
                 decided, name_entries, names = [], [], {}
         await run_to_completion(self._write(channel, decided, name_entries, cursor))
+
+    def _find_language(self, event: Notification) -> str | None:
+        """Return the tag of the language in which an answer to this event is written. None: English."""
+        at = address_of(event)
+        room = self._judge.bindings.find(at).language if at is not None else None
+        person = event.language if isinstance(event, Message | Command) else None
+        direct = event.kind == "direct" if isinstance(event, Message) else getattr(event, "direct", False)
+        return language_for(room, person, direct=direct)
 
     async def _build_name_entries(
         self, event: Notification, written: dict[ConversationId, PlaceRenamed]
@@ -329,6 +338,8 @@ class Intake:
         judge = self._judge
         if isinstance(event, Message) and not event.history:
             event = await self._dispatcher.parse(event, judge.listen_mode(event)) or event
+        if isinstance(event, Command):
+            event = self._dispatcher.read_link_payload(event)
         at = address_of(event)
         place = at.conversation if at is not None else None
         if isinstance(event, Command):

@@ -330,13 +330,15 @@ class OutageMonitor:
         if self._store_outage is None:
             return
         (began, before), self._store_outage = self._store_outage, None
+        losses = {name: count - before.get(name, 0) for name, count in dropped.items() if count > before.get(name, 0)}
+        # Of a short one in which nothing was lost the cause is told once a day.
+        cause = began.since.isoformat() if self._is_store_outage_told or losses else began.reason
         self._is_store_outage_told = False
         text = f"The log could not be written from {format_time(began.since)} to {format_time(self._clock.now())}"
         text += f" ({began.reason}). Nothing was taken in and nothing was answered meanwhile; now it goes on."
-        for name, count in dropped.items():
-            if (lost := count - before.get(name, 0)) > 0:
-                text += f" {lost} lines that were said on {name} in that time could not be kept."
-        self._owners.notify(f"store:{began.since.isoformat()}", text)
+        for name, lost in losses.items():
+            text += f" {lost} lines that were said on {name} in that time could not be kept."
+        self._owners.notify(f"store:{cause}", text)
 
     async def settle_lost_end(self, end: LostEnd, agent: str, posts: int) -> None:
         """Take unread messages as perhaps answered in the end that the log has lost, and tell people and owners.
@@ -423,19 +425,20 @@ class OutageMonitor:
                 self._on_turn_ended(entry.fact, where)
 
     def _on_turn_ended(self, turn: TurnRecord, where: str) -> None:
-        what, now, remedy = f"model:{turn.agent}", self._clock.now(), FAILURE_REMEDIES.get(turn.failure, "")
+        what, remedy = f"model:{turn.agent}", FAILURE_REMEDIES.get(turn.failure, "")
         if turn.failure in MODEL_FAILURES:
             text = f"No model answers {turn.agent}: {turn.reason}"
-            if self._stats.report_problem(what, text, now):
-                self._owners.notify(
-                    f"{what}:{now.isoformat()}",
-                    f"{text} (in {where}). {remedy} Who asks is told so; I say when one answers again.",
-                )
+            self._stats.report_problem(what, text, self._clock.now())
+            self._owners.begin_trouble(
+                f"{what}:{turn.failure}",
+                f"{text} (in {where}). {remedy} Who asks is told so; I say when one answers again.",
+            )
         elif remedy:
             key = f"turn:{turn.agent}:{turn.failure}"
             self._owners.notify(key, f"{turn.agent} gave no answer in {where}: {turn.reason}. {remedy}")
-        elif turn.requests and turn.outcome != "failed" and self._stats.clear_problem(what):
-            self._owners.notify(f"{what}:over:{now.isoformat()}", f"A model answers {turn.agent} again.")
+        elif turn.requests and turn.outcome != "failed":
+            self._stats.clear_problem(what)
+            self._owners.end_trouble(f"{what}:", f"A model answers {turn.agent} again.")
 
     def _configured_rooms(self, name: ChannelName) -> Sequence[RoomId]:
         config = self._live_settings.settings.channels.get(name)

@@ -11,6 +11,7 @@ from gateway.core.facts import Seq, TurnId, TurnRecord
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
+from gateway.runtime.turn import PUT_OFF_TEXTS
 from gateway.runtime.turn_input import NO_UNREAD, AgentContext
 from gateway.store import NewEntry, total_cost_usd
 from gateway.stream.internal import InternalIntake
@@ -70,11 +71,15 @@ class DreamRunner:
         except TurnInterrupted:
             return await self._record_interrupted(context, turn, place, progress.current)
         await self._record(context, turn, place, result)
+        has_failed, no_model = result.outcome == "failed", None
+        if has_failed and result.cause in PUT_OFF_TEXTS:
+            no_model = TurnOutcome(outcome="failed", reason=result.reason, cause=result.cause)
         return TurnResult(
-            has_failed=result.outcome == "failed",
+            has_failed=has_failed,
             has_yielded=True,
             autonomous=True,
             cost_usd=total_cost_usd(result.accounts),
+            put_off=no_model,
         )
 
     async def _record_interrupted(

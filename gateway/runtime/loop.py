@@ -96,7 +96,8 @@ class TurnHandle:
         """People on whose behalf it acts, as far as it has begun."""
         self.heard: dict[MessageId, tuple[SenderId, str]] = {}
         """Author and text of each message to the agent that it has read."""
-        self.has_used_tools = False
+        self.running_calls = 0
+        """Calls of tools under way."""
         self._task: asyncio.Task[Any] | None = None
         """The task of the turn, while it can be interrupted."""
         self._has_news = False
@@ -118,11 +119,12 @@ class TurnHandle:
     def revise(self, message: MessageId, author: SenderId, text: str) -> None:
         """Take up the new text of a message.
 
-        A turn that has read another one ends, and the next one begins anew; one that has used tools is told.
+        A turn that has read another one ends, and the next one begins anew, knowing what its tools did; one that waits
+        for a tool is told.
         """
         known_author, known_text = self.heard.get(message, (None, ""))
         if known_author == author and known_text != text:
-            if self.has_used_tools:
+            if self.running_calls:
                 self.steer()
             else:
                 self.interrupt()
@@ -473,6 +475,7 @@ class AgentLoop(ABC):
                 direct=direct,
                 addressed=addressed,
                 continues=result.put_off is not None and not result.is_awaited and (continuing or result.used_tools),
+                no_model=result.put_off is not None,
             )
         else:
             signal = TurnEnded(

@@ -48,12 +48,14 @@ from gateway.core.facts import (
     CleanView,
     FoldDecision,
     PostQueued,
+    PreviewEnded,
     Seq,
     TurnCause,
     TurnId,
     TurnRecord,
     is_inner,
 )
+from gateway.core.i18n import N_, _, language_for, use_language
 from gateway.core.labels import (
     TRUSTED_LABEL,
     UNKNOWN_LABEL,
@@ -82,24 +84,33 @@ MAX_FOLDS: Final = 2
 """Tries to make a conversation fit after the provider has refused it as too long."""
 
 FAILURE_TEXTS: Mapping[FailureCause, str] = {
-    "overloaded": "The model I think with is overloaded right now. Please ask again in a few minutes.",
-    "unreachable": "I cannot reach the model I think with right now. Please ask again in a few minutes.",
-    "misconfigured": "The model I think with refuses my requests, because something is not set up correctly. Asking "
-    "again will not help before my operator has corrected it.",
-    "budget": "My account with the provider of my model is out of credit. Asking again will not help before my "
-    "operator has added some.",
-    "too_long": "That is too long for me to take in at once. Please ask again with less text.",
-    "tools": "I kept using tools for this and did not come to an answer. Please ask again, best for one part of it.",
-    "refused": "The model I think with declined to answer this. Asking the same again will hardly help; please put it "
-    "in other words.",
-    "nothing": "The model I think with gave no answer to this. Please ask again.",
-    "broken": "Something went wrong in me, and I could not answer. Please ask again; if it happens twice, tell my "
-    "operator.",
+    "overloaded": N_("The model I think with is overloaded right now. Please ask again in a few minutes."),
+    "unreachable": N_("I cannot reach the model I think with right now. Please ask again in a few minutes."),
+    "misconfigured": N_(
+        "The model I think with refuses my requests, because something is not set up correctly. Asking "
+        "again will not help before my operator has corrected it."
+    ),
+    "budget": N_(
+        "My account with the provider of my model is out of credit. Asking again will not help before my "
+        "operator has added some."
+    ),
+    "too_long": N_("That is too long for me to take in at once. Please ask again with less text."),
+    "tools": N_(
+        "I kept using tools for this and did not come to an answer. Please ask again, best for one part of it."
+    ),
+    "refused": N_(
+        "The model I think with declined to answer this. Asking the same again will hardly help; please put it "
+        "in other words."
+    ),
+    "nothing": N_("The model I think with gave no answer to this. Please ask again."),
+    "broken": N_(
+        "Something went wrong in me, and I could not answer. Please ask again; if it happens twice, tell my operator."
+    ),
 }
 """Texts posted instead of an answer: the cause, and whether to ask again."""
 PUT_OFF_TEXTS: Mapping[FailureCause, str] = {
-    "overloaded": "The model I think with is overloaded right now. I will answer once it is back.",
-    "unreachable": "I cannot reach the model I think with right now. I will answer once I can.",
+    "overloaded": N_("The model I think with is overloaded right now. I will answer once it is back."),
+    "unreachable": N_("I cannot reach the model I think with right now. I will answer once I can."),
 }
 """Texts posted once where a question waits for a model: causes that pass by themselves."""
 
@@ -145,56 +156,78 @@ class TurnRunner:
             context, conversation, handle, self._tracker, autonomous=autonomous, continuing=continuing, name=name
         )
         with log_context(agent=context.agent.id, conversation=conversation, turn=turn.id):
-            # Unread messages.
-            await turn.input.read(self._digests)
-            self._last_digest = turn.input.digest if turn.is_inner else self._last_digest
-            if not await turn.is_needed():
-                return await self._leave_unanswered(turn)
-            if (away := context.agent.model_away) is not None and _may_wait(turn):
-                await handle.begin_ending()
-                return await self._end(turn, TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause))
-            with self._tracker.track(turn.describe()):
-                # The preview is gone before the answer is recorded: from then on the outbox sends it.
-                async with self._previews.start(turn.place) as turn.preview:
-                    turn.expect_answer()
-                    try:
-                        with handle.interruptible():
-                            await turn.read_context()
-                            outcome: TurnOutcome | None = None
-                            while outcome is None:
-                                await turn.compact_if_due()
-                                prompt_input = await turn.build_request()
-                                if turn.is_blocked():
-                                    outcome = TurnOutcome(outcome="yielded", reason=BLOCKED_REASON, yielded=True)
-                                    break
-                                try:  # Model and tools.
-                                    outcome = await take_turn(
-                                        prompt_input,
-                                        context.model.model,
-                                        turn,
-                                        turn,
-                                        key=context.agent.id,
-                                        max_tool_rounds=context.live.settings.tools.max_rounds,
-                                        progress=turn.progress,
-                                        evidence=turn,
-                                        fits=turn.size_hints(),
-                                    )
-                                except (PromptTooLong, RequestRefused) as error:
-                                    outcome = turn.retry_with_less(error)
-                                except CleanViewNeeded as needed:
-                                    turn.take_again(needed)
-                    except TurnInterrupted:
-                        outcome = turn.progress.current
-                    except asyncio.CancelledError:
-                        await self._record_parked(turn)
-                        raise
+            try:
+                return await self._run(turn)
+            finally:
+                await self._waive_reservation(turn)
+
+    async def _run(self, turn: "Turn") -> TurnResult:
+        # Unread messages.
+        await turn.input.read(self._digests)
+        with use_language(_find_language(turn)):
+            return await self._run_read(turn)
+
+    async def _run_read(self, turn: "Turn") -> TurnResult:
+        context, handle = turn.context, turn.handle
+        self._last_digest = turn.input.digest if turn.is_inner else self._last_digest
+        if not await turn.is_needed():
+            return await self._leave_unanswered(turn)
+        if (away := context.agent.model_away) is not None and _may_wait(turn):
+            await handle.begin_ending()
+            return await self._end(turn, TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause))
+        with self._tracker.track(turn.describe()):
+            # The preview becomes the answer when that is recorded: from then on the outbox sends it.
+            reply_to = find_reply_to(turn.input.messages)
+            async with self._previews.start(turn.place, reply_to=reply_to) as turn.preview:
+                turn.expect_answer()
+                try:
+                    with handle.interruptible():
+                        await turn.read_context()
+                        outcome: TurnOutcome | None = None
+                        while outcome is None:
+                            await turn.compact_if_due()
+                            prompt_input = await turn.build_request()
+                            if turn.is_blocked():
+                                outcome = TurnOutcome(outcome="yielded", reason=BLOCKED_REASON, yielded=True)
+                                break
+                            try:  # Model and tools.
+                                outcome = await take_turn(
+                                    prompt_input,
+                                    context.model.model,
+                                    turn,
+                                    turn,
+                                    key=context.agent.id,
+                                    max_tool_rounds=context.live.settings.tools.max_rounds,
+                                    progress=turn.progress,
+                                    evidence=turn,
+                                    fits=turn.size_hints(),
+                                )
+                            except (PromptTooLong, RequestRefused) as error:
+                                outcome = turn.retry_with_less(error)
+                            except CleanViewNeeded as needed:
+                                turn.take_again(needed)
+                except TurnInterrupted:
+                    outcome = turn.progress.current
+                except asyncio.CancelledError:
+                    await self._record_parked(turn)
+                    raise
                 # Record and post.
                 await handle.begin_ending()
                 return await self._end(turn, outcome)
 
+    async def _waive_reservation(self, turn: "Turn") -> None:
+        """Record that a turn without a record has cost nothing, if it has asked no model."""
+        limits = turn.context.limits
+        waiver = None if limits is None or turn.may_have_asked else limits.build_waiver(turn.place, turn.id)
+        if waiver is not None:
+            with contextlib.suppress(StoreError):  # the error may be what ended the turn
+                await turn.context.store.append([waiver])
+
     async def _end(self, turn: "Turn", outcome: TurnOutcome) -> TurnResult:
         """Record the outcome, or put the turn off."""
         outcome = await self._conclude(turn, outcome)
+        if turn.preview is not None and outcome.outcome == "interrupted" and not turn.handle.stop_reason:
+            await turn.preview.end(leaves=True)  # the next turn goes on in it
         if outcome.outcome == "failed" and outcome.cause in PUT_OFF_TEXTS and _may_wait(turn):
             return await self._put_off(turn, outcome)
         await self._record(turn, outcome)
@@ -224,12 +257,10 @@ class TurnRunner:
             turn.input.leave_pending()
         now, entries = turn.context.clock.now(), [_to_entry(turn, replace(outcome, outcome="interrupted"))]
         if is_awaited and not told:
-            text = PUT_OFF_TEXTS[outcome.cause]
+            text = _(PUT_OFF_TEXTS[outcome.cause])
             key = PostKey(hashlib.sha256(f"put off:{turn.conversation}:{awaited.seq}".encode()).hexdigest()[:26])
             post = Post(key=key, to=turn.place, text=text, reply_to=reply_to, style="notice")
-            fact = PostQueued(post=post)
-            place, cause = turn.conversation, awaited.seq
-            entries.append(NewEntry(fact=fact, at=now, conversation=place, key=f"post:{key}", cause=cause))
+            entries += await _build_post_entries(turn, post, now, awaited.seq)
         if is_awaited or outcome.requests or outcome.steps:
             await turn.context.store.append(entries)
         result = _to_result(outcome, autonomous=turn.autonomous)
@@ -348,6 +379,8 @@ class Turn(FoldHost):
         self.progress = TurnProgress()
         self.limit_hit: LimitHit | None = None
         """The budget that the turn would exceed. None: none so far."""
+        self.may_have_asked = False
+        """A request for it may have been sent."""
         self.preview: TurnPreview | None = None
         self.is_put_off = False
         """No model answered, and a later turn is to answer."""
@@ -431,7 +464,7 @@ class Turn(FoldHost):
         self._prompt_context = prompt = await context.prompt_context.build(
             self.place, new.unread, history.turns, context.specs
         )
-        await new.render()
+        await new.render(history)
         self._inherited = await find_inherited_requesters(
             context.store, context.reader.access_policy, history.turns, continuing=self.continuing
         )
@@ -644,8 +677,13 @@ class Turn(FoldHost):
         """
         if self.preview is not None:
             self.preview.expect_nothing()
-        self.handle.has_used_tools = True
-        result = await self._tools.call(call)
+            if _is_answer_awaited(self):
+                self.preview.show_tool(call)
+        self.handle.running_calls += 1
+        try:
+            result = await self._tools.call(call)
+        finally:
+            self.handle.running_calls -= 1
         if not any(spec.name == call.name and spec.is_parallel for spec in self.specs):
             self._tool_context.request.fixed = None
         return result
@@ -673,6 +711,7 @@ class Turn(FoldHost):
                 await context.store.append([kept])
         await context.store.wait_until_writable()
         if is_covered:
+            self.may_have_asked = True
             self.expect_answer()
         return is_covered
 
@@ -709,7 +748,9 @@ class Turn(FoldHost):
         """Return whether the budgets cover the request without waiting for others', and reserve its highest cost."""
         ceiling_usd = self.context.model.ceiling_usd(request)
         is_writable = self.context.store.outage is None
-        return is_writable and self._reserve(ceiling_usd, self._find_payers(), self._spent_usd())
+        is_covered = is_writable and self._reserve(ceiling_usd, self._find_payers(), self._spent_usd())
+        self.may_have_asked |= is_covered
+        return is_covered
 
     def _reserve(self, cost_usd: float, payers: list[Sender], spent_usd: float) -> bool:
         context = self.context
@@ -787,13 +828,21 @@ class Turn(FoldHost):
         )
 
 
+def _find_language(turn: Turn) -> str | None:
+    """Return the tag of the language of what the gateway itself says in this turn. None: English."""
+    messages = turn.input.messages
+    newest = messages[-1].message if messages else None
+    person, direct = (newest.language, newest.kind == "direct") if newest is not None else (None, False)
+    return language_for(turn.context.prompt_context.language(turn.place), person, direct=direct)
+
+
 def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
     """Return the record of a turn, with the text for whoever waits for an answer."""
     context, consumed, redact = turn.context, turn.input, turn.context.reader.redactor
     text = redact(outcome.text)
     if outcome.outcome == "failed":
         logger.error("turn %s failed: %s", turn.id, outcome.reason)
-        text = FAILURE_TEXTS[outcome.cause] if _is_answer_awaited(turn) else ""
+        text = _(FAILURE_TEXTS[outcome.cause]) if _is_answer_awaited(turn) else ""
     return TurnRecord(
         turn=turn.id,
         covers=consumed.rendered.covers,
@@ -807,6 +856,7 @@ def build_record(turn: Turn, outcome: TurnOutcome) -> TurnRecord:
         model=outcome.model,
         usage=outcome.usage,
         requests=outcome.requests,
+        instead_of=redact(outcome.instead_of),
         autonomous=turn.autonomous,
         media=consumed.rendered.media,
         accounts=outcome.accounts,
@@ -845,10 +895,18 @@ async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
         return
     reply_to = find_reply_to((*turn.input.messages, *turn.input.arrived))
     post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=reply_to)
-    queued = NewEntry(
-        fact=PostQueued(post=post), at=now, conversation=turn.conversation, key=f"post:{post.key}", cause=record
-    )
-    await store.append([record, queued])
+    await store.append([record, *await _build_post_entries(turn, post, now, record)])
+
+
+async def _build_post_entries(turn: Turn, post: Post, now: datetime, cause: Seq | NewEntry | None) -> list[NewEntry]:
+    """Return the entries that post this in place of the turn's preview, which has ended then."""
+    shown, place = await turn.preview.finish() if turn.preview is not None else None, turn.conversation
+    queued = PostQueued(post=replace(post, finishes=shown))
+    entries = [NewEntry(fact=queued, at=now, conversation=place, key=f"post:{post.key}", cause=cause)]
+    if shown is not None:
+        ended = PreviewEnded(at=post.to, message=shown, reason="")
+        entries.append(NewEntry(fact=ended, at=now, conversation=post.to.conversation))
+    return entries
 
 
 def _to_entry(turn: Turn, outcome: TurnOutcome) -> NewEntry:

@@ -19,6 +19,7 @@ from gateway.config.reload import LiveSettings
 from gateway.context.clean_view import CleanInput, clean_input
 from gateway.context.compaction import Compactor
 from gateway.context.conversation import (
+    NO_VIEW,
     ConversationReader,
     CurrentMessage,
     RenderedInput,
@@ -167,6 +168,7 @@ class TurnInput:
         """People who set each reminder: they bear its costs."""
         self._context = context
         self._conversation = place.conversation
+        self._view = NO_VIEW
         self._reminder_roles = dict[Seq, str]()
         """Role of each reminder, see `gateway.context.requesters.find_reminder_roles`."""
 
@@ -183,10 +185,11 @@ class TurnInput:
         """Return whether a person waits for an answer to it, or something is pending."""
         return self.digest is not None or await self._context.reader.is_answer_owed(self.unread, self.messages)
 
-    async def render(self) -> None:
-        """Render all that is new."""
+    async def render(self, view: HistoryView) -> None:
+        """Render all that is new. `view`: the earlier turns that the prompt holds."""
         sees = self._context.model.model.takes_images
-        self.lines = await self._context.reader.render(self.messages, sees=sees)
+        self._view = view
+        self.lines = await self._context.reader.render(self.messages, sees=sees, view=view)
         await self._load_reminders(self.unread.messages)
 
     async def render_fitting(self, budget: int) -> tuple[UnreadEntries, RenderedInput]:
@@ -261,7 +264,8 @@ class TurnInput:
             return "", (), TRUSTED_LABEL
         current = await context.reader.read_current(unread)
         await self._load_reminders(unread.messages)
-        lines = await context.reader.render(current, sees=False)  # images cannot stand in a tool's results
+        # Images cannot stand in a tool's results.
+        lines = await context.reader.render(current, sees=False, view=self._view)
         budget = min(budget, int(room / view.UNREAD_SHARE))
         rendered = fit_lines(lines, omitted=unread.omitted, budget=budget, plain=context.is_small_model)
         if rendered.has_more:

@@ -223,7 +223,7 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
         case PreviewShown():
             return f"{fact.message} shows an answer while it grows"
         case PreviewEnded():
-            return f"{fact.message} {'stays: ' + fact.reason if fact.reason else 'is gone'}"
+            return f"{fact.message} {'stays: ' + fact.reason if fact.reason else 'is no preview any more'}"
         case CursorMoved():
             return f"{fact.channel} at {fact.value}"
         case UnreadDismissed():

@@ -20,7 +20,7 @@ from gateway.store.files import copy_store, finish_moves, newest_schema
 from gateway.store.projections import PROJECTED_TABLES, Statement, group_statements, project_fact
 from gateway.store.queries import COLUMNS
 from gateway.store.schema import StoreLock, check_current_schema, migrate_schema, sqlite_uri, unreadable_error
-from gateway.store.types import LogEntry, StoreError, StoreLocked, StoreUnreadable, TableDifference
+from gateway.store.types import LogEntry, StoreError, StoreUnavailable, StoreUnreadable, TableDifference
 
 logger = logging.getLogger("reverie.store")
 
@@ -46,13 +46,13 @@ def old_schema_path(path: Path, version: int) -> Path:
 
 
 def _schema_version(path: Path) -> int:
-    """Return the schema's version. 0: it is new, or no store; then `migrate_schema` raises. Raises StoreLocked."""
+    """Return the schema's version. 0: it is new, or no store; then `migrate_schema` raises. Raises StoreUnavailable."""
     try:
         with contextlib.closing(sqlite3.connect(sqlite_uri(path, "ro"), uri=True)) as connection:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             return int(version)
     except sqlite3.Error as error:
-        if isinstance(found := unreadable_error(path, error), StoreLocked):
+        if isinstance(found := unreadable_error(path, error), StoreUnavailable):
             raise found from error
         return 0
 

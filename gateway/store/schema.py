@@ -3,6 +3,7 @@
 One writer per store: an advisory lock on a file beside it, held until closed or until the process dies.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -12,7 +13,14 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from gateway.store.types import StoreInUse, StoreLocked, StoreMissing, StoreTooNew, StoreUnreadable, transient_reason
+from gateway.store.types import (
+    StoreInUse,
+    StoreMissing,
+    StoreTooNew,
+    StoreUnavailable,
+    StoreUnreadable,
+    transient_reason,
+)
 
 APPLICATION_ID = 0x52455652
 """`REVR`, in the header of each of our files (https://www.sqlite.org/pragma.html#pragma_application_id)."""
@@ -30,7 +38,8 @@ class StoreLock:
     """An exclusive lock on `<store>.lock`, which names the holder. The file itself is never removed.
 
     Blocks only for a few system calls. Raises StoreInUse if another process holds it, StoreUnreadable if the file
-    cannot be made or written (disk full). The kernel releases it when the process ends, however it ends.
+    cannot be made or written, StoreUnavailable if the disk is full. The kernel releases it when the process ends,
+    however it ends.
     """
 
     _fd = -1
@@ -40,7 +49,7 @@ class StoreLock:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreUnreadable(f"cannot make the lock file {path}: {error.strerror}") from error
+            raise _file_error(f"cannot make the lock file {path}", error) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -52,7 +61,7 @@ class StoreLock:
             os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "started": now.isoformat()}).encode(), 0)
         except OSError as error:
             self.release()
-            raise StoreUnreadable(f"cannot write the lock file {path}: {error.strerror}") from error
+            raise _file_error(f"cannot write the lock file {path}", error) from error
 
     def release(self) -> None:
         """Release the lock. Idempotent."""
@@ -90,12 +99,12 @@ def sqlite_uri(path: Path, mode: str) -> str:
 
 
 def create_store_file(path: Path) -> None:
-    """Create the file, readable by its owner alone, if it is missing. Raises StoreUnreadable."""
+    """Create the file, readable by its owner alone, if it is missing. Raises StoreUnreadable, StoreUnavailable."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise StoreUnreadable(f"cannot use {path} as the store: {error.strerror}") from error
+        raise _file_error(f"cannot use {path} as the store", error) from error
 
 
 def migrate_schema(path: Path) -> None:
@@ -155,11 +164,26 @@ def check_current_schema(path: Path) -> None:
         raise StoreUnreadable(f"{path} has the older schema {version}: start the gateway once to bring it to {newest}")
 
 
+_WAITED_FOR = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,  # also of a full disk, where the file beside the write-ahead log cannot grow
+    }
+)
+
+
+def _file_error(what: str, error: OSError) -> StoreUnreadable:
+    """Make the error for a file that cannot be made or written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreUnavailable(f"{what} ({error.strerror}): the disk is full: make room where the store is")
+    return StoreUnreadable(f"{what}: {error.strerror}")
+
+
 def unreadable_error(path: Path, error: Exception) -> StoreUnreadable:
     """Make the error for a file that SQLite cannot use."""
-    code = getattr(error, "sqlite_errorcode", None)
-    if (code or 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL):
-        return StoreLocked(f"cannot open {path} as the store ({error}): {transient_reason(error)}")
-    if code == sqlite3.SQLITE_FULL:
-        return StoreUnreadable(f"cannot open {path} as the store ({error}): make room there, or set another store.path")
+    if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _WAITED_FOR:
+        return StoreUnavailable(f"cannot open {path} as the store ({error}): {transient_reason(error)}")
     return StoreUnreadable(f"cannot read {path} as a store ({error}): restore a backup, or set another store.path")

@@ -9,6 +9,7 @@ StoreError
     ├── StoreInUse        another process holds it
     ├── StoreTooNew       a newer reverie wrote it
     └── StoreUnreadable   not ours, damaged, or not permitted
+        └── StoreUnavailable  wait: the disk is full, or another program has locked it
 """
 
 import sqlite3
@@ -314,8 +315,8 @@ class StoreUnreadable(StoreOpenError):
     """Not a store of ours, damaged, or not permitted."""
 
 
-class StoreLocked(StoreUnreadable):
-    """Another program holds SQLite's lock on it: it can be opened later."""
+class StoreUnavailable(StoreUnreadable):
+    """The disk is full or fails, or another program holds SQLite's lock on it: it can be opened later."""
 
 
 class StoreFileLost(sqlite3.OperationalError):

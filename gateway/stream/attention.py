@@ -169,7 +169,7 @@ def judge(
     fate: Literal["due", "context", "noted"]
     urgency, rule = _match_rules(policy, event, dotted, decision.role)
     if isinstance(event, Message) and event.history:
-        urgency, rule = AMBIENT, "played back: it was said a while ago"
+        urgency, rule = AMBIENT, "context: it was said a while ago, or the platform reports what somebody did"
     if urgency is None:
         urgency, why = _default_urgency(event, listen, lift)
         rule = why + rule

@@ -98,7 +98,7 @@ class MediaStore:
             can_fetch = isinstance(self._channels.get(message.at.channel), CanDownload) and self._config.max_bytes > 0
             for place in reversed(range(len(message.shown_attachments))):
                 attachment = message.shown_attachments[place]
-                if can_fetch and images_left and _is_image(attachment):
+                if can_fetch and images_left and is_image(attachment):
                     images_left -= 1
                     work.append((seq, place, self._fetch_image(seq, message.at, attachment)))
                 elif can_fetch and voices_left and attachment.form == "audio":
@@ -341,6 +341,7 @@ def _mark_quoted(message: Message, place: int, described: DescribedAttachment) -
     return described._replace(description=f"(with the message replied to:) {described.description}")
 
 
-def _is_image(attachment: Attachment) -> bool:
+def is_image(attachment: Attachment) -> bool:
+    """Return whether a model that takes images is shown it."""
     content_type = attachment.content_type or ""
     return attachment.form == "image" or (attachment.form == "file" and content_type.startswith("image/"))

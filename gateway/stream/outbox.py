@@ -40,6 +40,7 @@ from channels.base import (
     Uncertain,
     Unreachable,
     Unsettled,
+    is_provisional,
 )
 from gateway.core.clock import Clock
 from gateway.core.events import (
@@ -399,6 +400,10 @@ class Outbox:
         interrupted = Counter(
             (item.post.to.channel, item.post.to.room) for item in recovered if any(map(_is_interrupted, item.parts))
         )
+        for place, message in await self._store.open_previews():
+            if is_provisional(message):
+                at = Address.parse(place)
+                interrupted[at.channel, at.room] += 1
         for item in recovered:
             if unsure:
                 logger.warning("post %s is uncertain: %s", item.post.key, unsure)
@@ -547,15 +552,17 @@ class Outbox:
 
     async def _find_finder(self, channel: Channel, post: Post) -> FindsSent | None:
         """Return the channel if it looks for what it sent. It is told of the newest messages in the log before."""
-        if not isinstance(channel, FindsSent) or post.replaces is not None:
-            return None
-        name, found = channel.name, list[LogEntry]()
-        if self._taught.get(name) is not channel:
-            found = await self._store.newest_entries(
-                MAX_LEARNED, kinds=[*MESSAGE_KINDS, "command", "part", "previewed"]
-            )
+        await self.teach(channel)
+        return channel if isinstance(channel, FindsSent) and post.replaces is None else None
+
+    async def teach(self, channel: Channel) -> None:
+        """Tell a channel that looks for what it sent of the newest messages in the log, once."""
+        if not isinstance(channel, FindsSent) or self._taught.get(channel.name) is channel:
+            return
+        name = channel.name
+        found = await self._store.newest_entries(MAX_LEARNED, kinds=[*MESSAGE_KINDS, "command", "part", "previewed"])
         if self._taught.get(name) is channel:  # for another post meanwhile
-            return channel
+            return
         self._taught[name] = channel
         for entry in found:
             match entry.fact:
@@ -570,7 +577,6 @@ class Outbox:
                             channel.learn(at, own, entry.at, own=True)
                 case _:
                     pass
-        return channel
 
     async def _find_absence(self, item: OutboxPost) -> str:
         """Return why the recipient was not there when an earlier process tried last; empty: they were, or nobody did.
@@ -649,6 +655,7 @@ class Outbox:
                     file=file if part.index == 0 else None,
                     buttons=post.buttons if part.index == last else (),
                     replaces=replaced,
+                    finishes=post.finishes if part.index == 0 else None,
                     maybe_sent_after=attempt.find_after(part),
                 ),
                 partial(attempt.hand_over, part),

@@ -1,23 +1,40 @@
-"""Previews of a running turn: the typing indicator, the answer as it grows, and word of a slow model.
+"""Previews of a running turn: the typing indicator, the answer as it grows, tools at work, and word of a slow model.
 
 Best effort: nothing here delays or fails a turn. A preview that is a message of its own is half a reply, so none may
-stay: its id is recorded as soon as it is known, and it is deleted before the whole answer is sent, or else retried for
-as long as it takes, also by the next process.
+stay: it is in the log before it is shown. It becomes the answer by an edit (`Post.finishes`). If there is no answer it
+is deleted, which is retried for as long as it takes, also by the next process. A turn that is cut off leaves it to the
+next turn in the same place, which goes on in it.
 """
 
 import asyncio
 import contextlib
+import json
 import logging
 import re
-from collections.abc import Mapping
-from typing import Self, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Self, cast
 
+from agent.tools import unwrap_call
 from agent.turn import presentable_text
-from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError, Unreachable
+from channels.aio import with_timeout
+from channels.base import (
+    CanPreview,
+    CanType,
+    Channel,
+    Denied,
+    RateLimited,
+    Rejected,
+    SendError,
+    Uncertain,
+    Unreachable,
+    is_provisional,
+)
+from gateway.core.addresses import AllowedHosts, check_target, display_host, parse_url
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, ChannelName, MessageId, Post, PostKey
 from gateway.core.facts import PostQueued, PreviewEnded, PreviewShown, Seq
 from gateway.core.redaction import Redactor
+from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import NewEntry, Store, StoreError
 
 logger = logging.getLogger("reverie.preview")
@@ -30,7 +47,7 @@ FIRST_LOOK_S = 0.7
 SETTLE_S = 3.0
 """Time for which the whole answer waits for its preview to be deleted; then it is sent, and deletion goes on."""
 PARKED_SETTLE_S = 0.5
-"""The same for a turn that is cut off because the process ends: the next process deletes the rest."""
+"""Time for a call under way to end where a turn is cut off because the process ends."""
 GOODBYE_S = 2.0
 """Time limit for ending the typing indicator."""
 SLOW_S = 20.0
@@ -38,8 +55,49 @@ SLOW_S = 20.0
 SLOW_TEXT = "The model I think with is slow right now. I am still waiting for its answer."
 QUEUED_TEXT = "I am asked for a lot at once just now. I will answer as soon as it is your turn."
 """Posted where a turn waits for others to end."""
+TAKE_OVER_S = 10.0
+"""Time for which a preview of a turn that was cut off waits for the next turn there."""
+DRAFT_S = 20.0
+"""Seconds after which a preview that is no message is shown again, because it fades
+(core.telegram.org/bots/api#sendmessagedraft: after 30)."""
 FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
 """Waits between attempts to delete a preview: doubling from the first to the second."""
+
+
+_TOOL_STATUSES: Final = {
+    "web_search": "Searching the web…",
+    "read_file": "Looking through my files…",
+    "glob": "Looking through my files…",
+    "grep": "Looking through my files…",
+    "view_image": "Looking at a picture…",
+    "write_file": "Writing a file…",
+    "edit_file": "Writing a file…",
+    "bash": "Running a command…",
+    "job_output": "Reading the output of a command…",
+    "read_room": "Reading messages…",
+    "recall": "Looking through my notes…",
+    "fetch_evidence": "Looking through my notes…",
+}
+"""Status by tool. Of the others, those of MCP servers are named, and the rest take no time that people notice."""
+_NO_HOSTS: Final = AllowedHosts.parse(())
+
+
+def describe_tool_call(call: ToolCall) -> str:
+    """Return the status line for people who wait while this is carried out. Empty: it needs none. Pure.
+
+    Of the arguments it shows a public host alone: in the others may stand what is not for the room.
+    """
+    call = unwrap_call(call)
+    if call.name == "web_fetch":
+        try:
+            target = parse_url(str(json.loads(call.arguments)["url"]))
+            check_target(target, _NO_HOSTS)
+        except (ToolCallRefused, ValueError, LookupError, TypeError, RecursionError):
+            return "Reading a page…"
+        return f"Reading {display_host(target)}…"
+    if call.name.startswith("mcp_"):
+        return f"Using the tool {call.name.removeprefix('mcp_')}…"
+    return _TOOL_STATUSES.get(call.name, "")
 
 
 class TurnPreviews:
@@ -52,31 +110,60 @@ class TurnPreviews:
         channels: Mapping[ChannelName, Channel],
         tasks: asyncio.TaskGroup,
         redactor: Redactor,
+        *,
+        teach: Callable[[Channel], Awaitable[None]] | None = None,
     ) -> None:
-        """`redactor` is applied to every text."""
+        """`redactor` is applied to every text.
+
+        `teach` tells a channel of the messages in the log, before it looks for one of its own (`Outbox.teach`).
+        """
         self.redactor = redactor
         self._store = store
         self.clock = clock
         self.tasks = tasks
-        self._channels = channels
+        self.channels = channels
+        self._teach = teach
         self._clearing_tasks: set[asyncio.Task[None]] = set()
+        self._left = dict[Address, MessageId]()
+        """Previews of turns that were cut off: the next turn there goes on in it."""
 
-    def start(self, at: Address) -> "TurnPreview":
-        """Start the preview of a turn that begins to ask the model, as far as the platform can show it."""
-        channel: object = self._channels.get(at.channel)
+    def start(self, at: Address, *, reply_to: MessageId | None = None) -> "TurnPreview":
+        """Start the preview of a turn that begins to ask the model, as far as the platform can show it.
+
+        `reply_to`: what the answer replies to.
+        """
+        channel: object = self.channels.get(at.channel)
         typing = channel if isinstance(channel, CanType) else None
-        return TurnPreview(self, at, typing, channel if isinstance(channel, CanPreview) else None)
+        left, previews = self._left.pop(at, None), channel if isinstance(channel, CanPreview) else None
+        return TurnPreview(self, at, typing, previews, reply_to=reply_to, left=left)
 
-    async def recover(self, only: ChannelName | None = None) -> None:
-        """Start to delete previews of an earlier process; with `only`, those left when that channel was removed."""
+    async def recover(self, only: ChannelName | None = None, *, unsure: str = "") -> None:
+        """Take over previews of an earlier process; with `only`, those left when that channel was removed.
+
+        `unsure`: why each of them may have become an answer since; then they stay. Empty: none has.
+        """
         for conversation, message in await self._store.open_previews():
             at = Address.parse(conversation)
-            if isinstance(self._channels.get(at.channel), CanPreview) and only in (None, at.channel):
-                self.clear_later(at, message)
+            channel = self.channels.get(at.channel)
+            if unsure:
+                await self.record(PreviewEnded(at=at, message=message, reason=unsure))
+            elif channel is not None and _can_preview(channel) and only in (None, at.channel):
+                if self._teach is not None:
+                    await self._teach(channel)
+                self.leave(at, message)
 
-    async def record(self, fact: PreviewShown | PreviewEnded) -> None:
+    def leave(self, at: Address, message: MessageId) -> None:
+        """Leave a preview to the next turn there. It is deleted if none begins soon."""
+        if is_provisional(message) or at in self._left:
+            self.clear_later(at, message)
+        else:
+            self._left[at] = message
+            self.track_task(self.tasks.create_task(self._clear_left(at, message)))
+
+    async def record(self, *facts: PreviewShown | PreviewEnded) -> None:
         """Append that a message is a preview, or that it is none any more."""
-        await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=fact.at.conversation)])
+        now = self.clock.now()
+        await self._store.append([NewEntry(fact=fact, at=now, conversation=fact.at.conversation) for fact in facts])
 
     async def post_notice(self, at: Address, text: str, cause: Seq | None) -> None:
         """Append a post that belongs to no turn, so that no model reads it. `cause`: the message that waits."""
@@ -87,7 +174,7 @@ class TurnPreviews:
 
     async def clear(self, at: Address, message: MessageId) -> None:
         """Delete a preview, one attempt. Raises `SendError` if it is to be tried again."""
-        reason, channel = "", cast("object", self._channels.get(at.channel))
+        reason, channel = "", cast("object", self.channels.get(at.channel))
         if not isinstance(channel, CanPreview):
             raise Unreachable(f"there is no channel {at.channel} just now")
         try:
@@ -96,6 +183,13 @@ class TurnPreviews:
             reason = error.reason
             logger.warning("the preview %s in %s stays: %s", message, at.conversation, reason)
         await self.record(PreviewEnded(at=at, message=message, reason=reason))
+
+    async def _clear_left(self, at: Address, message: MessageId) -> None:
+        """Delete a preview that was left unless a turn goes on in it."""
+        await self.clock.sleep(TAKE_OVER_S)
+        if self._left.get(at) == message:
+            del self._left[at]
+            await self._clear_later(at, message)
 
     def clear_later(self, at: Address, message: MessageId) -> None:
         """Retry until the preview is deleted, or the process ends: the next one goes on."""
@@ -116,7 +210,7 @@ class TurnPreviews:
     async def _clear_later(self, at: Address, message: MessageId) -> None:
         wait_s = FIRST_TRY_S
         # Without its channel it stays in the store until that is back.
-        while isinstance(self._channels.get(at.channel), CanPreview):
+        while isinstance(self.channels.get(at.channel), CanPreview):
             hint_s = 0.0
             try:
                 await self.clear(at, message)
@@ -137,12 +231,27 @@ class TurnPreviews:
             wait_s = min(2 * wait_s, LAST_TRY_S)
 
 
+def _can_preview(channel: object) -> bool:
+    return isinstance(channel, CanPreview)
+
+
 class TurnPreview:
     """Preview of one turn."""
 
-    def __init__(self, previews: TurnPreviews, at: Address, typing: CanType | None, preview: CanPreview | None) -> None:
+    def __init__(
+        self,
+        previews: TurnPreviews,
+        at: Address,
+        typing: CanType | None,
+        preview: CanPreview | None,
+        *,
+        reply_to: MessageId | None,
+        left: MessageId | None,
+    ) -> None:
+        """`left`: message of an earlier turn to go on in."""
         self._previews = previews
         self._at = at
+        self._reply_to = reply_to
         self._preview = preview
         self._typing_task = None if typing is None else previews.tasks.create_task(self._run_typing(typing))
         self._preview_task: asyncio.Task[None] | None = None
@@ -151,29 +260,42 @@ class TurnPreview:
         self._call_lock = asyncio.Lock()
         """Held from a preview's call until its id is recorded."""
         self._newest_text = ""
+        self._status = ""
+        """Line under the text, until that grows."""
         self._updated = asyncio.Event()
         self._ended = False
         self._left_behind = False
-        """Deletion has been handed over to `clear_later`."""
-        self._shown_messages: list[MessageId] = []
-        """Messages that exist; hardly ever more than one."""
+        """Whatever is shown is no concern of this turn any more."""
+        self._shown = left
+        """The preview, as it is recorded; provisional until its id is known. None: there is none."""
+        self._may_stand = left is not None
+        """False: it is surely not shown yet."""
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, _traceback: object) -> None:
-        await self.end(parked=isinstance(error, asyncio.CancelledError))
+        await self.end(leaves=isinstance(error, asyncio.CancelledError))
 
     def update(self, text: str) -> None:
         """Show that the answer has grown to this text.
 
         Returns at once; of several in a short time only the newest is shown.
         """
-        if self._preview is None or self._ended:
-            return
         if text.strip():
             self.expect_nothing()
-        self._newest_text = text
+            self._newest_text, self._status = text, ""
+            self._show_newest()
+
+    def show_tool(self, call: ToolCall) -> None:
+        """Show what the agent does now, in a line under the answer so far. Returns at once."""
+        if status := describe_tool_call(call):
+            self._status = f"*{status}*"
+            self._show_newest()
+
+    def _show_newest(self) -> None:
+        if self._preview is None or self._ended:
+            return
         self._updated.set()
         if self._preview_task is None:
             self._preview_task = self._previews.tasks.create_task(self._run_preview(self._preview))
@@ -198,27 +320,36 @@ class TurnPreview:
         await self._previews.clock.sleep(SLOW_S)
         self._slow_task, self._told_slow = None, True
         if self._preview is not None:
-            self.update(SLOW_TEXT)
+            self._status = SLOW_TEXT
+            self._show_newest()
         else:
             await self._previews.post_notice(self._at, SLOW_TEXT, cause)
 
-    async def end(self, *, parked: bool = False) -> None:
+    async def finish(self) -> MessageId | None:
+        """End the preview, and return the message that the caller makes the answer. None: none stands any more.
+
+        Raises `StoreError` only.
+        """
+        self._stop()
+        standing = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S / 2), self._call_lock:  # a late edit would show the half again
+                if self._may_stand:
+                    standing, self._shown = self._shown, None
+        await self.end()
+        return standing
+
+    async def end(self, *, leaves: bool = False) -> None:
         """End the preview: when this returns nothing is shown any more, or it is being deleted.
 
-        `parked`: the process ends, so what cannot be deleted soon is left to the next one. Raises `StoreError` only.
+        `leaves`: it is left to the next turn there. Raises `StoreError` only.
         """
-        self._ended = True
-        self.expect_nothing()
-        if self._typing_task is not None:
-            self._typing_task.cancel()  # it ends the indicator itself
+        if self._left_behind:
+            return
+        self._stop()
         try:
-            async with asyncio.timeout(PARKED_SETTLE_S if parked else SETTLE_S):
-                async with self._call_lock:  # a cancelled call would leave a message with an unknown id
-                    if self._preview_task is not None:
-                        self._preview_task.cancel()
-                while self._shown_messages:
-                    await self._previews.clear(self._at, self._shown_messages[-1])
-                    self._shown_messages.pop()
+            async with asyncio.timeout(PARKED_SETTLE_S if leaves else SETTLE_S):
+                await self._settle(leaves=leaves)
         except (SendError, TimeoutError) as error:
             logger.info("a preview in %s is not gone yet: %s", self._at.conversation, str(error) or "it takes long")
         except StoreError:
@@ -226,13 +357,32 @@ class TurnPreview:
         except Exception:  # a bug in the adapter
             logger.exception("taking away a preview in %s broke", self._at.conversation)
         finally:
-            if self._preview_task is not None and self._call_lock.locked() and not parked:
+            if self._preview_task is not None and self._call_lock.locked() and not leaves:
                 self._previews.track_task(self._preview_task)  # it learns the id of its message, and deletes that
             elif self._preview_task is not None:
                 self._preview_task.cancel()
         self._left_behind = True
-        for message in () if parked else self._shown_messages:
-            self._previews.clear_later(self._at, message)
+        if self._shown is not None and not self._call_lock.locked():
+            (self._previews.leave if leaves else self._previews.clear_later)(self._at, self._shown)
+
+    async def _settle(self, *, leaves: bool) -> None:
+        """Wait for a call under way, then delete what is shown, unless it is left to another turn."""
+        async with self._call_lock:
+            if self._preview_task is not None:
+                self._preview_task.cancel()
+        if self._shown is not None and not self._may_stand:
+            await self._previews.record(PreviewEnded(at=self._at, message=self._shown, reason=""))
+            self._shown = None
+        elif self._shown is not None and not leaves:
+            await self._previews.clear(self._at, self._shown)
+            self._shown = None
+
+    def _stop(self) -> None:
+        """Show nothing more than what is on its way."""
+        self._ended = True
+        self.expect_nothing()
+        if self._typing_task is not None:
+            self._typing_task.cancel()  # it ends the indicator itself
 
     async def _run_typing(self, channel: CanType) -> None:
         try:
@@ -251,17 +401,23 @@ class TurnPreview:
             logger.exception("typing in %s broke", self._at.conversation)
 
     async def _run_preview(self, channel: CanPreview) -> None:
-        shown: MessageId | None = None
-        last = ""
+        last, is_draft = "", False
         try:
             await self._previews.clock.sleep(FIRST_LOOK_S)
             while not self._ended:
-                await self._updated.wait()
+                try:
+                    waiting = self._updated.wait()
+                    await (with_timeout(self._previews.clock, DRAFT_S, waiting) if is_draft else waiting)
+                except TimeoutError:
+                    last = ""
                 self._updated.clear()
                 text, wait_s = self._presentable_text(), channel.preview_interval_s
+                if self._is_cut_shorter(text, last):
+                    text = last
                 try:
                     if text not in ("", last):
-                        shown, last = await self._show_text(channel, text, shown), text
+                        await self._show_text(channel, text)
+                        last, is_draft = text, self._shown is None
                 except RateLimited as error:  # no rate limit is left; the text shown would be old until the end
                     self._updated.set()
                     wait_s = max(wait_s, error.retry_after_s)
@@ -276,19 +432,46 @@ class TurnPreview:
 
     def _presentable_text(self) -> str:
         """Return the part of the newest text that may be shown."""
-        if self._newest_text == SLOW_TEXT:
-            return SLOW_TEXT
-        return self._previews.redactor(_UNFINISHED_WORD.sub("", presentable_text(self._newest_text)).rstrip())
+        answer = presentable_text(self._newest_text)
+        if not self._status:  # else nothing is added to it
+            answer = _UNFINISHED_WORD.sub("", answer).rstrip()
+        return "\n\n".join(filter(None, map(self._previews.redactor, (answer, self._status))))
 
-    async def _show_text(self, channel: CanPreview, text: str, shown: MessageId | None) -> MessageId | None:
+    def _is_cut_shorter(self, text: str, last: str) -> bool:
+        """Return whether the first message of `text` holds less than `last`, because it is full and ends with a line.
+
+        It is not edited then: the rest moves to the next message when that is sent.
+        """
+        channel = self._previews.channels.get(self._at.channel)
+        if not last or len(text) < len(last) or channel is None:
+            return False
+        now, before = ([*channel.split(Post(key=PostKey("preview"), to=self._at, text=one))] for one in (text, last))
+        return len(now) > 1 == len(before) and len(now[0]) < len(before[0])
+
+    async def _show_text(self, channel: CanPreview, text: str) -> None:
         """Call `CanPreview.preview` and record the message. Does nothing once the turn has ended."""
         async with self._call_lock:
             if self._ended:
-                return shown
-            shown = await channel.preview(self._at, text, shown)
-            if shown is not None and shown not in self._shown_messages:
-                self._shown_messages.append(shown)
-                await self._previews.record(PreviewShown(at=self._at, message=shown))
-                if self._left_behind:
-                    self._previews.clear_later(self._at, shown)
-        return shown
+                return
+            before, is_refused = self._shown if self._may_stand else None, False
+            try:
+                shown = await channel.preview(self._at, text, before, reply_to=self._reply_to, announce=self._record)
+                if shown is not None:
+                    await self._record(shown)
+            except SendError as error:
+                is_refused = not isinstance(error, Uncertain)
+                raise
+            finally:
+                self._may_stand = before is not None or (self._shown is not None and not is_refused)
+                if self._left_behind and self._shown is not None:
+                    self._previews.clear_later(self._at, self._shown)
+
+    async def _record(self, message: MessageId) -> None:
+        """Record that this is the message of the preview from now on."""
+        if message == self._shown:
+            return
+        facts: list[PreviewShown | PreviewEnded] = [PreviewShown(at=self._at, message=message)]
+        if self._shown is not None:
+            facts.append(PreviewEnded(at=self._at, message=self._shown, reason=""))
+        self._shown = message
+        await self._previews.record(*facts)

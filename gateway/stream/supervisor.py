@@ -127,8 +127,6 @@ class _ChannelRun:
     """Times of its latest refusals, monotonic seconds."""
     down_reason: str = ""
     """Reason why it is down."""
-    is_in_trouble: bool = False
-    """True from the notice to owners that it is refused or failed until it is up again."""
     was_up: bool = False
     """True if it was up since the gateway started."""
     waiting_to_retry: asyncio.Event = field(default_factory=asyncio.Event)
@@ -163,9 +161,7 @@ class _ChannelRun:
                 self.down_reason = event.reason
                 if event.up:
                     self.was_up, self.refusal = True, None
-                    if self.is_in_trouble:
-                        self.is_in_trouble = False
-                        self.supervisor.notify_owners(self.channel.name, "is up again.")
+                    self.supervisor.report_up(self.channel.name)
                 (self.up.set if event.up else self.up.clear)()
 
     async def wait_until_settled(self) -> None:
@@ -341,7 +337,7 @@ class ChannelSupervisor:
                 logger.error("%s is refused: %s; next attempt in %.0f s", name, error.reason, delay_s)  # noqa: TRY400
                 run.refusal = error.reason
                 self._stats.mark_refused(name, error.reason, self._clock.now())
-                self._report_trouble(run, f"is refused by its platform: {error.reason}. I keep trying.")
+                self._report_trouble(run, "refused", f"is refused by its platform: {error.reason}. I keep trying.")
             except StoreError:
                 raise  # without its log the gateway cannot go on
             except Exception as error:  # a bug in the adapter: the others go on
@@ -352,21 +348,22 @@ class ChannelSupervisor:
                 await run.accept(
                     [ConnectionChanged(id=EventId(new_id(now)), channel=name, up=False, reason=reason, sent=now)]
                 )
-                self._report_trouble(run, f"broke ({reason}) and is begun anew. The log of the process says more.")
+                told = f"broke ({reason}) and is begun anew. The log of the process says more."
+                self._report_trouble(run, "broke", told)
             else:
                 return
             run.waiting_to_retry.set()
             self._state_changed.set()
             await self._clock.sleep(delay_s)
 
-    def notify_owners(self, name: ChannelName, what: str) -> None:
-        """Notify owners of a channel's trouble. `what` follows its name."""
-        self._owners.notify(f"channel:{name}:{self._clock.now().isoformat()}", f"{name} {what}", beside=name)
+    def report_up(self, name: ChannelName) -> None:
+        """Tell owners that a channel is up, if they were told that it is not."""
+        self._owners.end_trouble(f"channel:{name}:", f"{name} is up again.", beside=name)
 
-    def _report_trouble(self, run: _ChannelRun, text: str) -> None:
-        if not run.is_in_trouble and (run.was_up or any(one.was_up for one in self._runs.values())):
-            run.is_in_trouble = True
-            self.notify_owners(run.channel.name, text)
+    def _report_trouble(self, run: _ChannelRun, what: str, text: str) -> None:
+        if any(one.was_up for one in self._runs.values()):
+            name = run.channel.name
+            self._owners.begin_trouble(f"channel:{name}:{what}", f"{name} {text}", beside=name)
 
     def _may_come_up(self) -> bool:
         """Return whether any channel was up, or may yet come up."""

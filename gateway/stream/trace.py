@@ -426,12 +426,12 @@ async def _explain_work(reader: StoreReader, ended: LogEntry) -> list[str]:
         lines.append(f"it called tools {len(calls)} times in {len(turn.steps)} steps ({named})")
     if any(called.result == TOO_MANY_IN_TURN for called in calls):
         lines[-1] += "; the last of them were over `tools.max_rounds`, and not carried out"
+    if turn.instead_of:
+        return [*lines, f"{turn.model} answered as a fallback, because others did not ({turn.instead_of})"]
     earlier = await reader.newest_entries(1, kinds=["turn_ended"], conversation=ended.conversation, before=ended.seq)
     model = earlier[0].fact.model if earlier and isinstance(earlier[0].fact, TurnRecord) else ""
     if turn.model and model and turn.model != model:
-        lines.append(
-            f"{turn.model} answered, not {model} as before (entry {earlier[0].seq}): a fallback, or chosen since"
-        )
+        lines.append(f"{turn.model} answered, not {model} as before (entry {earlier[0].seq}): it was chosen since")
     return lines
 
 

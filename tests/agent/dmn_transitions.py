@@ -629,6 +629,13 @@ ROWS: list[Row] = [
         (timer(360),),
     ),
     (
+        "one that no model answered may be dreamt again in an hour",
+        replace(DREAMING, running=(INNER,), dreamt=NOW - timedelta(minutes=4)),
+        TurnFailed(at=NOW, conversation=INNER, no_model=True),
+        replace(R, errors=1, dreamt=NOW - timedelta(hours=17)),
+        (timer(600), SAVE),
+    ),
+    (
         "unless something is pending elsewhere, such as a reminder: that does not wait, and the dream gives way",
         replace(DREAMING, running=(INNER,), pending=(A,), dreamt=NOW),
         TICK,

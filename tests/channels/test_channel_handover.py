@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from unittest import mock
 
 import pytest
 from telegram.error import NetworkError
 
+from channels.aio import BackpressureBuffer
 from channels.base import CanJoin, Unreachable
 from channels.discord.channel import DiscordChannel
 from channels.discord.config import DiscordConfig
@@ -14,10 +17,22 @@ from channels.telegram.api import TelegramApi
 from channels.telegram.config import TelegramConfig
 from channels.telegram.ids import TelegramCursor
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import ChannelName, ConnectionChanged, Message, Notification
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConnectionChanged,
+    Message,
+    MessageId,
+    Notification,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from tests.channels.irc.channel_kit import NAME, config
 from tests.kits.waiting import until
 from tests.servers.ircd import Ircd
+
+SENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Deaf:
@@ -60,6 +75,30 @@ async def test_irc_hands_over_what_was_heard_and_nobody_took() -> None:
         await until(lambda: len(heard.texts()) >= 5)
         assert heard.texts() == [f"line {number}" for number in range(5)]
         await ended(running)
+
+
+async def test_what_was_received_is_handed_over_at_the_end_also_to_a_slow_disk() -> None:
+    buffer, deaf, loop = BackpressureBuffer[Notification](), Deaf(), asyncio.get_running_loop()
+
+    async def pump() -> None:
+        while True:
+            await deaf(await buffer.get_batch(1))
+
+    at = Address(channel=NAME, room=RoomId("#room"))
+    sender = Sender(id=SenderId("al!a@h"), name="al")
+    for text in ("one", "two"):
+        buffer.put(Message(id=MessageId(text), at=at, sender=sender, text=text, sent=SENT, kind="mention"))
+    running = asyncio.create_task(buffer.run_producer_consumer(asyncio.sleep(3600), pump()))
+    await deaf.asked.wait()
+    running.cancel()
+    for _ in range(9):
+        await asyncio.sleep(0)
+    with mock.patch.object(loop, "time", return_value=loop.time() + 0.9):  # a write takes so long
+        for _ in range(9):
+            await asyncio.sleep(0)
+    deaf.may.set()
+    await asyncio.wait([running])
+    assert deaf.texts() == ["one", "two"]
 
 
 async def test_irc_takes_nothing_over_from_another_network() -> None:

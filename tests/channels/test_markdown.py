@@ -84,7 +84,11 @@ BLOCKS = [
     ("> a\n\n> b", "{quote|a\n\nb}"),
     (">= 5 and >_<", ">= 5 and >_<"),
     (">>> print(1)\n1", ">>> print(1)\n1"),
-    ("| a | **b** |\n|---|---|\n| 1 | 2 |", "| a | {bold|b} |\n|---|---|\n| 1 | 2 |"),
+    ("| a | **b** |\n|---|---|\n| 1 | 2 |", "{pre|a | b\n1 | 2}"),
+    (
+        "> |a|n|\n> |:-|--:|\n> |`x\\|y`|10|z|\n> | 你 | 5\nb",
+        "{pre,quote|a   |  n\nx|y | 10 | z\n你  |  5}\nb",
+    ),
     ("x\n```py title\n\n  a*b\n\t__c__\n\n```\ny", "x\n{pre:py|\n  a*b\n\t__c__\n}\ny"),
     ("```\n**open\n", "{pre|**open}"),
     ("~~~\n```\n~~~", "{pre|```}"),

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.split import split_text
+from channels.split import split_markdown, split_text, utf16_length
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("a б𝄞  \n\t"), max_size=400)
 
@@ -36,3 +36,16 @@ def test_cuts_at_spaces_else_between_code_points(text: str, limit: int, pieces: 
 def test_a_limit_that_no_code_point_fits_is_an_error() -> None:
     with pytest.raises(ValueError, match="4 bytes"):
         split_text("x", 3)
+
+
+@given(
+    before=st.text("ab \n", max_size=150),
+    code=st.lists(st.text("x ", max_size=9), max_size=6),
+    after=st.text("ab\n", max_size=40),
+)
+def test_a_block_that_fits_a_piece_is_not_cut(before: str, code: list[str], after: str) -> None:
+    block = "\n".join(["````py", *code, "````"])
+    limit = max(utf16_length(block) + 5, 64)
+    pieces = split_markdown(f"{before}\n{block}\n{after}", limit)
+    assert all(utf16_length(piece) <= limit for piece in pieces)
+    assert any(block in piece for piece in pieces)

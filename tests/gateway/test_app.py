@@ -1,6 +1,7 @@
 """Starting, stopping, and what goes wrong beside the way of a message."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -21,8 +22,10 @@ from gateway.core.facts import DmnStateSaved
 from gateway.ingest.factory import ChannelUnavailable
 from gateway.ops import health
 from gateway.store import NewEntry, Store, StoreInUse
+from tests.kits.channels import story
 from tests.kits.gateway import CONSOLE, Screen, running, settings
-from tests.servers.ircd import Ircd
+from tests.servers.discord_api import DiscordApi
+from tests.servers.ircd import Ircd, Options
 
 CONFIG = """
 channels:
@@ -58,13 +61,44 @@ def test_a_refused_channel_stays_off_and_the_others_go_on(tmp_path: Path) -> Non
     asyncio.run(story())
 
 
-def test_with_every_channel_refused_there_is_nothing_left(tmp_path: Path) -> None:
-    async def story() -> None:
-        bad = Refused(CONSOLE, nothing)
-        with pytest.raises(app.NoChannelsLeft):
-            await app.run(settings(tmp_path), asyncio.Event(), channels={CONSOLE: bad})
+@story
+async def test_refused_by_every_platform_the_command_ends_with_77_or_stays_and_tries_again(tmp_path: Path) -> None:
+    """Telegram is asked again over minutes before its refusal counts: not here."""
+    async with DiscordApi() as discord, Ircd(Options(caps="sasl", sasl_fails="904")) as ircd:
+        sasl = {"mechanism": "plain", "account": "reverie", "password": "not this one"}
+        irc = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "reverie", "sasl": sasl}
+        urls = {"api_url": discord.api_url, "gateway_url": discord.gateway_url}
+        channels = {
+            "irc.test": irc,
+            "discord.test": {"platform": "discord", "token": f"{discord.token}x", **urls},
+        }
+        one = {"llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}}}
+        config = {"channels": channels, "agents": [{"id": "reverie"}], **one, "ops": {"port": 0}}
+        (tmp_path / "reverie.yaml").write_text(json.dumps(config | {"store": {"path": "reverie.db"}}))  # JSON is YAML
 
-    asyncio.run(story())
+        async def refused(*more: str) -> tuple[asyncio.subprocess.Process, str]:
+            """The process, and what it has logged once each channel is refused."""
+            arguments = (sys.executable, "-m", "gateway.cli.main", "run", "--config", str(tmp_path), *more)
+            process = await asyncio.create_subprocess_exec(*arguments, stderr=asyncio.subprocess.PIPE)
+            assert process.stderr is not None
+            told = ""
+            while any(f"{name} is refused: " not in told for name in channels):
+                told += (line := await process.stderr.readline()).decode()
+                assert line, told
+            return process, told
+
+        process, told = await refused()
+        _, rest = await process.communicate()
+        assert process.returncode == 77
+        assert "every channel was refused by its platform" in rest.decode()
+        assert not [word for word in ("not this one", discord.token) if word in told + rest.decode()]
+        process, told = await refused("--stay")
+        assert told.count("next attempt in 60 s") == len(channels)
+        found = await asyncio.to_thread(command, "health", "--config", tmp_path, cwd=tmp_path)
+        assert found.returncode == 1
+        process.terminate()
+        await process.communicate()
+        assert process.returncode == 0
 
 
 def test_a_platform_without_an_adapter_is_named_before_anything_starts(tmp_path: Path) -> None:

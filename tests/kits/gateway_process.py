@@ -122,7 +122,7 @@ class Program:
         """SIGTERM; it has to end well."""
         assert self.process is not None
         self.process.terminate()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             assert await self.process.wait() == 0
 
     async def close(self) -> None:

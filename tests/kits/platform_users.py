@@ -27,7 +27,8 @@ PLATFORMS: Final = (TELEGRAM, DISCORD, IRC)
 NICK = "reverie"
 ACCOUNTS: Final = {"olga": "correcthorse", "gus": "correcthorse", "nora": "correcthorse"}
 """On IRC: account, password."""
-SAID = re.compile(rf":{NICK}!\S+ (?:PRIVMSG|NOTICE) (\S+) :(.*)")
+SAID = re.compile(rf":{NICK}_*!\S+ (?:PRIVMSG|NOTICE) (\S+) :(.*)")
+"""What the bot says, also while a connection that it has lost still has its nick."""
 WAIT_S = 20.0
 
 

@@ -34,6 +34,7 @@ class ToldOwners(OwnerNotifier):
 
     def __init__(self, told: list[str] | None = None) -> None:
         self.told = told if told is not None else list[str]()
+        self._open = set[str]()
 
     def notify(
         self, key: str, text: NoticeText, *, beside: ChannelName | None = None, buttons: tuple[PostButton, ...] = ()
@@ -41,3 +42,14 @@ class ToldOwners(OwnerNotifier):
         del key, beside, buttons
         to: Address | None = None
         self.told.append(text if isinstance(text, str) else text(to))
+
+    def begin_trouble(self, cause: str, text: str, *, beside: ChannelName | None = None) -> None:
+        if cause not in self._open:
+            self._open.add(cause)
+            self.notify(cause, text, beside=beside)
+
+    def end_trouble(self, prefix: str, text: str, *, beside: ChannelName | None = None) -> None:
+        ended = {cause for cause in self._open if cause.startswith(prefix)}
+        self._open -= ended
+        if ended:
+            self.notify(prefix, text, beside=beside)

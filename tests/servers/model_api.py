@@ -70,6 +70,8 @@ class Answer:
     body: bytes = b'{"error": {"type": "api_error", "message": "scripted"}}'
     delay_s: float = 0.0
     """Before the first byte."""
+    pace_s: float = 0.0
+    """Before each event."""
     cut_after: int | None = None
     """Close the connection after so many events."""
     silent_after: int | None = None
@@ -541,6 +543,8 @@ async def _send(writer: asyncio.StreamWriter, reply: Reply) -> bool:
             await asyncio.Event().wait()
         if not place:
             reply.began()
+        if answer.pace_s:
+            await asyncio.sleep(answer.pace_s)
         size = answer.split_bytes or len(event) or 1
         for start in range(0, max(1, len(event)), size):
             piece = event[start : start + size]

@@ -66,16 +66,17 @@ SyslogFacility = local1
 
 
 @contextlib.contextmanager
-def inspircd(directory: Path, *, limits: bool = False, more: str = "") -> Iterator[int]:
-    """InspIRCd 3 with the IRCv3 modules; the port it listens on. `limits`: its own defaults against floods.
+def inspircd(directory: Path, *, limits: bool | str = False, more: str = "") -> Iterator[int]:
+    """InspIRCd 3 with the IRCv3 modules; the port it listens on.
 
-    `more` is added to its configuration.
+    `limits`: True for its own defaults against floods, or attributes of `<connect>`. `more` is added to its
+    configuration.
     """
     port = free_port()
     modules = "\n".join(f'<module name="{name}">' for name in _MODULES.split())
     (directory / "motd").write_text("hello\n")
     file = directory / "inspircd.conf"
-    against = "" if limits else _UNLIMITED
+    against = limits if isinstance(limits, str) else "" if limits else _UNLIMITED
     file.write_text(_INSPIRCD.format(port=port, directory=directory, modules=modules, limits=against, more=more))
     with _running([_program("inspircd"), "--nofork", "--runasroot", f"--config={file}"], port, directory):
         yield port

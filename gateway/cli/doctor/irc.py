@@ -33,7 +33,7 @@ _NICK_ERRORS = {"433": "taken", "436": "taken", "437": "held by the services", "
 
 async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
     """Connect, log in and quit. Takes 10 s at most; raises nothing but CancelledError."""
-    configured = [config.password, config.sasl.password if config.sasl else None]
+    configured = [config.password, config.sasl.password if config.sasl else None, *config.keys.values()]
     found = FindingCollector(where, [secret.get_secret_value() for secret in configured if secret])
     try:
         tls = create_ssl_context(config.tls)
@@ -177,9 +177,13 @@ class _IrcProbeSession:
         elif modes is not None and "i" in modes.partition("-")[0]:
             fix = "have an operator there invite the bot, or put it on the list of who may come (+I)"
             found.warn("irc.rooms", f"{room} lets in only who is invited (+i)", fix)
-        elif modes is not None and "k" in modes.partition("-")[0]:
+        elif (
+            modes is not None
+            and "k" in modes.partition("-")[0]
+            and room.lower() not in map(str.lower, self._config.keys)
+        ):
             what = f"{room} asks for a key (+k), which the bot does not have"
-            found.warn("irc.rooms", what, "have an operator there take the key away, or invite the bot")
+            found.warn("irc.rooms", what, f'write the key: rooms: [{{name: "{room}", key: "..."}}]')
         elif modes is not None:
             found.ok("irc.rooms", f"{room} is there")
 

@@ -1,7 +1,7 @@
 """Probe of a Telegram bot: its token, settings and groups; and who has written to it, so that setup can offer the ids.
 
 Codes: `telegram.token`, `telegram.privacy`, `telegram.webhook`, `telegram.poller`, `telegram.commands`,
-`telegram.rooms`, `telegram.answer`, and those of `net`. https://core.telegram.org/bots/api
+`telegram.rooms`, `telegram.modes`, `telegram.answer`, and those of `net`. https://core.telegram.org/bots/api
 
 Updates are requested without an offset, which confirms none (core.telegram.org/bots/api#getupdates): the next poller
 receives all of them again. A program that polls for the bot at the same time is interrupted once.
@@ -156,6 +156,8 @@ async def _probe_account(
 
 
 async def _probe_privacy(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
+    from channels.telegram.people import UNSUPPORTED_TEXT, unsupported_modes  # noqa: PLC0415 - as above
+
     me = await api.await_call(api.bot.get_me())
     if me.can_read_all_group_messages is not False:
         found.ok("telegram.privacy", "privacy mode is off: groups show it all that is said")
@@ -164,6 +166,8 @@ async def _probe_privacy(api: "TelegramApi", found: FindingCollector, config: "T
         found.warn("telegram.privacy", what, PRIVACY_FIX)
     else:
         found.ok("telegram.privacy", "privacy mode is on, which means nothing in private chats")
+    if modes := unsupported_modes(me):
+        found.warn("telegram.modes", f"{modes} on: {UNSUPPORTED_TEXT}", "turn it off with @BotFather: /mybots, the bot")
 
 
 async def _probe_webhook(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> bool:
@@ -197,17 +201,23 @@ async def _probe_poller(api: "TelegramApi", found: FindingCollector) -> None:
 
 
 async def _probe_rooms(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
-    from telegram.error import BadRequest, ChatMigrated, Forbidden  # noqa: PLC0415 - the library takes half a second
+    from telegram.constants import ChatType  # noqa: PLC0415 - the library takes half a second
+    from telegram.error import BadRequest, ChatMigrated, Forbidden  # noqa: PLC0415 - as above
 
     for room in [room for room in config.rooms if room != "*"][:_MAX_ROOMS]:
         try:
             chat = await api.await_call(api.bot.get_chat(room))
         except ChatMigrated as moved:
-            found.warn("telegram.rooms", f"group {room} has another id now", f"write {moved.new_chat_id} in its place")
+            what = f"group {room} is a supergroup now, with the id {moved.new_chat_id}; the gateway goes on with both"
+            found.ok("telegram.rooms", what)
         except (BadRequest, Forbidden):
             fix = "add the bot to the group, and look at the id: the bot tells it there after /whoami"
             found.warn("telegram.rooms", f"the bot is in no group with the id {room}", fix)
         else:
+            if chat.type == ChatType.CHANNEL:
+                fix = "list groups only; a channel's discussion group is one"
+                found.warn("telegram.rooms", f"{room} is a channel: the bot reads and says nothing there", fix)
+                continue
             found.ok("telegram.rooms", f"it is in {clean_text(chat.title or '') or 'a group'} ({room})")
 
 

@@ -332,3 +332,15 @@ async def test_somebody_elses_discord_takes_the_whole_table() -> None:
             await ann.slash(room, "role set", role="member")
         await ann.slash(room, "version")
         assert (await run.command(2)).name == "version"
+        said = await ben.send(room, "Lighthouses need whale oil.")
+        shown = await ann.context_menu(room, "Ask about this message", said)
+        sent = await ann.submit_modal(shown, {"question": "Is that so?"})
+        assert sent.ephemeral
+        await run.until(lambda: "Is that so?" in run.texts)
+        question = run.messages[-1]
+        assert question.quoted is not None
+        assert (question.kind, question.quoted.text) == ("mention", "Lighthouses need whale oil.")
+        await run.channel.send(part("No.", question.at.room, reply_to=question.id))
+        assert room.last_message is not None
+        assert room.last_message.reference is not None
+        assert (room.last_message.content, room.last_message.reference.message_id) == ("No.", said.id)

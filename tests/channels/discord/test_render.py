@@ -21,7 +21,12 @@ from channels.split import split_markdown, utf16_length
         ("`![x](y)` ![a](b)", "`![x](y)` [a](b)"),
         ("~~~py\nx = '#### no'\n~~~", "```py\nx = '#### no'\n```"),
         ("````\na\n```\nb\n````", "```\na\n`\u200b`\u200b`\nb\n```"),
-        ("| a | b |\n|---|:-:|\n| 1 | 2 |\nafter", "```\n| a | b |\n|---|:-:|\n| 1 | 2 |\n```\nafter"),
+        (
+            "| Name | Count | Note |\n|:--|--:|:-:|\n| alpha | 1 | bold |\n| 漢字 | 1234 | x \\| y |\nafter",
+            "```\nName  | Count | Note\nalpha |     1 | bold\n漢字  |  1234 | x | y\n```\nafter",
+        ),
+        ("a|b\n-|-\n|2|", "```\na | b\n2\n```"),
+        (f"a|b\n-|-\n{'x' * 99}|2", f"```\na|b\n-|-\n{'x' * 99}|2\n```"),
         ("a | b\nno table", "a | b\nno table"),
         ("```\nunclosed", "```\nunclosed\n```"),
         ("a\r\nb\x00", "a\nb"),

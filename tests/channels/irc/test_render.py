@@ -1,5 +1,6 @@
 """"""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,18 @@ from hypothesis import strategies as st
 
 from channels.base import CanPage
 from channels.irc.channel import IrcChannel
-from channels.irc.compose import paginate, paginate_lines
+from channels.irc.compose import _split_exactly, paginate, paginate_lines
 from channels.irc.config import IrcConfig
-from channels.irc.render import BOLD, ITALIC, RenderedLine, render, split_line, strip_formatting, to_markdown
+from channels.irc.render import (
+    BOLD,
+    ITALIC,
+    RenderedLine,
+    guard_command,
+    render,
+    split_line,
+    strip_formatting,
+    to_markdown,
+)
 from channels.markdown import parse_markdown
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId
@@ -59,7 +69,7 @@ def texts(markdown: str) -> tuple[str, ...]:
         ("~~wrong~~ ||a **b**||", (f"~~wrong~~ ||a {B}b{B}||",)),
         ("[**t** `c`](http://u) <a@b.org>", (f"{B}t{B} `c` (http://u) a@b.org",)),
         ("[a](http://u) [b](http://u)", ("a (http://u) b (http://u)",)),
-        ("| a | b |\n|---|---|", ("| a | b |", "|---|---|")),
+        ("| a | b |\n|---|---|\n|cc|d|", ("a  | b", "cc | d")),
         ("*a*  \n**||b||** c", (f"{I}a{I}", f"||{B}b{B}|| c")),
     ],
 )
@@ -81,7 +91,27 @@ def test_lines_are_lines(markdown: str) -> None:
 def test_code_is_never_touched(code: str) -> None:
     kept = tuple(line for line in code.split("\n") if line.strip())
     if kept and not any(line.lstrip(" ").startswith("~~~") for line in kept):
-        assert texts(f"~~~\n{code}\n~~~") == kept
+        assert tuple(line.removeprefix("•") for line in texts(f"~~~\n{code}\n~~~")) == kept
+
+
+COMMANDS = ["!op mallory", ".ban bob", "@kick bob", ",cmd", "~x", "/quit", "-flood", "  !op me"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_line_is_a_command_of_another_bot(command: str) -> None:
+    """Anope drops spaces before a word, and bots drop formatting: neither is a guard."""
+    for markdown in (command, f"```\n{command}\n```", f"text\n{command}"):
+        assert re.match(r"[\s\x02\x1d]*•", texts(markdown)[-1]), markdown
+    assert texts("**!op** me") == (f"•{B}!op{B} me",)
+    for plain in ("... well", "-1", "- item", "3.5", "!", "2 + !op", "!?", "~/x", "$5"):
+        assert texts(plain) in ((plain,), ("• item",))
+
+
+@given(st.text("ab !.@\x02", max_size=200), st.integers(20, 40))
+def test_no_piece_of_a_line_is_one_either(line: str, limit: int) -> None:
+    for pieces in (split_line(line, limit), _split_exactly(guard_command(line), limit)):
+        assert not any(re.match(r"[\s\x02\x1d]*[!.@][ab]", piece) for piece in pieces)
+        assert all(len(piece.encode()) <= limit for piece in pieces)
 
 
 def test_knows_where_code_and_blank_lines_were() -> None:

@@ -130,7 +130,11 @@ def test_knows_rooms(target: str, room: str | None) -> None:
         "reverie's here",
         "I like reverie.",
         "reverie",
-        "«reverie»",
+        'reverie: what is "a reverie"?',
+        "it's reverie, isn't it",
+        'that is 5" reverie, or 6"',
+        "12:00 reverie: wake me",
+        "<3 reverie",
         "reverie:http://example.org",
         "你好reverie",
         "reverie你好",
@@ -167,10 +171,36 @@ def test_mentions(text: str) -> None:
         "reverie.org",
         "看https://example.org/reverie你好",
         "你好_reverie",
+        "<reverie> I said that",
+        "[12:00] <@reverie> I said that",
+        "12:00:59 <bob> ask reverie",
+        "[12:00] bob: ask reverie",
+        "> reverie said so",
+        'he said "reverie: hi" to it',
+        "the name 'reverie' is odd",
+        "„reverie“ und «reverie» und “reverie”",
+        "run `pip install reverie` first",
+        "#reverie is a channel",
+        "reverie++ for that",
+        "reverie--",
     ],
 )
 def test_does_not_mention(text: str) -> None:
     assert not mentions_nick(text, "reverie", Isupport())
+
+
+@given(st.text(alphabet="re verie \"'`<>[]#+-:/12", max_size=30), st.sampled_from(["{}", "{}: hi", "hey {}, {}"]))
+def test_names_in_quotes_code_and_pasted_lines_never_count_and_those_around_do(junk: str, line: str) -> None:
+    said = line.format("robin", "robin")
+    junk = junk.translate({ord(mark): None for mark in '"`'})
+    for talked_about in (
+        f'"{junk} robin {junk}"',
+        f"`{junk}robin{junk}`",
+        f"<robin> {junk} robin",
+        f"https://x/{said[:5]}",
+    ):
+        assert not mentions_nick(talked_about, "robin", Isupport())
+    assert mentions_nick(f'{said} "{junk}"', "robin", Isupport())
 
 
 def test_where_nicks_have_letters_of_any_script_these_continue_a_word() -> None:

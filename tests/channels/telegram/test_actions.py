@@ -25,8 +25,9 @@ from channels.telegram.config import TelegramRateLimit
 from channels.telegram.rate_limit import TelegramPacer
 from gateway.commands.table import COMMAND_SPECS, COMMANDS
 from gateway.core.clock import ManualClock
-from gateway.core.events import Message, MessageEdited, MessageId, ReactionChanged, Sender, SenderId, ThreadId
+from gateway.core.events import Message, MessageEdited, MessageId, ReactionChanged, RoomId, Sender, SenderId, ThreadId
 from tests.channels.telegram.channel_kit import Running, at, running
+from tests.kits.waiting import until
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_world import Chat, Person
 
@@ -304,6 +305,8 @@ async def test_being_told_to_wait_with_signs_delays_no_message() -> None:
         await run.up()
         ann, lounge = api.person("Ann"), api.group("lounge")
         api.private_says(ann, "hi")
+        api.mentions(lounge, ann, "hi")
+        await run.some(Message, 2)
         api.faults.fail("sendChatAction", 429, retry_after=600)
         await run.channel.typing(at(ann), active=True)
         api.faults.fail("sendMessage", 429, retry_after=600)
@@ -535,3 +538,20 @@ async def test_nobody_is_a_member_while_telegram_fails_or_their_membership_chang
             return True
 
         assert await cache.get(1, kicked_meanwhile) is None
+
+
+async def test_a_configured_channel_is_refused_and_a_group_that_has_moved_is_found() -> None:
+    """Also where no update tells of it."""
+    async with BotApi() as api:
+        news, ann, old = api.group("news"), api.person("Ann"), api.group("lounge", basic=True)
+        news.type = "channel"
+        new = api.migrates(old, ann, told=False)
+        async with running(api, rooms=[str(news.id), str(old.id)]) as run:
+            await run.up()
+            await until(lambda: run.channel.join_refusal(RoomId(str(news.id))))
+            assert "it is a channel" in run.channel.join_refusal(RoomId(str(news.id)))
+            with pytest.raises(Rejected, match="it is a channel"):
+                await run.tell("x", at(news))
+            await until(lambda: run.channel._reader.chat_id(str(old.id)) == str(new.id))
+            api.group_says(new, ann, "hi")
+            assert (await run.message()).at == at(old)

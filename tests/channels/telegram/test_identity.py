@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from telegram import ChatMember
 
+from channels.telegram.ids import TelegramCursor
 from channels.telegram.people import TelegramRanks, TelegramUpdateContext
 from channels.telegram.wire import UpdateReader, parse_update
 from gateway.commands import parser
@@ -50,18 +51,16 @@ def one(told: dict[str, Any]) -> Message | Command:
         ({"from": ANONYMOUS}, "1087968824"),
         ({"from": CHANNEL_BOT, "sender_chat": NEWS}, "-200"),
         ({"from": TELEGRAM, "sender_chat": NEWS, "is_automatic_forward": True}, "-200"),
-        ({"from": None, "sender_chat": NEWS, "chat": NEWS}, "-200"),
         ({"from": OWNER, "sender_business_bot": OTHER_BOT}, "77"),
     ],
 )
 @pytest.mark.parametrize("text", ["/status", "!status"])
 def test_what_is_said_in_another_name_is_not_the_owners(more: dict[str, Any], sender_id: str, text: str) -> None:
     entities = SLASH if text.startswith("/") else None
-    for kind in ("message", "channel_post") if more["from"] is None else ("message",):
-        sender = one(update(kind, text=text, entities=entities, **more)).sender
-        assert sender.id == sender_id
-        assert sender.id != "1001"
-        assert (not sender.verified) or sender.is_bot
+    sender = one(update(text=text, entities=entities, **more)).sender
+    assert sender.id == sender_id
+    assert sender.id != "1001"
+    assert (not sender.verified) or sender.is_bot
 
 
 def test_a_name_makes_nobody() -> None:
@@ -135,9 +134,9 @@ class Group:
 def test_ranks_are_what_telegram_answered_and_no_longer_than_it_holds() -> None:
     group = Group()
     assert group.who().ranks == ()
-    assert group.ranks.chats_to_ask(parsed(update(text="hi")), NOW) == ["-100"]
+    assert group.ranks.chats_to_ask(parsed(update(text="hi")), TelegramCursor(), NOW) == ["-100"]
     group.told(OWNER, status="creator")
-    assert group.ranks.chats_to_ask(parsed(update(text="hi")), NOW) == []
+    assert group.ranks.chats_to_ask(parsed(update(text="hi")), TelegramCursor(), NOW) == []
     assert group.who().ranks == ("creator",)
     assert group.who(**{"from": EVE}).ranks == ()
     assert group.who(text="/status", entities=SLASH).ranks == ("creator",)
@@ -146,7 +145,7 @@ def test_ranks_are_what_telegram_answered_and_no_longer_than_it_holds() -> None:
     assert group.who(**{"from": ANONYMOUS, "sender_chat": GROUP}).ranks == ()
     later = NOW + timedelta(minutes=10)
     assert group.who(later).ranks == ()
-    assert group.ranks.chats_to_ask(parsed(update(text="hi")), later) == ["-100"]
+    assert group.ranks.chats_to_ask(parsed(update(text="hi")), TelegramCursor(), later) == ["-100"]
 
 
 def test_who_cannot_be_asked_about_has_no_rank() -> None:
@@ -155,8 +154,10 @@ def test_who_cannot_be_asked_about_has_no_rank() -> None:
     group.ranks.record_answer("-100", None, NOW)
     assert group.who().ranks == ()
     soon = NOW + timedelta(seconds=59)
-    assert group.ranks.chats_to_ask(parsed(update(text="hi")), soon) == []
-    assert group.ranks.chats_to_ask(parsed(update(text="hi")), soon + timedelta(seconds=1)) == ["-100"]
+    assert group.ranks.chats_to_ask(parsed(update(text="hi")), TelegramCursor(), soon) == []
+    assert group.ranks.chats_to_ask(parsed(update(text="hi")), TelegramCursor(), soon + timedelta(seconds=1)) == [
+        "-100"
+    ]
     group.told(OWNER, status="member")
     assert group.who().ranks == ()
 
@@ -176,15 +177,15 @@ def test_changes_count_at_once() -> None:
 
 
 def test_nothing_is_asked_where_nothing_follows() -> None:
-    assert TelegramRanks(frozenset()).chats_to_ask(parsed(update(text="hi")), NOW) == []
-    assert TelegramRanks(frozenset({"-300"})).chats_to_ask(parsed(update(text="hi")), NOW) == []
+    assert TelegramRanks(frozenset()).chats_to_ask(parsed(update(text="hi")), TelegramCursor(), NOW) == []
+    assert TelegramRanks(frozenset({"-300"})).chats_to_ask(parsed(update(text="hi")), TelegramCursor(), NOW) == []
     private = parsed(update(text="hi", chat={"id": 1001, "type": "private"}))
-    assert TelegramRanks(frozenset({"*"})).chats_to_ask(private, NOW) == []
+    assert TelegramRanks(frozenset({"*"})).chats_to_ask(private, TelegramCursor(), NOW) == []
     message = {"message_id": 1, "date": 0, "chat": GROUP}
     press = parsed({"update_id": 5, "callback_query": {"id": "9", "from": OWNER, "message": message}})
-    assert TelegramRanks(frozenset({"-100"})).chats_to_ask(press, NOW) == ["-100"]
+    assert TelegramRanks(frozenset({"-100"})).chats_to_ask(press, TelegramCursor(), NOW) == ["-100"]
     many = parsed(*(update("message", number, text="hi", chat=GROUP | {"id": -number}) for number in range(1, 100)))
-    assert len(TelegramRanks(frozenset({"*"})).chats_to_ask(many, NOW)) == 20
+    assert len(TelegramRanks(frozenset({"*"})).chats_to_ask(many, TelegramCursor(), NOW)) == 20
 
 
 async def test_who_runs_a_group_is_asked_for_where_it_matters() -> None:

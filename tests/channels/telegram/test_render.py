@@ -137,12 +137,59 @@ def test_formatting_goes_on_behind_a_cut() -> None:
     assert [(s.start, s.end) for part in bold for s in part.spans] == [(0, 4096), (0, 904)]
 
 
+def test_code_that_fits_a_message_is_not_cut() -> None:
+    code = "\n".join(f"line {number}" for number in range(100))
+    first, second = render(f"{'word ' * 750}\n```\n{code}\n```\nend")
+    assert [span.type for part in (first, second) for span in part.spans] == ["pre"]
+    assert second.text == f"{code}\nend"
+
+
 @pytest.mark.parametrize("character", ["😀", FAMILY, "🇩🇪", "e\u0301", "👍🏽", "❤️"])
 def test_no_character_is_broken(character: str) -> None:
     text = "x" + character * 3000
     parts = render(text)
     assert "".join(part.text for part in parts) == text
     assert all(part.text.removeprefix("x").replace(character, "") == "" for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("href", "taken"),
+    [
+        ("https://e.org", True),
+        ("http://e.org:8080/a?b#c", True),
+        ("HTTPS://münchen.de/ä", True),
+        ("https://bob:x@e.org/", True),
+        ("https://e%2Eorg.net/", True),
+        ("tg://user?id=1", True),
+        ("tg://resolve?domain=x", True),
+        ("http://localhost:8080", False),
+        ("http://intranet/x", False),
+        ("https://{host}.org/", False),
+        ("https://api.${REGION}.x.com", False),
+        ("https://e.org:99999/", False),
+        ("https://e.org:0/", False),
+        ("https://e.org:port/", False),
+        ("https://e%2.org/", False),
+        ("https://./", False),
+        ("tel:+491", False),
+        ("mailto:a@b.c", False),
+        ("tg://us er", False),
+    ],
+)
+def test_a_link_that_telegram_refuses_is_written_and_costs_the_rest_nothing(href: str, taken: bool) -> None:
+    (text,) = render(f"**b** [docs](<{href}>)")
+    assert [span.type for span in text.spans] == (["bold", "text_link"] if taken else ["bold"])
+    assert text.text == ("b docs" if taken else f"b docs ({href})")
+
+
+def test_links_to_many_people_notify_nobody_and_are_counted_with_names() -> None:
+    links = [f"[p{number}](tg://user?id={number})" for number in range(30)]
+    assert not any(span.url for part in render(" ".join(links)) for span in part.spans)
+    (few,) = render(" ".join(links[:2]))
+    assert len(few.spans) == 2
+    (mixed,) = render(" ".join([*links[:3], *(f"@name{number}" for number in range(30))]))
+    assert not mixed.spans
+    assert "@name1 " not in mixed.text
 
 
 def test_surplus_formatting_is_dropped_and_text_is_not() -> None:

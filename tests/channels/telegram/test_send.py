@@ -54,6 +54,30 @@ from tests.servers.bot_api_methods import Flood as Limits
 from tests.servers.bot_api_world import Chat, Person, units
 
 
+async def test_an_answer_in_a_private_chat_quotes_its_question_only_if_more_was_said_since() -> None:
+    async with BotApi() as api:
+        ann, ben = api.person("Ann"), api.person("Ben")
+        async with running(api) as run:
+            await run.up()
+            first = api.private_says(ann, "one?")
+            await run.message()
+            await run.tell("1", at(ann), reply_to=str(first))
+            second, third = api.private_says(ann, "two?"), api.private_says(ann, "three?")
+            api.private_says(ben, "elsewhere")
+            said = await run.some(Message, 4)
+            await run.tell("2", at(ann), reply_to=str(second))
+            await run.tell("3", at(ann), reply_to=str(third))
+        async with running(api, cursor=run.cursor) as again:  # what the log has is told to it
+            for one in said:
+                again.channel.learn(one.at, one.id, one.sent, own=False)
+            await again.up()
+            await again.tell("3", at(ann), reply_to=str(third))
+        quoted = [
+            (call.parameters.get("reply_parameters") or {}).get("message_id") for call in api.asked("sendMessage")
+        ]
+        assert quoted == [None, second, None, None]
+
+
 async def test_a_message_looks_as_it_was_meant(api: BotApi, run: Running) -> None:
     forum, ann = api.group("forum", forum=True), api.person("Ann")
     topic = api.topic(forum, "news")
@@ -229,6 +253,8 @@ async def test_a_growing_answer_in_a_group_is_edited_and_taken_away() -> None:
     async with BotApi() as api, running(api, preview="all", flood={"group_per_min": 8}) as run:
         await run.up()
         lounge = api.group("lounge")
+        api.mentions(lounge, api.person("Ann"), "well?")
+        await run.message()
         shown = await run.channel.preview(at(lounge), "one", None)
         assert shown is not None
         for text in ("one two", "one two", "one **two** three"):
@@ -240,6 +266,66 @@ async def test_a_growing_answer_in_a_group_is_edited_and_taken_away() -> None:
         await run.channel.delete_preview(at(lounge), shown)
         await run.channel.delete_preview(at(lounge), shown)
         assert api.said(lounge) == ["one two three four"]
+
+
+async def test_a_growing_answer_in_a_group_becomes_the_answer_by_an_edit_that_may_be_repeated() -> None:
+    async with BotApi() as api, running(api, Hasty(100), preview="all") as run:
+        await run.up()
+        lounge, ann = api.group("lounge"), api.person("Ann")
+        api.mentions(lounge, ann, "well?")
+        asked = await run.message()
+        shown = await run.channel.preview(at(lounge), "one", None, reply_to=asked.id)
+        (part,) = run.parts("one **two**", at(lounge), reply_to=asked.id, finishes=shown)
+        api.faults.say("editMessageText", BAD_GATEWAY, status=502, after=True)
+        with pytest.raises(Unsettled):
+            await run.channel.send(part)
+        again = replace(part, maybe_sent_after="")
+        for _ in range(2):
+            assert (await run.channel.send(again)).ids == (shown,)
+        assert api.said(lounge) == ["one two"]
+        assert api.shown(lounge)[-1].body["reply_to_message"]["message_id"] == int(asked.id)
+        assert shown is not None
+        await run.channel.delete_preview(at(lounge), shown)
+        await run.channel.send(part)
+        assert api.said(lounge) == ["one two"]
+
+
+async def test_a_preview_that_telegram_does_not_let_us_edit_makes_room_for_the_answer() -> None:
+    async with BotApi() as api, running(api, Hasty(100), preview="all") as run:
+        await run.up()
+        lounge = api.group("lounge")
+        api.mentions(lounge, api.person("Ann"), "well?")
+        await run.message()
+        shown = await run.channel.preview(at(lounge), "one", None)
+        (part,) = run.parts("one **two**", at(lounge), finishes=shown)
+        api.faults.fail("editMessageText", 400, "Bad Request: message can't be edited")
+        assert (await run.channel.send(part)).ids != (shown,)
+        assert api.said(lounge) == ["one two"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("end", ["answer", "nothing"])
+async def test_a_preview_whose_answer_got_lost_is_found_and_becomes_the_answer_or_goes(after: bool, end: str) -> None:
+    announced = list[MessageId]()
+
+    async def announce(provisional: MessageId) -> None:
+        announced.append(provisional)
+
+    async with BotApi() as api, running(api, Hasty(100), preview="all") as run:
+        await run.up()
+        lounge = api.group("lounge")
+        api.mentions(lounge, api.person("Ann"), "well?")
+        await run.message()
+        api.faults.drop("sendMessage", after=after)
+        with pytest.raises(Uncertain):
+            await run.channel.preview(at(lounge), "one", None, announce=announce)
+        api.mentions(lounge, api.person("Ben"), "meanwhile")
+        if end == "answer":
+            (part,) = run.parts("one **two**", at(lounge), finishes=announced[0])
+            await run.channel.send(part)
+        else:
+            await run.channel.delete_preview(at(lounge), announced[0])
+        assert api.said(lounge) == (["one two"] if end == "answer" else [])
 
 
 async def test_typing_is_shown_where_it_is_wanted_and_breaks_nothing() -> None:

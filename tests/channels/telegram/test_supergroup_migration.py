@@ -140,6 +140,18 @@ async def test_a_preview_in_the_new_chat_grows_and_goes_and_an_old_one_stays_whe
         assert [shown.text for shown in api.shown(new)] == [f"new {number + 1}" for number in range(4)]
 
 
+async def test_who_runs_a_group_that_is_configured_by_its_old_id_is_asked_after_the_move() -> None:
+    async with BotApi() as api:
+        ann, old = api.person("Ann"), api.group("lounge", basic=True)
+        async with running(api, ranks=frozenset({str(old.id)})) as run:
+            await run.up()
+            new = api.migrates(old, ann)
+            new.administrators = [ann]
+            api.group_says(new, ann, "hi")
+            assert (await run.message()).sender.ranks == ("administrator",)
+            assert api.asked("getChatAdministrators")[-1]["chat_id"] == new.id
+
+
 async def test_what_was_said_is_known_by_the_same_name_after_a_restart() -> None:
     async with moved() as (api, run, ann, _, new):
         number = api.group_says(new, ann, "new")

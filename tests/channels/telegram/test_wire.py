@@ -5,9 +5,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import telegram
 from hypothesis import given
 from hypothesis import strategies as st
+from telegram.constants import MessageType
 
+from channels.telegram import content, wire
 from channels.telegram.ids import TelegramCursor
 from channels.telegram.people import TelegramUpdateContext
 from channels.telegram.wire import UpdateReader, parse_update, readable_updates
@@ -144,6 +147,27 @@ def test_who_said_it(more: dict[str, Any], sender: tuple[str, str, bool, bool]) 
     assert (who.id, who.name, who.is_bot, who.verified) == sender
 
 
+RICH = {
+    "blocks": [
+        {"type": "heading", "size": 1, "text": "Plan"},
+        {
+            "type": "paragraph",
+            "text": ["Buy ", {"type": "bold", "text": ["tea"]}, " ", {"type": "url", "text": "today"}],
+        },
+        {"type": "list", "items": [{"label": "1.", "blocks": [{"type": "paragraph", "text": "now"}]}]},
+        {
+            "type": "table",
+            "cells": [
+                [{"text": "Who"}, {"text": "When"}],
+                [{"text": "Ann"}, {"text": {"type": "mathematical_expression", "expression": "x²"}}],
+            ],
+        },
+        {"type": "divider"},
+        {"type": "map", "caption": {"text": "map of us"}},
+    ]
+}
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
@@ -170,6 +194,19 @@ def test_who_said_it(more: dict[str, Any], sender: tuple[str, str, bool, bool]) 
         ({"dice": {"emoji": "🎲", "value": 4}}, "[dice: 🎲 4]"),
         ({"sticker": {"file_id": "s", "emoji": "😀", "set_name": "Cats"}}, "[sticker: 😀 Cats]"),
         ({"story": {"id": 1, "chat": CHANNEL}}, "[story]"),
+        (
+            {"paid_media": {"star_count": 5, "paid_media": [{"type": "preview"}]}},
+            "[paid media, which bots cannot open: 1 for 5 stars]",
+        ),
+        (
+            {"giveaway": {"chats": [], "winners_selection_date": 1, "winner_count": 3}},
+            "[giveaway: 3 winners]",
+        ),
+        ({"users_shared": {"request_id": 1, "users": [{"user_id": 8, "first_name": "Bob"}]}}, "[shared people: Bob]"),
+        ({"chat_shared": {"request_id": 1, "chat_id": -300, "title": "Tea"}}, "[shared a chat: Tea]"),
+        ({"web_app_data": {"button_text": "Go", "data": "x=1"}}, "[from the web app Go: x=1]"),
+        ({"rich_message": RICH}, "Plan\nBuy tea today\n1. now\nWho | When\nAnn | x²\nmap of us"),
+        ({"rich_message": {"blocks": [{"text": "x", "caption": 7}, 3], "is_rtl": "?"}}, "x"),
     ],
 )
 def test_what_is_not_plain_text_is_said_in_words(more: dict[str, Any], text: str) -> None:
@@ -369,7 +406,6 @@ BEN = {"id": 1002, "is_bot": False, "first_name": "Ben"}
         ({"new_chat_title": "New\nname"}, [("title", "1001", None, "New name")]),
         ({"forum_topic_edited": {"name": "Tea"}, "message_thread_id": 9}, [("title", "1001", None, "Tea")]),
         ({"left_chat_member": ME}, []),
-        ({"pinned_message": message()}, []),
         ({"group_chat_created": True}, []),
     ],
 )
@@ -378,6 +414,93 @@ def test_service_messages_tell_of_people_and_titles(more: dict[str, Any], events
     told = [(e.change, e.sender.id, e.subject, e.text) for e in made if isinstance(e, MembershipChanged)]
     assert told == events
     assert len(made) == len(events)
+
+
+CHECKLIST = {"title": "Buy", "tasks": [{"id": 1, "text": "tea"}, {"id": 2, "text": "milk"}]}
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"pinned_message": message(message_id=3, text="hi")}, "pinned this message"),
+        ({"video_chat_scheduled": {"start_date": 3600}}, "planned a video chat for 1970-01-01 01:00 UTC"),
+        ({"video_chat_started": {}}, "started a video chat"),
+        ({"video_chat_ended": {"duration": 90}}, "the video chat ended after 0:01:30"),
+        ({"video_chat_participants_invited": {"users": [ANN, BEN]}}, "invited to the video chat: Ann Lee, Ben"),
+        (
+            {
+                "checklist_tasks_done": {
+                    "checklist_message": message(checklist=CHECKLIST),
+                    "marked_as_done_task_ids": [2],
+                }
+            },
+            "in a checklist: done: milk",
+        ),
+        ({"checklist_tasks_added": {"tasks": CHECKLIST["tasks"]}}, "added to a checklist: tea | milk"),
+        (
+            {"proximity_alert_triggered": {"traveler": ANN, "watcher": BEN, "distance": 5}},
+            "Ann Lee is within 5 m of Ben",
+        ),
+        (
+            {"message_auto_delete_timer_changed": {"message_auto_delete_time": 86_400}},
+            "messages here are deleted after 24 h",
+        ),
+        ({"message_auto_delete_timer_changed": {"message_auto_delete_time": 0}}, "messages here are kept"),
+        ({"forum_topic_closed": {}, "message_thread_id": 9, "is_topic_message": True}, "closed this topic"),
+        (
+            {"new_chat_photo": [{"file_id": "p", "file_unique_id": "u", "width": 1, "height": 1}]},
+            "changed the picture of this chat",
+        ),
+        ({"giveaway_created": {}}, "began a giveaway"),
+    ],
+)
+def test_what_happens_in_a_chat_is_a_line_and_no_reason_to_answer(more: dict[str, Any], text: str) -> None:
+    for chat, kind in ((GROUP, "room"), (PRIVATE, "direct")):
+        told = said(chat=chat, **more)
+        assert (told.text, told.kind, told.history) == (f"[{text}]", kind, True)
+        assert (told.reply_to or "").endswith("3" if "pinned" in text else "")
+        assert bool(told.carried) is ("checklist_tasks_done" in more), "the tasks are somebody else's words"
+
+
+def test_every_kind_of_message_is_read_told_or_left_out_on_purpose() -> None:
+    known = {*content._CONTENT, *content._SERVICE, *content.UNTOLD_SERVICE}
+    read = "text animation audio document photo video video_note voice live_photo"
+    no_kinds = (
+        "effect_id business_connection_id reply_to_story sender_boost_count sender_business_bot suggested_post_info"
+    )
+    kinds = {kind.value for kind in MessageType}
+    assert kinds - known - set(read.split()) - set(no_kinds.split()) == set()
+    assert known <= kinds | {"location", "managed_bot_created"} | set(telegram.Message.__slots__)
+    for kind in content.UNTOLD_SERVICE:
+        assert kind in telegram.Message.__slots__
+
+
+@pytest.mark.parametrize("more", [{"passport_data": {}}, {"new_kind_of_content": {"x": 1}}, {}])
+def test_what_cannot_be_read_is_said_to_be_so_where_somebody_waits(more: dict[str, Any]) -> None:
+    told = said(chat=PRIVATE, **more)
+    assert (told.text, told.kind, told.history) == ("[a kind of message that is not read here]", "direct", False)
+    unread = parsed_one(update(message(chat=PRIVATE, group_chat_created=True)))
+    assert parse_update(unread, VIEW, NOW) == ()
+
+
+def test_channels_and_business_accounts_are_not_served_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    inbound = UpdateReader(VIEW, counting=True)
+    sides = {
+        f"{side}_chat_member": {"status": status, "user": ME} for side, status in (("old", "left"), ("new", "member"))
+    }
+    added = {"chat": CHANNEL, "from": ANN, "date": 1} | sides
+    business = {"id": "b", "user": ANN, "user_chat_id": 1001, "date": 1, "is_enabled": True}
+    told = [
+        update(added, "my_chat_member", 1),
+        update(added, "my_chat_member", 2),
+        update(business, "business_connection", 3),
+        update(message(chat=CHANNEL, text="@ReverieBot hi"), "channel_post", 4),
+    ]
+    assert inbound.read_batch(parsed(*told), NOW).notifications == ()
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first == "telegram.test: -200 is a channel: the bot reads and says nothing there"
+    assert second.startswith("telegram.test: Ann Lee (1001) has connected the bot to a business account: ")
+    assert {"channel_post", "business_message", "guest_message"}.isdisjoint(wire.ALLOWED_UPDATES)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from channels.console import ConsoleChannel
-from gateway.access.owners import MAX_POSTS_PER_KIND, MORE_TEXT, OwnerNotifier
+from gateway.access.owners import LASTING_S, MAX_POSTS_PER_KIND, MORE_TEXT, OwnerNotifier
 from gateway.access.texts import definition_code
 from gateway.config.models import AccessConfig
 from gateway.core.clock import ManualClock
@@ -299,6 +299,38 @@ async def test_once_a_day_for_each_key_also_over_a_restart(tmp_path: Path) -> No
         assert len(told.posted) == 2
         assert len({key.post.key for key in told.posted}) == 2
         assert all(len(key.post.key) == 26 for key in told.posted)
+
+
+async def test_trouble_is_told_once_a_day_with_its_end_and_how_often_it_happened(tmp_path: Path) -> None:
+    clock = ManualClock(NOON)
+    async with living(tmp_path, clock=clock, to=HERE) as told:
+
+        async def new(*, begins: int = 0, cause: str = "refused", lasted_s: float = 0.0) -> list[str]:
+            """What is told if it begins so often, and is over after that; else it is over now."""
+            seen = len(told.posted)
+            for _ in range(begins):
+                told.owners.begin_trouble(f"channel:x:{cause}", f"x is {cause}.")
+            await asyncio.sleep(0)
+            clock.advance(lasted_s)
+            if not begins:
+                told.owners.end_trouble("channel:x:", "x is up again.")
+                await asyncio.sleep(0)
+            await told.owners.notify_and_wait(f"after:{len(told.posted)}", "after")
+            return [one.post.text for one in told.posted[seen:-1]]
+
+        assert await new(begins=14, lasted_s=3 * 3600) == ["x is refused."]
+        assert await new() == ["x is up again. It lasted 3 h, and happened 14 times."]
+        assert [await new(begins=1), await new()] == [[], []], "the same on the same day, and short"
+        assert await new(begins=1, cause="broken", lasted_s=60) == ["x is broken."], "another cause"
+        assert await new() == ["x is up again. It lasted 1 min."]
+        assert await new(begins=1, lasted_s=LASTING_S) == []
+        assert await new(begins=1) == ["x is refused."], "it lasts"
+        assert await new() == ["x is up again. It lasted 10 min, and happened 2 times."]
+        assert [await new(begins=1), await new()] == [[], []]
+        clock.advance(DAY_S)
+        assert await new(begins=1) == ["x is refused. It happened once since I last told of it."]
+        clock.advance(DAY_S)
+        assert await new(begins=1) == ["x is refused."], "it goes on"
 
 
 async def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) -> None:

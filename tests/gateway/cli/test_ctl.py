@@ -179,8 +179,8 @@ def test_what_is_no_command_or_needs_a_gateway_is_told(
     filled(folder)
     (unknown,) = ctl("ctl", "par", "list", code=2)
     assert unknown == (
-        "I do not know that command. Did you mean `reverie ctl part` or `reverie ctl pair`? `reverie ctl help` lists "
-        "what I know."
+        "I do not know that command. Did you mean `reverie ctl part` or `reverie ctl pair`? "
+        "`reverie ctl help` lists all commands."
     )
     assert ctl("dmn", "dance", code=2)[0].startswith("There is no `dmn dance`. Write `reverie ctl dmn` and one of ")
     assert ctl("pair", "approve", code=2)[0].startswith("`code` is missing.")

@@ -147,11 +147,11 @@ async def test_what_waits_is_listed_with_its_arguments_and_its_time(it: House) -
 
 
 async def test_forms_that_are_none_are_explained(it: House) -> None:
-    usage = "Write `!approve [id] [session | always]`: Let go ahead what waits for an admin's word."
-    usage += " Without an id: what waits."
+    usage = "Write `!approve [id] [session | always]`: Approve a tool call that waits."
+    usage += " Without an id: list them."
     assert await it.say("!approve k7qd always more") == f"`more` is more than it takes. {usage}"
     assert await it.say("!approve k7qd forever") == f"`forever` is not `session` or `always`. {usage}"
-    assert await it.say("!deny") == "`id` is missing. Write `!deny <id>`: Refuse what waits for an admin's word."
+    assert await it.say("!deny") == "`id` is missing. Write `!deny <id>`: Deny a tool call that waits."
     assert (await it.say("!deny a b")).startswith("`b` is more than it takes. Write `!deny <id>`")
     assert (await it.say("!revoke")).startswith("`tool` is missing.")
 

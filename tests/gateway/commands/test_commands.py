@@ -129,9 +129,9 @@ async def test_what_acts_is_not_carried_out_hours_later_and_that_is_said(gateway
     )
     await gateway.screen.until(5)
     bodies = [part.body for part in gateway.screen.parts]
-    refused = [body for body in bodies if body.startswith("I hear your")]
+    refused = [body for body in bodies if body.startswith("Your `")]
     assert sorted(body.split("`")[1][1:] for body in refused) == ["block", "dmn", "restart"]
-    assert all("and have not carried it out. Say it again if you still want it." in body for body in refused)
+    assert all("so I did not carry it out. Send it again if you still want it." in body for body in refused)
     assert [body for body in bodies if body.startswith("Reverie ")], "what only tells is told"
 
 
@@ -268,8 +268,8 @@ async def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
     assert "`%why`" in admin
     assert "Did you mean `%status`?" in unknown
     assert "I am a bot, not a person" in about
-    assert "Who runs me: ann@x" in about
-    assert who == "You are `console:ann`, which the platform vouches for. Role: guest."
+    assert "My operator: ann@x" in about
+    assert who == "You are `console:ann`, which the platform confirms. Your role: guest."
     assert gateway.screen.parts[0].private
     assert not gateway.screen.parts[3].private
 
@@ -333,9 +333,9 @@ async def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
         await emit(gateway.console, *said)
         await gateway.screen.until(4)
         assert len(gateway.scripted.requests) == 1
-    replies = [part.body for part in gateway.screen.parts if "That did not work (reference " in part.body]
+    replies = [part.body for part in gateway.screen.parts if "because of an error in me" in part.body]
     assert len(replies) == 3
-    assert replies[0].split("reference ")[1][:8] in caplog.text
+    assert replies[0].split("log as ")[1][:8] in caplog.text
 
 
 async def test_why_tells_what_became_of_a_message_and_of_a_command(gateway: Running) -> None:
@@ -394,7 +394,7 @@ async def test_what_is_spent_is_told_of_here_to_members_and_of_everywhere_to_adm
         assert not gateway.scripted.requests
     room = "- Here today: 4 requests: 68.8 % of 400 input tokens read from the cache, 28 output, $15.00."
     assert member == room
-    assert admin == f"{room}\n- Of all rooms I tell you in a direct chat."
+    assert admin == f"{room}\n- Ask me in a direct chat to see all rooms."
     assert alone == "- Here today: no request to a model."
     assert unnamed.splitlines() == whole.splitlines()[:3]  # nobody knows that these are open to all
     assert whole.splitlines() == [
@@ -704,3 +704,27 @@ async def test_it_is_durable_with_the_command_and_once(tmp_path: Path) -> None:
         assert all(entry.cause is not None and entry.conversation == "here/lobby" for entry in entries)
     async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
         assert len(await reader.entries(kinds=["audited"])) == 3
+
+
+async def test_answers_have_the_language_of_a_persons_client_alone_with_them(tmp_path: Path) -> None:
+    room = replace(text("!version now", 1), language="es-AR")
+    alone = replace(room, id=MessageId("m2"), kind="direct", at=Address(channel=CONSOLE, room=RoomId("ann")))
+    async with running(tmp_path) as gateway:
+        await emit(gateway.console, room, alone)
+        await gateway.screen.until(2)
+        bodies = {part.to.room: part.body for part in gateway.screen.parts}
+        assert bodies[RoomId("ann")].startswith("`now` sobra.")
+        assert bodies[RoomId("lobby")].startswith("`now` is more than it takes.")
+
+
+async def test_answers_and_apologies_have_the_language_of_the_room(tmp_path: Path) -> None:
+    binding = {"match": {"channel": CONSOLE, "room": "*"}, "listen": "mention", "language": "de-AT"}
+    agents = [{"id": "reverie", "bindings": [binding]}]
+    silent = Script(rules=(ScriptRule(match=".*", reply=""),))
+    async with running(tmp_path, silent, agents=agents) as gateway:
+        await emit(gateway.console, replace(text("!version now", 1), language="es"))
+        await gateway.screen.until(1)
+        assert gateway.screen.parts[0].body.startswith("`now` ist zu viel. Schreib `!version`")
+        await emit(gateway.console, text("reverie: hello", 2))
+        await gateway.screen.until(2)
+        assert gateway.screen.parts[1].body.startswith("Das Modell, mit dem ich denke, gab darauf keine Antwort.")

@@ -54,7 +54,7 @@ async def test_an_admin_sees_rooms_and_their_own_chat_without_secrets(store: Sto
     assert "password=[redacted] '''" in text
     assert "mine alone" in text
     assert "bob" not in text
-    assert text.endswith("3 more of private conversations, which owners see.")
+    assert text.endswith("3 more entries are from private conversations, which only owners see.")
     assert text.count("```") == 2
     told = await (await counter(store, ALONE, role="owner")).says("log tail", n="50")
     assert "bob's own words" in told
@@ -66,7 +66,7 @@ async def test_an_admin_sees_rooms_and_their_own_chat_without_secrets(store: Sto
 async def test_an_owner_who_is_not_alone_sees_what_an_admin_sees(store: Store) -> None:
     await store.append([said(1, "bob's own words", "bob", "direct")])
     text = await (await counter(store, ROOM, role="owner", direct=False)).says("log tail")
-    assert text == "1 more of private conversations, which owners see."
+    assert text == "1 more entry is from a private conversation, which only owners see."
 
 
 async def test_an_empty_log_says_so_and_a_long_entry_is_cut_after_it_was_redacted(store: Store) -> None:
@@ -82,7 +82,7 @@ async def test_an_empty_log_says_so_and_a_long_entry_is_cut_after_it_was_redacte
 async def test_a_number_is_asked_for(wrong: str, store: Store) -> None:
     answer = await (await counter(store, ROOM))("log tail", n=wrong)
     assert not answer.ok
-    assert answer.text == "How many: a number from 1 to 100."
+    assert answer.text == "Write a number from 1 to 100."
 
 
 def test_every_kind_is_told_but_what_is_only_saved() -> None:
@@ -92,7 +92,7 @@ def test_every_kind_is_told_but_what_is_only_saved() -> None:
 
 # `why` and `usage` about other places show no more than the sender may see
 
-UNSEEN = "is of a conversation that you may not see."
+UNSEEN = "is from a conversation that you may not see."
 
 
 def asking(store: Store, at: Address = ALONE, **more: Any) -> Counter:

@@ -154,9 +154,10 @@ async def test_the_list_has_what_this_person_may_use_here(tmp_path: Path) -> Non
     assert "`!dmn`" not in room_admin
 
 
-async def test_the_list_is_a_line_for_each_group(tmp_path: Path) -> None:
+async def test_the_list_is_a_line_for_each_command_or_where_answers_have_pages_for_each_group(tmp_path: Path) -> None:
     (listed,) = await ask(tmp_path, ("help", "", "olga"))
-    lines = listed.splitlines()
+    assert "- `!whoami`: Show your id and your role." in listed.splitlines()
+    lines = help.render_command_list(COMMANDS, "!", brief=True).splitlines()
     assert len(lines) == len(COMMAND_GROUPS) + 1
     assert max(map(len, lines)) < 400  # a line of IRC
     assert len(lines) <= 2 * IrcConfig.model_fields["page_lines"].default
@@ -181,9 +182,9 @@ async def test_a_command_is_told_with_all_that_it_can_do(tmp_path: Path) -> None
         "`!role set <who> <owner | admin | member> [here | everywhere]`: Give somebody a role. "
         "For admin and above in all places."
     )
-    assert sub.splitlines()[1].startswith("- `who`: A person: channel:id")
+    assert sub.splitlines()[1].startswith("- `who`: A person: an id")
     assert mine.endswith("For admin and above, and for anybody in their own direct chat.")
-    assert no_sub == "There is no `role sett`. Write `!role` and one of `list`, `set`, `clear`."
+    assert no_sub == "There is no `role sett`. Write `!role` and one of `list`, `set` or `clear`."
     assert none.startswith("I do not know that command.")
 
 
@@ -210,7 +211,7 @@ async def test_every_command_can_be_looked_up(tmp_path: Path) -> None:
         ),
         ("dmn", "paus", "There is no `dmn paus`. Did you mean `!dmn pause`"),
         ("dmn", "zzz", "There is no `dmn zzz`. Write `!dmn` and one of `status`, `pause`, "),
-        ("status", "now", "`now` is more than it takes. Write `!status`: Where I am connected"),
+        ("status", "now", "`now` is more than it takes. Write `!status`: Show the connections"),
         ("link", "list", "`!link` is for direct chats: write it to me alone."),
     ],
 )
@@ -231,7 +232,7 @@ async def test_a_sub_may_have_a_handler_of_its_own(tmp_path: Path) -> None:
 
     async with counter(tmp_path, answers={"dmn": echo, "dmn pause": other}) as it:
         assert (await it.ask("dmn", "pause"), await it.ask("dmn", "wake")) == ("other", "dmn/wake: \nmore of it")
-        assert (await it.ask("status")).startswith("That did not work (reference ")  # nothing answers it
+        assert (await it.ask("status")).startswith("That did not work because of an error in me.")  # nothing answers it
         handled = await it.desk.handle(command("status"))
         assert handled.judgement.fate == "noted"
 

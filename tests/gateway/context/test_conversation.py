@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent.prompt import PromptLine, render_line, render_prompt_lines
 from gateway.context.conversation import ConversationReader, SystemEvent, find_reply_to, render_system_event
+from gateway.context.history import HistoryTurn, HistoryView
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -36,6 +37,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import (
     Judgement,
+    MediaRef,
     PartSendEnded,
     PostQueued,
     Seq,
@@ -72,6 +74,10 @@ def said(number: int, kind: str = "room", text: str = "hello") -> Message:
     return replace(made, kind=kind)  # type: ignore[arg-type]  # one of the four
 
 
+RECORD = TurnRecord(
+    turn=TurnId("t"), covers=(), omitted=0, heard="", upto=Seq(0), outcome="replied", text="", reason="",
+    model="", usage=Usage(), requests=0, autonomous=False,
+)  # fmt: skip
 MOON = "The moon is far away, and so is everything else that you can see in the sky at night"
 
 
@@ -95,10 +101,7 @@ class Room:
 
     async def posted(self, key: str, text: str, message: str = "m1", *, by_turn: bool = True) -> None:
         """A post of ours, which the platform shows as that message."""
-        turn = TurnRecord(
-            turn=TurnId(key), covers=(), omitted=0, heard="", upto=Seq(0), outcome="replied", text=text, reason="",
-            model="", usage=Usage(), requests=0, autonomous=False,
-        )  # fmt: skip
+        turn = replace(RECORD, turn=TurnId(key), text=text)
         cause = NewEntry(fact=turn if by_turn else said(99), at=NOW, conversation=HERE)
         post = Post(key=PostKey(key), to=AT, text=text)
         part = PartSendEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),))
@@ -142,6 +145,33 @@ def test_a_reply_brings_what_the_log_has_not_got_as_text_from_outside(tmp_path: 
     story(tmp_path, tell)
 
 
+def test_a_file_replied_to_that_is_shown_already_is_named_by_its_handle(tmp_path: Path) -> None:
+    photo, document = Attachment(id="p", form="image"), Attachment(id="d", form="file", name="a.txt")
+    above = "(with the message replied to, shown above:) "
+
+    async def tell(room: Room) -> None:
+        first = await room.unread(replace(said(1, "direct"), attachments=(photo, document)), 0)
+        second = await room.unread(replace(said(2), attachments=(photo,)), 0)
+        replies = [(3, 1, (photo, document)), (4, 2, (photo,)), (5, 9, (photo,))]
+        for number, to, files in replies:
+            quoted = QuotedMessage(sender=ANN, attachments=files)
+            await room.unread(replace(said(number, "mention"), reply_to=MessageId(f"s{to}"), quoted=quoted))
+        lines = await room.told()
+        assert lines[2].endswith(f'{above}[image] {above}[file a.txt, fetch_evidence("a{first}.2") reads it]')
+        assert [line.endswith(f"{above}[image]") for line in lines[3:]] == [True, False]
+        unread = await room.store.unread_entries(HERE, most=50)
+        (image,) = [one for one in await room.hearing.read_current(unread) if one.message.id == "s4"]
+        ref = MediaRef(sha256="0" * 64, media_type="image/png", line=second, about="x", size_bytes=1, width=1, height=1)
+        for media, covers, is_shown in (((ref,), (second,), True), ((), (second,), False), ((), (), False)):
+            turn = replace(RECORD, covers=covers, media=media)
+            view = HistoryView(turns=(HistoryTurn.from_record(Seq(99), turn, NOW),))
+            (heard,) = await room.hearing.render([image], sees=False, view=view)
+            assert (above in "".join(heard.line.attachments)) is is_shown
+            assert heard.label.integrity == "outside"
+
+    story(tmp_path, tell)
+
+
 def test_a_reply_to_a_long_message_of_the_log_names_its_handle(tmp_path: Path) -> None:
     async def tell(room: Room) -> None:
         quoted = QuotedMessage(sender=ANN, text="another text than the log's " * 20)
@@ -173,6 +203,33 @@ def test_golden_lines_in_their_place_among_the_messages(tmp_path: Path) -> None:
         heard = await room.hearing.render(await room.hearing.read_current(unread), sees=False)
         assert [one.line.is_addressed for one in heard] == [False, False, True, False, True]
         assert (await room.told(plain=True))[2] == "(reminder that alice asked for, due 09:00: \"call 'mom' now\")"
+
+    story(tmp_path, tell)
+
+
+def test_a_reaction_that_was_taken_back_is_not_told(tmp_path: Path) -> None:
+    async def tell(room: Room) -> None:
+        await room.posted("p1", MOON)
+        for number, (reaction, added) in enumerate((("👍", True), ("🎉", True), ("👍", False))):
+            changed = replace(REACTED, id=EventId(f"r{number}"), reaction=reaction, added=added)
+            if added:
+                await room.unread(changed)
+            else:
+                await room.store.append([NewEntry(fact=changed, at=NOW, conversation=HERE)])
+        assert [line.split(" to ")[0] for line in await room.told()] == ["[2026-03-01 09:00] (ann reacted with 🎉"]
+
+    story(tmp_path, tell)
+
+
+def test_people_of_one_name_are_told_apart_by_their_ids(tmp_path: Path) -> None:
+    async def tell(room: Room) -> None:
+        for number in (1, 2):
+            who = Sender(id=SenderId(f"100{number}"), name="ann", verified=True)
+            await room.unread(replace(said(number, "mention"), sender=who))
+        assert await room.told() == [
+            "[2026-03-01 09:00] ann (guest) (id 1001, not the other ann): hello",
+            "[2026-03-01 09:00] ann (guest) (id 1002, not the other ann): hello",
+        ]
 
     story(tmp_path, tell)
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from agent.journal import parse_journal
 from agent.workspace.cache import WorkspaceCache
 from gateway.context.memory import find_newest_dream
-from gateway.context.recall import ELSEWHERE_AFTER
 from gateway.core.events import Address
 from gateway.core.facts import MemoryConsolidated, NoteWritten, Seq
 from gateway.core.scopes import PUBLIC, Visibility
@@ -62,7 +61,6 @@ async def ambient(kit: Papers, where: ToolContext, *lines: str) -> str:
 async def gather(kit: Papers, place: Address) -> str:
     """Everything that a turn there can be told of it."""
     where = at(place)
-    kit.clock.advance(ELSEWHERE_AFTER.total_seconds())
     told = [await ambient(kit, where, "tell me", line) for line in (SECRET, "my secret", "the title and the text")]
     told += [
         (await kit.recall(where, query))[0] for query in (SECRET, "secret", "my secret", "title", "it", "keep", "in")
@@ -216,7 +214,6 @@ def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
                 elif how == "said":
                     await kit.say(number, text, there)
                 await kit.store.append([turn(there.conversation, upto=9_999, text=text if how == "answered" else "no")])
-            kit.clock.advance(ELSEWHERE_AFTER.total_seconds())
             where = replace(at(place), visibility=sight)
             told, _ = await kit.recall(where, SECRET)
             called = await ambient(kit, where, SECRET)

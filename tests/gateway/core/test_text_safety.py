@@ -164,7 +164,8 @@ def test_one_person_is_not_taken_for_themselves() -> None:
 
 
 def test_the_same_name_says_no_more_than_is_known() -> None:
-    assert check_name(who("Ada", "2"), [ADA]) == NameWarning("same", "Ada")
+    assert check_name(who("Ada", "2"), [ADA]) == NameWarning("same", "Ada", "2")
+    assert describe_name_warning(NameWarning("same", "Ada", "2): x"), "Ada") == "id 2__ x, not the other Ada"
     assert check_name(who("ada", "2", verified=False), [ADA]) == NameWarning("perhaps", "Ada")
     # on networks without accounts one person has many masks
     assert check_name(who("ada", "2", verified=False), [who("ada", "3", verified=False)]) is None

@@ -6,19 +6,27 @@ from pathlib import Path
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
-from channels.base import Part, RateLimited, Rejected, SendError, Unreachable
+from channels.base import Announce, Part, RateLimited, Rejected, SendError, Unreachable, no_announcement, provisional_id
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, MessageId
 from gateway.core.facts import PreviewEnded, PreviewShown, TurnRecord
+from gateway.core.tool_spec import ToolCall
 from gateway.store import Store, rebuild
-from gateway.stream.preview import SLOW_TEXT
+from gateway.stream.preview import _TOOL_STATUSES, SLOW_TEXT, describe_tool_call
+from gateway.tools.registry import built_in_specs
 from tests.kits.gateway import CONSOLE, Held, running
 from tests.kits.waiting import until
 
 LONG = Script(
     rules=(ScriptRule(match="", reply="one two three four five six seven eight nine ten. " * 4),), pace_s=0.02
+)
+
+
+SILENT = Script(
+    rules=(ScriptRule(match="", reply="I might say something about it. " * 5, calls=(("stay_silent", "{}"),)),),
+    pace_s=0.02,
 )
 
 
@@ -44,12 +52,23 @@ class Showing(ConsoleChannel):
         self._busy = False
 
     def _sent(self, part: Part) -> None:
+        if part.finishes is not None:
+            self.seen.append(("finished", part.finishes))
+            self.standing.pop(part.finishes, None)
         self.seen.append(("sent", part.body))
 
     async def typing(self, at: Address, *, active: bool) -> None:  # noqa: ARG002 - one room at a time
         self.seen.append(("typing", str(active)))
 
-    async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:  # noqa: ARG002 - the same
+    async def preview(
+        self,
+        at: Address,  # noqa: ARG002 - the same
+        text: str,
+        shown: MessageId | None,
+        *,
+        reply_to: MessageId | None = None,  # noqa: ARG002 - no place is shown
+        announce: Announce = no_announcement,
+    ) -> MessageId | None:
         assert not self._busy
         self._busy = True
         try:
@@ -65,6 +84,8 @@ class Showing(ConsoleChannel):
         if self.drafts:
             return None
         name = shown or MessageId(f"p{len(self.seen)}")
+        if shown is None:
+            await announce(provisional_id(name))
         self.standing[name] = text
         return name
 
@@ -81,6 +102,41 @@ class Showing(ConsoleChannel):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "status"),
+    [
+        ("web_fetch", '{"url": "https://docs.Example.org:8080/a?b=c"}', "Reading docs.example.org…"),
+        ("web_fetch", '{"url": "http://10.0.0.1/"}', "Reading a page…"),
+        ("web_fetch", '{"url": "https://wiki.internal/"}', "Reading a page…"),
+        ("web_fetch", '{"url": "https://me:pw@example.org/"}', "Reading a page…"),
+        ("web_fetch", "[]", "Reading a page…"),
+        ("call_capability", '{"capability": "web_search", "args": {"query": "me"}}', "Searching the web…"),
+        ("mcp_github_list_issues", "{}", "Using the tool github_list_issues…"),
+        ("journal", "{}", ""),
+    ],
+)
+def test_a_tool_at_work_is_told_without_what_may_not_be_for_the_room(name: str, arguments: str, status: str) -> None:
+    assert describe_tool_call(ToolCall(id="c", name=name, arguments=arguments)) == status
+
+
+def test_each_status_is_of_a_tool_that_there_is() -> None:
+    names = {spec.name for spec in built_in_specs()}
+    assert names >= set(_TOOL_STATUSES)
+
+
+async def test_a_draft_is_shown_again_before_it_fades(tmp_path: Path) -> None:
+    console, clock, model = Showing(drafts=True), ManualClock(), Held()
+    async with running(tmp_path, model, channels={CONSOLE: console}, clock=clock):
+        await _asked_held(console, model)
+        while len(console.of("preview")) < 3:
+            clock.advance(0.5)
+            await asyncio.sleep(0.005)
+        assert console.of("preview") == [SLOW_TEXT] * 3
+        assert 60 <= clock.monotonic() < 63
+        model.go.set()
+        await until(lambda: console.of("sent"))
 
 
 async def test_no_beginning_of_a_secret_is_seen_growing(tmp_path: Path) -> None:
@@ -129,9 +185,9 @@ async def test_an_answer_is_seen_growing_and_then_stands_once(tmp_path: Path) ->
         assert all(turn.text.startswith(text) for text in grown)
         assert [len(text) for text in grown] == sorted(len(text) for text in grown)
         kinds = [kind for kind, _ in console.seen if kind != "typing"]
-        assert kinds == ["preview"] * len(grown) + ["unpreview", "sent"]  # half of it never stands beside the whole
+        assert kinds == ["preview"] * len(grown) + ["finished", "sent"]  # half of it never stands beside the whole
         facts = await gateway.log("previewed", "preview_ended")
-        assert [type(fact) for fact in facts] == [PreviewShown, PreviewEnded]
+        assert [type(fact) for fact in facts] == [PreviewShown, PreviewShown, PreviewEnded, PreviewEnded]
     assert not console.standing
     assert await rebuild(tmp_path / "reverie.db") == []
 
@@ -148,8 +204,7 @@ async def test_drafts_need_no_record(tmp_path: Path) -> None:
 
 async def test_a_turn_that_ends_in_silence_leaves_no_preview(tmp_path: Path) -> None:
     console = Showing()
-    rule = ScriptRule(match="", reply="I might say something about it. " * 5, calls=(("stay_silent", "{}"),))
-    async with running(tmp_path, Script(rules=(rule,), pace_s=0.02), channels={CONSOLE: console}) as gateway:
+    async with running(tmp_path, SILENT, channels={CONSOLE: console}) as gateway:
         await console.receive_message("hello", sender="ann")
         await gateway.took(1)
         await until(lambda: bool(console.of("unpreview")))
@@ -190,9 +245,9 @@ async def test_a_preview_that_cannot_be_taken_away_now_goes_later(
     monkeypatch.setattr("gateway.stream.preview.FIRST_TRY_S", 0.01)
     console = Showing()
     console.stays = [Unreachable("down"), Unreachable("still down")]
-    async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
+    async with running(tmp_path, SILENT, channels={CONSOLE: console}) as gateway:
         await console.receive_message("hello", sender="ann")
-        await until(lambda: bool(console.of("sent")))  # it does not wait for that
+        await gateway.took(1)  # it does not wait for that
         await until(lambda: not console.standing)
         await until(lambda: gateway.log("preview_ended"))
 
@@ -200,28 +255,29 @@ async def test_a_preview_that_cannot_be_taken_away_now_goes_later(
 async def test_one_that_the_platform_keeps_is_not_asked_for_again(tmp_path: Path) -> None:
     console = Showing()
     console.stays = [Rejected("not allowed")]
-    async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
+    async with running(tmp_path, SILENT, channels={CONSOLE: console}) as gateway:
         await console.receive_message("hello", sender="ann")
-        await until(lambda: bool(console.of("sent")))
-        (ended,) = await gateway.log("preview_ended")
+        while len(facts := await gateway.log("preview_ended")) < 2:
+            await asyncio.sleep(0.005)
+        ended = facts[-1]
         assert isinstance(ended, PreviewEnded)
         assert ended.reason == "not allowed"
 
 
-async def test_the_next_start_takes_away_what_a_cut_turn_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_next_start_goes_on_in_what_a_cut_turn_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "TURN_GRACE_S", 0.05)
     console = Showing()
-    console.stays = [Unreachable("down")]
     async with running(tmp_path, Script(rules=LONG.rules, pace_s=0.5), channels={CONSOLE: console}) as gateway:
         await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.standing))
         await until(lambda: gateway.log("previewed"))
     (left,) = console.standing
+    assert not console.of("unpreview")
     again = Showing()
     async with running(tmp_path, Script(), channels={CONSOLE: again}) as gateway:
-        await until(lambda: again.of("unpreview")[:1] == [left])
         await gateway.took(1)
         await until(lambda: bool(again.of("sent")))
+        assert (again.of("finished"), again.of("unpreview")) == ([left], [])
     async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
         assert await reader.open_previews() == []
 
@@ -238,8 +294,8 @@ async def test_a_call_under_way_is_waited_for_so_that_its_message_can_go(tmp_pat
         console.hold.set()
         await until(lambda: bool(console.of("sent")))
         kinds = [one.kind for one in await gateway.log("previewed", "preview_ended", "turn_ended")]
-        assert kinds == ["previewed", "preview_ended", "turn_ended"]
-    assert [kind for kind, _ in console.seen if kind != "typing"] == ["preview", "unpreview", "sent"]
+        assert kinds == ["previewed", "previewed", "preview_ended", "turn_ended", "preview_ended"]
+    assert [kind for kind, _ in console.seen if kind != "typing"] == ["preview", "finished", "sent"]
 
 
 async def test_nothing_of_a_tool_call_is_shown(tmp_path: Path) -> None:
@@ -293,7 +349,7 @@ async def test_a_call_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkey
     assert not console.standing
 
 
-async def test_a_preview_of_an_answer_that_is_interrupted_goes(tmp_path: Path) -> None:
+async def test_a_preview_of_an_answer_that_is_interrupted_becomes_the_next_one(tmp_path: Path) -> None:
     console, ended = Showing(), list[TurnRecord]()
     agents = [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "arrivals": "interrupt"}]}]
     async with running(tmp_path, LONG, channels={CONSOLE: console}, agents=agents) as gateway:
@@ -304,6 +360,7 @@ async def test_a_preview_of_an_answer_that_is_interrupted_goes(tmp_path: Path) -
         ended.extend(await gateway.turns())
     assert [(turn.outcome, len(turn.covers)) for turn in ended] == [("interrupted", 1), ("replied", 1)]
     assert (len(console.of("sent")), console.standing) == (1, {})
+    assert (len(console.of("finished")), console.of("unpreview")) == (1, [])
 
 
 async def _asked_held(console: ConsoleChannel, model: Held) -> None:

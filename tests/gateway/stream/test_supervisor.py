@@ -200,7 +200,7 @@ async def test_restarts_amid_traffic_lose_nothing_and_double_nothing(
     kit, clock = kind(), clocks()
     kit.patience_s = 20.0
     async with kit.connection(), line(tmp_path, kit, make(kit, clock), clock) as it:
-        talking, it.slow_s = it.tasks.create_task(it.talk(0.01)), slow_s
+        talking, it.slow_s = it.tasks.create_task(it.talk(0.04)), slow_s
         for number in range(times):
             await it.more(number % 7)
             assert await it.runner.restart(kit.name, "somebody wants it") == RestartResult(state="up")
@@ -507,7 +507,7 @@ class ToldPreviews(TurnPreviews):
     def __init__(self) -> None:
         """It needs no log."""
 
-    async def recover(self, only: ChannelName | None = None) -> None:
+    async def recover(self, only: ChannelName | None = None, *, unsure: str = "") -> None:
         """Find none."""
 
 

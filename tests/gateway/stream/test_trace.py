@@ -277,8 +277,12 @@ FAILURES: dict[str, tuple[list[NewEntry], str]] = {
         "people were told that the model is slow (entry 3)",
     ),
     "a fallback answers": (
+        [ended("o", A, model="first"), *line(), ended("w", A, 2, model="second", instead_of="first: HTTP 529")],
+        "second answered as a fallback, because others did not (first: HTTP 529)",
+    ),
+    "another model is chosen": (
         [ended("o", A, model="first"), *line(), ended("w", A, 2, model="second")],
-        "second answered, not first as before (entry 1): a fallback, or chosen since",
+        "second answered, not first as before (entry 1): it was chosen since",
     ),
     "the provider is overloaded": (
         [*line(), ended("o", A, upto=Seq(0), outcome="interrupted", failure="overloaded", reason="HTTP 529")],

@@ -10,10 +10,10 @@ _ANSWER: Final = r"answer \d+: so much for that"
 _CODE: Final = r"[A-Z0-9]{4}-[A-Z0-9]{4}"
 
 ME_AND_YOU: Final[Sequence[Line]] = (
-    Use(command="help", says="Me and you: ./?.?help.*How I run.*tells more of it"),
+    Use(command="help", says="Me and you.*/?.?help.*How I run.*shows how to use one command"),
     Use(command="help", given={"command": "dmn", "sub": "sleep"}, says=r"dmn sleep \[until\]: Rest until woken"),
     Use(command="about", says="I am a bot, not a person.*Model: fake-main"),
-    Use(command="whoami", says=r"You are @channel@:\S+, which the platform vouches for\. Role: owner"),
+    Use(command="whoami", says=r"You are @channel@:\S+, which the platform confirms\. Your role: owner"),
     Use(command="status", says=r"Running for .* fake-main.*telegram\.main: up.*discord\.main: up.*irc\.main: up"),
     Use(command="version", says=r"Reverie \d"),
     Use(command="link start", where="alone", says=rf"Your code is (?P<first>{_CODE})\."),
@@ -30,7 +30,7 @@ ME_AND_YOU: Final[Sequence[Line]] = (
     ),
     Use(command="log tail", where="alone", given={"n": "40"}, says=r"link \*\*\*", on={IRC: "link"}),
     Use(command="more", where="alone", says="nothing more to show", on={IRC: "command"}),
-    Use(command="again", where="alone", says="Nothing that I said here is in doubt"),
+    Use(command="again", where="alone", says="All my messages here have arrived"),
 )
 CONVERSATION: Final[Sequence[Line]] = (
     Say(text="hello there", says=_ANSWER),

@@ -9,7 +9,6 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +18,6 @@ from agent.models.base import ModelRequest
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway import app
 from gateway.config.loader import parse_config
-from gateway.context import recall
 from gateway.core.clock import SystemClock
 from gateway.core.facts import AudienceReported, TurnRecord
 from gateway.store import LogEntry, Store, StoreError
@@ -220,12 +218,6 @@ async def every_way(street: Street, secret: str = SECRET, question: str = "and t
     (number,) = [one.seq for one in await street.log("room") if getattr(one.fact, "text", "") == secret]
     told = [await street.answered(f"use {word}") for word in ("recall", "read", "people", f"open{number}")]
     return "\n".join([*told, await street.answered(question)])
-
-
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was said elsewhere comes to mind at once, as it does after an hour."""
-    monkeypatch.setattr(recall, "ELSEWHERE_AFTER", timedelta(0))
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from agent.models.base import TextPart
-from agent.models.scripted import Script
+from agent.models.scripted import Script, ScriptRule
 from gateway.core.clock import ManualClock
 from gateway.core.events import MessageId
+from gateway.core.tool_spec import ToolCall
 from gateway.store import rebuild
 from tests.kits.gateway import Held, Running, running
 
@@ -100,6 +101,26 @@ async def test_an_edit_while_the_answer_is_written_begins_it_anew(tmp_path: Path
     cut, answered = await gateway.turns()
     assert (cut.outcome, answered.outcome) == ("interrupted", "replied")
     assert await rebuild(gateway.path) == []
+
+
+async def test_an_edit_after_a_tool_was_used_begins_it_anew_with_what_the_tool_did(tmp_path: Path) -> None:
+    tea = ScriptRule(match="five", calls=(("remember", '{"text": "tea"}'),))
+    model = Held(Script(rules=(tea, ScriptRule(match="", reply="as you say"))))
+    async with running(tmp_path, model) as gateway:
+        model.go.set()
+        message = await gateway.console.receive_message("tea at five?", sender="ann")
+        await gateway.asked(1)
+        model.go.clear()
+        await gateway.asked(2)
+        await gateway.console.receive_edit(message, "tea at six?")
+        await gateway.asked(3)
+        model.go.set()
+        await gateway.screen.until(1)
+        await gateway.took(2)
+        assert heard(gateway).endswith('] (ann changed the message "tea at five?" and now says: "tea at six?")')
+    assert len(gateway.screen.parts) == 1
+    assert [turn.outcome for turn in await gateway.turns()] == ["interrupted", "replied"]
+    assert sum(isinstance(part, ToolCall) for one in model.requests[-1].conversation for part in one.parts) == 1
 
 
 async def test_an_edit_is_no_news_where_the_message_was_never_for_the_agent(tmp_path: Path) -> None:

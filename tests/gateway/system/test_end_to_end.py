@@ -7,12 +7,18 @@ import pytest
 
 from agent.models.base import ModelUnusable, TextPart
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from channels.aio import cancel_and_wait
+from channels.base import Emit
+from channels.telegram.channel import TelegramChannel
 from gateway import app
 from gateway.core.clock import SystemClock
 from gateway.core.events import DeliveryReport, Usage
 from gateway.core.facts import Judgement, TurnRecord
 from gateway.store import Store, rebuild
+from tests.kits.channels import story
 from tests.kits.gateway import Held, running
+from tests.kits.platform_users import DISCORD, IRC, PLATFORMS, TELEGRAM
+from tests.kits.three_platforms import town
 
 
 def test_a_direct_message_is_answered_once_and_recorded(tmp_path: Path) -> None:
@@ -333,3 +339,37 @@ def test_a_burst_of_questions_is_told_whole_and_in_order_over_several_turns(tmp_
         assert 2 < len(turns) < 60
 
     asyncio.run(story())
+
+
+@story
+async def test_an_adapter_that_breaks_begins_anew_and_the_other_channels_never_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks, sound = asyncio.Event(), TelegramChannel.run
+
+    async def run(channel: TelegramChannel, emit: Emit) -> None:
+        tasks = [asyncio.ensure_future(sound(channel, emit)), asyncio.ensure_future(breaks.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel_and_wait(*tasks)
+        breaks.clear()
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(TelegramChannel, "run", run)
+    async with town(tmp_path, dm="open") as it:
+        await it.begin()
+        olga = it.seat(DISCORD, "olga", "alone")
+        olga.say("good morning", to_bot=True)
+        await it.heard(olga, 0, "answer 1")
+        breaks.set()
+        await it.heard(olga, 0, r"telegram\S* broke \(internal error: KeyError\)")
+        seats = [it.seat(platform, "gus", "room") for platform in PLATFORMS]
+        for seat in seats:
+            seat.say("are you there?", to_bot=True)
+        for seat in seats:
+            await it.heard(seat, 0, "answer")
+        await it.heard(olga, 0, r"telegram\S* is up again\. It lasted")
+        assert [await it.ups(platform) for platform in (TELEGRAM, DISCORD, IRC)] == [2, 1, 1]
+        assert len(it.model.seen) == 1 + len(seats)
+        await it.end()

@@ -25,7 +25,7 @@ IRC, TELEGRAM = "irc.libera", "telegram.main"
 OVERLOADED, UNREACHABLE = PUT_OFF_TEXTS["overloaded"], PUT_OFF_TEXTS["unreachable"]
 
 
-def configured(tmp: Path, url: str, **llm: Any) -> Settings:
+def configured(tmp: Path, url: str, dmn: dict[str, Any] | None = None, **llm: Any) -> Settings:
     return parse_config(
         {
             "channels": {
@@ -40,6 +40,7 @@ def configured(tmp: Path, url: str, **llm: Any) -> Settings:
             },
             "attention": {"coalesce": 0, "rules": [{"type": "irc", "urgency": "normal", "keyword": "fire"}]},
             "access": {"dm": "open", "rates": UNHURRIED, "roles": {"admin": [f"{IRC}:root"]}},
+            "dmn": dmn or {},
             "store": {"path": "reverie.db"},
             "ops": {"port": 0},
         },
@@ -209,6 +210,98 @@ async def test_what_nobody_waits_for_waits_without_a_word_and_is_taken_up_later(
         api.default = lambda _: Answer(text="Scones.")
         await passing(clock, lambda: made.shown == 2)
         await passing(clock, lambda: any("on fire" in one for one in requests(api)), step_s=0.5)
+
+
+async def test_a_dream_that_no_model_answered_is_dreamt_soon_after_one_is_back(tmp_path: Path) -> None:
+    clock = ManualClock()
+
+    def dreams(api: ModelApi) -> int:
+        return sum("MEMORY.md as it is now" in one for one in requests(api))
+
+    async with ModelApi() as api, garden(tmp_path, api.url, clock, dmn={"dream_tokens": 1}) as made:
+        api.then(Answer(calls=(("c", "remember", json.dumps({"text": "root likes tea"})),)))
+        api.default = lambda body: (
+            failure(529, "overloaded_error") if "as it is now" in json.dumps(body) else Answer(text="Noted.")
+        )
+        await asked(made, "remember that I like tea", sender="root")
+        await passing(clock, lambda: made.shown == 1)
+        await passing(clock, lambda: dreams(api) > 0, step_s=5.0)
+        until_s = clock.monotonic() + 2 * 3600
+        await passing(clock, lambda: clock.monotonic() >= until_s, step_s=10.0)
+        tried = len(requests(api))
+        await passing(clock, lambda: clock.monotonic() >= until_s + 3600, step_s=10.0)
+        assert len(requests(api)) == tried, "nothing is asked while nobody needs it"
+        api.default = lambda _: Answer(text="- root likes tea")
+        await asked(made, "hello?", sender="root")
+        await passing(clock, lambda: made.shown == 2)
+        until_s = clock.monotonic() + 3600
+        before = dreams(api)
+        await passing(clock, lambda: dreams(api) > before, step_s=10.0)
+        assert clock.monotonic() < until_s
+
+
+async def test_after_new_a_waiting_question_is_answered_in_the_fresh_view(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        api.then(Answer(text="Scones."))
+        api.default = lambda _: failure(529, "overloaded_error")
+        for number, text in ((1, "reverie, what is for tea?"), (2, "reverie, and for lunch?"), (3, "!new")):
+            await asked(made, text, room="#garden", sender="root")
+            await passing(clock, lambda number=number: made.shown == number)  # type: ignore[misc]  # bound now
+        api.default = lambda _: Answer(text="Here I am.")
+        await passing(clock, lambda: made.shown == 4)
+        until_s = clock.monotonic() + 120
+        await passing(clock, lambda: clock.monotonic() >= until_s, step_s=0.5)
+        assert made.shown == 4
+        assert ["for lunch" in requests(api)[-1], "for tea" in requests(api)[-1]] == [True, False]
+
+
+def two_models(api: ModelApi, other: ModelApi, **main: Any) -> dict[str, Any]:
+    """`main` is overloaded, and `small`, which another provider has, answers."""
+    api.default = lambda _: failure(529, "overloaded_error")
+    other.default = lambda _: Answer(text="Here I am.")
+    places = {"p": api.url, "q": other.url}
+    return {
+        "models": {
+            "main": {"provider": "p", "name": "claude-sonnet-5-5", **main},
+            "small": {"provider": "q", "name": "claude-haiku-4-5"},
+        },
+        "providers": {name: {"kind": "anthropic", "base_url": url, "api_key": "k"} for name, url in places.items()},
+    }
+
+
+async def test_a_waiting_question_is_asked_at_once_of_another_model_that_is_chosen(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api, ModelApi() as other:
+        async with garden(tmp_path, api.url, clock, **two_models(api, other)) as made:
+            await asked(made, "reverie, what is for tea?", room="#garden")
+            await passing(clock, lambda: made.shown == 1)
+            until_s = clock.monotonic() + 60
+            await passing(clock, lambda: clock.monotonic() >= until_s)
+            await asked(made, "!model switch small", room="#garden", sender="root")
+            chosen_s = clock.monotonic()
+            await passing(clock, lambda: made.shown == 3)
+            assert clock.monotonic() - chosen_s < 10
+        assert "for tea" in requests(other)[0]
+        assert sum("Here I am." in one for one in words(made)) == 1
+
+
+async def test_the_operator_reads_why_a_fallback_answered(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with ModelApi() as api, ModelApi() as other:
+        async with garden(tmp_path, api.url, clock, **two_models(api, other, fallbacks=["small"])) as made:
+            for number in range(1, 5):  # in the end without asking the first one
+                await asked(made, "hello?")
+                await passing(clock, lambda number=number: made.shown == number)  # type: ignore[misc]  # bound now
+        tried = len(requests(api))
+        async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
+            last = [one.seq for one in await reader.entries(kinds=["direct"])][-1]
+            told = await explain_event(reader, last)
+    assert tried < 4 * 4
+    assert told is not None
+    (line,) = [one for one in told if "as a fallback" in one]
+    assert line.startswith("claude-haiku-4-5 answered as a fallback, because others did not (main: ")
+    assert "529" in line
 
 
 async def test_the_operator_reads_why_a_question_waited(tmp_path: Path) -> None:

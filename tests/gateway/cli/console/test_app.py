@@ -121,7 +121,7 @@ async def test_commands_are_completed_and_explained(seat: Seat) -> None:
     assert prompt.text == f"/follow {ROOM} "
     prompt.clear()
     await seat.types("/status")
-    await seat.sees("/status: Where I am connected")
+    await seat.sees("/status: Show the connections")
 
 
 async def test_behind_a_turn_the_sums_are_asked_for(seat: Seat) -> None:

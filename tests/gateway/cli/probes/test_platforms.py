@@ -69,6 +69,10 @@ async def test_what_will_surprise_a_telegram_operator_is_told_with_what_to_do() 
         sound(seen.findings, api.token, "secret-path")
         alone = await probe_telegram(telegram(api))
         assert levels(alone.findings)["telegram.privacy"] == "ok"  # who is in no group need not care
+        news = api.group("news")
+        news.type = "channel"
+        listed = await probe_telegram(telegram(api, rooms=[str(news.id)]))
+        assert "list groups only" in fixes(listed.findings, "telegram.rooms")
 
 
 async def test_a_telegram_probe_confirms_no_update_and_changes_no_setting() -> None:
@@ -224,6 +228,7 @@ async def test_why_an_irc_network_does_not_take_us(options: Options, more: Any, 
         (WRONG, {"ca_file": str(WRONG)}, "net.tls.host"),
         (None, True, "net.tls.none"),
         (LOCALHOST, {"ca_file": "/nowhere.pem"}, "irc.tls"),
+        (LOCALHOST, {"fingerprints": ["0" * 64]}, "net.tls"),
     ],
 )
 async def test_why_tls_with_an_irc_server_fails(pem: Any, tls: Any, code: str) -> None:

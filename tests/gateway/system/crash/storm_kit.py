@@ -5,7 +5,7 @@ which the model names once. Everything but the program is in this process and ou
 question is judged from what its person was shown, never from the log. Time goes by `SPEED` times as fast, for the
 program and for the dates of the platforms; what a kernel or a library waits for takes as long as ever.
 
-A log that has lost its end is no part of it: what Telegram handed over in that end is known to nobody.
+Where the log loses its end, what was said in that end may be known to nobody; it may be answered once, or told.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from typing import Any
 from unittest import mock
 
 from gateway.runtime.turn import FAILURE_TEXTS
+from gateway.store.mark import LOST_END_TEXT
 from tests.kits.delivery_judge import DOUBT, TOKEN
 from tests.kits.gateway_process import Program, so
 from tests.kits.platform_users import DISCORD, IRC, NICK, PLATFORMS, TELEGRAM, IrcClient, OnDiscord, OnIrc, OnTelegram
@@ -42,7 +43,10 @@ FAST = """
 import asyncio, time
 from datetime import UTC, datetime
 import channels.discord.rest
+import channels.irc.history
+import channels.irc.session
 import gateway.app
+import gateway.ingest.intake
 
 class Fast:
     def now(self):
@@ -56,10 +60,29 @@ class Fast:
 
 gateway.app.SystemClock = Fast
 channels.discord.rest.HEARTBEAT_TIMEOUT_S /= {speed}
+channels.irc.history._LIVE_WINDOW *= {speed}
+read, kept = (open({directory!r} + name, "ab", buffering=0) for name in ("/read.txt", "/kept.txt"))
+on_line, accept = channels.irc.session.IrcSession.on_line, gateway.ingest.intake.Intake.accept
+
+def note_read(self, raw):
+    read.write(raw.encode() + b"\\n")
+    on_line(self, raw)
+
+async def note_kept(self, channel, batch, **more):
+    await accept(self, channel, batch, **more)
+    kept.write(repr(batch).encode() + b"\\n")
+
+channels.irc.session.IrcSession.on_line = note_read
+gateway.ingest.intake.Intake.accept = note_kept
 """
-"""What the program runs before its own first step: its clock, and what a library waits for."""
-UNHEARD_S = 1.5
-"""What IRC relayed less than this before a connection ended may not have been read. No network keeps it for us."""
+"""What the program runs before its own first step: its clock, what a library or a machine under load waits for, and
+notes of the lines that it has read from IRC and of what the intake has kept."""
+PATIENCE_S = 120.0
+"""For a step of the program that has to come, on a machine with other work."""
+UNSAVED_S = 1.5
+"""What was said less than this before the store was deleted or copied may not have been saved."""
+CLOSED_S = 5.0
+"""What IRC relayed before a connection ended is read within this time, or never. No network keeps it for us."""
 Seat = OnTelegram | OnDiscord | OnIrc
 OUTCOMES = ("answered", "told", "uncertain told", "lost", "doubled", "silent")
 
@@ -120,6 +143,24 @@ class Table:
         return "\n".join(lines)
 
 
+class TokenFile:
+    """A file that only grows, line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._at, self._tokens = path, 0, set[str]()
+
+    def tokens(self) -> set[str]:
+        """Those that stand in it."""
+        if self._path.exists() and self._path.stat().st_size > self._at:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                lines = file.read()
+            lines = lines[: lines.rfind(b"\n") + 1]
+            self._at += len(lines)
+            self._tokens.update(TOKEN.findall(lines.decode(errors="replace")))
+        return self._tokens
+
+
 class Storm(Program):
     """All of it. Use as `async with storm(directory, seed) as it`."""
 
@@ -149,6 +190,7 @@ class Storm(Program):
                 "api_url": discord.api_url,
                 "gateway_url": discord.gateway_url,
                 "rooms": [discord.guild],
+                "history_age": 86400,
                 "request_timeout": 2,
                 "typing": False,
             },
@@ -174,16 +216,20 @@ class Storm(Program):
         self.talking = True
         self.ahead_s = 0.0
         """Simulated time that was skipped."""
-        self.deaf: dict[Client, float] = {}
-        """Connections that ended, and since when nothing that they were told may have been read."""
+        self.closed: dict[Client, float] = {}
+        """Connections that ended, and when."""
+        self.read, self.kept = TokenFile(directory / "read.txt"), TokenFile(directory / "kept.txt")
+        self.unkept: set[str] = set()
+        """What nobody keeps: it was said on IRC to a process that was killed before it was written, or its end of the
+        log is lost."""
         self.asked_about: set[str] = set()
         self.model_faults: list[Callable[[], Answer | None]] = []
         self.pause_s = 0.6
         """At most so long somebody is silent who was answered."""
         self.uses_tools = self.edits = self.split = False
         self.slow_s = 0.5
-        self.outage_s: float | None = None
-        """Since when the store could not be written."""
+        self.deleted_s: float | None = None
+        """Since when the store is deleted."""
         self.changing = asyncio.Lock()
         """Held by whoever ends and starts the program."""
         self._begun_s, self._begun_mono_s = time.time(), time.monotonic()
@@ -201,6 +247,9 @@ class Storm(Program):
         for name, chat in (("Ann", None), ("Ben", None), ("Gus", lounge), ("Nora", lounge)):
             self.seats.append(OnTelegram(self.telegram, self.telegram.person(name), chat))
         world = self.discord.world
+        rooms = {TELEGRAM: str(lounge.id), DISCORD: world.other}
+        bindings = [{"match": {"channel": channel, "room": room}} for channel, room in rooms.items()]
+        self.config["agents"] = [{"id": "second", "bindings": bindings}, {"id": "reverie"}]
         people = {name: world.add_user(name) for name in ("cy", "dot")}
         self.seats += [
             OnDiscord(self.discord, world.ann, world.room),
@@ -220,10 +269,9 @@ class Storm(Program):
         """Return once the bot is on all three platforms."""
         there = [seat for seat in self.seats if isinstance(seat, OnIrc)]
         polls = len(self.telegram.asked("getUpdates"))
-        assert await so(lambda: bool(self.discord.live) and all(self.ears(seat) for seat in there), 30), self.log[
-            -2000:
-        ]
-        assert await so(lambda: len(self.telegram.asked("getUpdates")) > polls, 30), self.log[-2000:]
+        is_there = await so(lambda: bool(self.discord.live) and all(map(self.ears, there)), PATIENCE_S)
+        assert is_there, self.log[-2000:]
+        assert await so(lambda: len(self.telegram.asked("getUpdates")) > polls, PATIENCE_S), self.log[-2000:]
 
     @property
     def simulated_days(self) -> float:
@@ -253,7 +301,9 @@ class Storm(Program):
         self.write()
         log = self.directory / "stderr.txt"
         self._log_at = log.stat().st_size if log.exists() else 0
-        self.code = FAST.format(begun=self._begun_s, speed=SPEED, ahead=self.ahead_s) + MAIN
+        self.code = (
+            FAST.format(begun=self._begun_s, speed=SPEED, ahead=self.ahead_s, directory=str(self.directory)) + MAIN
+        )
         self.process = await self.launch("run", "--config", str(self.directory))
 
     # What is said and heard
@@ -285,6 +335,8 @@ class Storm(Program):
                 question.ears = None  # it came or went just then
         self.questions.append(question)
         self.waiting.append(question)
+        if not any(session.valid for session in self.discord.sessions):
+            self.forget_first_contacts()
         return question
 
     def edit(self, question: Question) -> None:
@@ -306,7 +358,7 @@ class Storm(Program):
 
     def is_over(self, question: Question) -> bool:
         """Whether that question needs no more patience."""
-        if question.ended_s < float("inf") or (isinstance(question.seat, OnIrc) and self._is_unheard(question)):
+        if question.ended_s < float("inf") or self._is_unheard(question):
             return True
         shown = "\n".join(question.seat.shown()[question.seen :])
         if any(token in TOKEN.findall(shown) for token in question.tokens) or FINAL.search(shown):
@@ -314,8 +366,11 @@ class Storm(Program):
         return question.ended_s < float("inf")
 
     def _is_unheard(self, question: Question) -> bool:
-        ears = question.ears
-        return ears is None or question.said_s > self.deaf.get(ears, float("inf"))
+        """Whether nobody keeps it: the program has never read it from IRC, or could not write it, or lost it."""
+        (token, *_), ears = question.tokens, question.ears
+        if token in self.unkept or not isinstance(question.seat, OnIrc) or token in self.read.tokens():
+            return token in self.unkept
+        return ears is None or time.monotonic() > self.closed.get(ears, float("inf")) + CLOSED_S
 
     async def watch(self) -> None:
         """Note when connections of the bot end, and when people wait no more."""
@@ -325,7 +380,7 @@ class Storm(Program):
                 self.waiting = [one for one in self.waiting if not self.is_over(one)]
             for client in self.ircd.clients:
                 if client.closed and client.user == NICK:
-                    self.deaf.setdefault(client, time.monotonic() - UNHEARD_S)
+                    self.closed.setdefault(client, time.monotonic())
             await asyncio.sleep(0.01)
 
     # The model
@@ -357,12 +412,23 @@ class Storm(Program):
         fault.ended_s = time.monotonic()
 
     async def kill(self) -> None:
-        """What IRC said while the store could not be written was in memory alone."""
-        if self.outage_s is not None:
-            for client in self.ircd.here():
-                if client.user == NICK:
-                    self.deaf[client] = self.outage_s - UNHEARD_S
+        """SIGKILL. What IRC said and was not kept was in its memory alone."""
         await super().kill()
+        self.unkept |= self.read.tokens() - self.kept.tokens()
+        if self.deleted_s is not None:
+            self.forget_since(self.deleted_s, (IRC,))
+
+    def forget_first_contacts(self) -> None:
+        """Discord tells of a direct chat in the session of that time alone: whoever has none never learns of it."""
+        known = [one.seat for one in self.questions if self.kept.tokens().intersection(one.tokens)]
+        for one in self.waiting:
+            if isinstance(one.seat, OnDiscord) and one.seat.direct and one.seat not in known:
+                self.unkept.update(one.tokens)
+
+    def forget_since(self, since_s: float, platforms: Sequence[str]) -> None:
+        """What was said there since then need not be known to anybody."""
+        late = (one for one in self.questions if one.said_s > since_s - UNSAVED_S and one.seat.platform in platforms)
+        self.unkept.update(token for one in late for token in one.tokens)
 
     async def killed(self) -> None:
         """SIGKILL, and a new process."""
@@ -373,7 +439,7 @@ class Storm(Program):
     async def launched(self) -> None:
         """Start the program, and let it come so far that it can be ended well."""
         await self.start()
-        assert await so(lambda: "serving" in self.log_now, 20), self.log_now[-3000:]
+        assert await so(lambda: "serving" in self.log_now, PATIENCE_S), self.log_now[-3000:]
 
     @property
     def log_now(self) -> str:
@@ -441,7 +507,7 @@ class Storm(Program):
             places = token_places(shown)
             for number, question in enumerate(mine):
                 outcome = judge(question, shown, places, mine[number + 1 :])
-                if outcome == "silent" and isinstance(seat, OnIrc) and self._is_unheard(question):
+                if outcome == "silent" and self._is_unheard(question):
                     outcome = "unheard"
                 elif outcome == "silent" and not self.asked_about.intersection(question.tokens):
                     outcome = "lost"
@@ -484,7 +550,7 @@ def judge(
 REAL_TIME = time.time
 Make = Callable[[Storm], Awaitable[None]]
 MAIN = "import sys; from gateway.cli.main import main; sys.exit(main())"
-FINAL = re.compile("|".join(re.escape(text) for text in (*FAILURE_TEXTS.values(), DOUBT)))
+FINAL = re.compile("|".join(re.escape(text) for text in (*FAILURE_TEXTS.values(), DOUBT, LOST_END_TEXT)))
 """Sentences after which a person expects no more."""
 
 
@@ -513,7 +579,6 @@ async def _terminate(it: Storm) -> None:
 
 async def _fill_disk(it: Storm) -> None:
     async with it.changing:
-        it.outage_s = time.monotonic()
         await it.disk.fill(it.pid)
         await it.lasts()
         killed = it.random.random() < 0.5
@@ -522,8 +587,7 @@ async def _fill_disk(it: Storm) -> None:
             await it.start()
             await it.lasts()
         await it.disk.free(it.pid)
-        it.outage_s = None
-        assert await so(lambda: "serving" in it.log_now, 20), it.log_now[-3000:]
+        assert await so(lambda: "serving" in it.log_now, PATIENCE_S), it.log_now[-3000:]
         await asyncio.sleep(1.0)  # until it has noticed
 
 
@@ -536,33 +600,75 @@ sys.stdin.read()
 """
 
 
-async def _lock_store(it: Storm) -> None:
+@contextlib.asynccontextmanager
+async def _locked(it: Storm) -> AsyncIterator[None]:
     """For longer than five seconds, also of real time."""
+    other = await asyncio.create_subprocess_exec(
+        *(*it.prefix, sys.executable, "-c", LOCKING, str(it.store)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdin is not None
+    assert other.stdout is not None
+    try:
+        assert await other.stdout.readline() == b"locked\n"
+        yield
+        await asyncio.sleep(5.2)
+    finally:
+        other.stdin.close()
+        await other.wait()
+
+
+async def _lock_store(it: Storm) -> None:
+    async with it.changing, _locked(it):
+        pass
+
+
+async def _lock_store_at_start(it: Storm) -> None:
+    """The program is killed, and the next one finds the store locked."""
     async with it.changing:
-        other = await asyncio.create_subprocess_exec(
-            *(*it.prefix, sys.executable, "-c", LOCKING, str(it.store)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert other.stdin is not None
-        assert other.stdout is not None
-        try:
-            assert await other.stdout.readline() == b"locked\n"
-            await asyncio.sleep(5.2)
-        finally:
-            other.stdin.close()
-            await other.wait()
+        await it.kill()
+        async with _locked(it):
+            await it.start()
+        assert await so(lambda: "serving" in it.log_now, PATIENCE_S), it.log_now[-3000:]
+
+
+COPYING = """
+import pathlib, sqlite3, time
+for _ in range(60):  # the disk may be full meanwhile
+    try:
+        pathlib.Path("copy.db").unlink(missing_ok=True)
+        sqlite3.connect("reverie.db", timeout=20).backup(sqlite3.connect("copy.db"))
+        break
+    except sqlite3.OperationalError:
+        time.sleep(1)
+else:
+    raise SystemExit("no copy could be made")
+"""
+
+
+async def _roll_store_back(it: Storm) -> None:
+    """An older copy is put in its place while nobody runs."""
+    async with it.changing:
+        copied_s, kept = time.monotonic(), set(it.kept.tokens())
+        await it.on_disk(f"{sys.executable} -c '{COPYING}'")
+        await it.lasts()
+        await it.kill()
+        it.forget_since(copied_s, PLATFORMS)
+        it.unkept |= it.kept.tokens() - kept  # said before, while nobody ran, and kept since the copy
+        await it.on_disk("rm -f reverie.db-wal reverie.db-shm; mv copy.db reverie.db")
+        await it.launched()
 
 
 async def _delete_store(it: Storm, put: str = "") -> None:
     """It is noticed, and then the process is killed: the next one takes up what was saved."""
     async with it.changing:
-        it.outage_s = time.monotonic()
+        it.deleted_s = time.monotonic()
         await it.on_disk(f"rm reverie.db reverie.db-wal reverie.db-shm; {put or ':'}")
-        assert await so(lambda: "while the gateway runs" in it.log_now, 20), it.log_now[-3000:]
+        assert await so(lambda: "while the gateway runs" in it.log_now, PATIENCE_S), it.log_now[-3000:]
         await it.lasts(0.5, 1.5)
         if put:
             await it.on_disk("rm reverie.db")
         await it.kill()
-        it.outage_s = None
+        it.deleted_s = None
         await it.launched()
 
 
@@ -607,6 +713,7 @@ def _discord(*does: Action, times: int = 6) -> Make:
 
 async def _forget_session(it: Storm) -> None:
     it.discord.forget()
+    it.forget_first_contacts()
     it.discord.cut(4000)
     await it.lasts(1, 2)
 
@@ -655,7 +762,6 @@ async def _irc_reset(it: Storm) -> None:
 
 async def _irc_half_open(it: Storm) -> None:
     if bot := it.bot():
-        it.deaf[bot] = time.monotonic() - UNHEARD_S
         bot.lose()
         await so(lambda: any(one.user == NICK for one in it.ircd.clients[it.ircd.clients.index(bot) + 1 :]), 12)
         bot.drop()
@@ -725,6 +831,8 @@ KINDS: Mapping[str, tuple[Sequence[str], Make]] = {
     "store locked": (ALL, _lock_store),
     "store deleted": (ALL, _delete_store),
     "store replaced": (ALL, functools.partial(_delete_store, put="echo other > reverie.db")),
+    "store locked at the start": (ALL, _lock_store_at_start),
+    "store rolled back": (ALL, _roll_store_back),
     "Telegram 500 on sends": (ON_TELEGRAM, _telegram("fail", SENDS, 500)),
     "Telegram 502 on sends": (ON_TELEGRAM, _telegram("say", SENDS, BAD_GATEWAY, status=502, kind="text/html")),
     "Telegram 504 on sends": (ON_TELEGRAM, _telegram("fail", SENDS, 504, "Gateway Timeout")),
@@ -736,6 +844,7 @@ KINDS: Mapping[str, tuple[Sequence[str], Make]] = {
     "Telegram cuts polls": (ON_TELEGRAM, _telegram("drop", POLLS, share=0.8)),
     "Telegram 429 on polls": (ON_TELEGRAM, _telegram("fail", POLLS, 429, retry_after=5, executed=False)),
     "Telegram 401 on polls": (ON_TELEGRAM, _telegram("fail", POLLS, 401, executed=False, share=1.0)),
+    "Telegram 404 on polls": (ON_TELEGRAM, _telegram("fail", POLLS, 404, executed=False, share=1.0)),
     "Discord invalid session": (ON_DISCORD, _forget_session),
     "Discord asks to reconnect": (ON_DISCORD, _ask_reconnect),
     "Discord cut": (ON_DISCORD, _cut_discord),
@@ -761,7 +870,7 @@ KINDS: Mapping[str, tuple[Sequence[str], Make]] = {
     "tool turns": (ALL, _use_tools),
 }
 """Fault -> where it can be felt, and how it is made."""
-CHANGES = tuple(KINDS)[:6]
+CHANGES = tuple(KINDS)[:8]
 """Those of the process and its store, of which one happens at a time."""
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,15 +17,19 @@ from channels.base import Emit
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.core.clock import ManualClock
-from gateway.core.events import ChannelName
-from gateway.core.facts import PostQueued
+from gateway.core.events import ChannelName, Message
+from gateway.core.facts import URGENT, PostQueued
 from gateway.ops import health
 from gateway.ops.health import check_health, read_heartbeat
 from gateway.store import Store, StoreError, StoreOutage
+from tests.kits.channels import story
 from tests.kits.gateway import CONSOLE, Held, Running, running, settings
+from tests.kits.platform_users import PLATFORMS
 from tests.kits.store import NOW, heard, run
+from tests.kits.three_platforms import Where, town
 from tests.kits.waiting import until
 
+WHERES: tuple[Where, ...] = ("room", "alone")
 LONG = "x" * 100_000
 OWNED: dict[str, Any] = {"access": {"dm": "open", "roles": {"owner": ["console:ann"]}}}
 
@@ -448,3 +453,39 @@ def test_an_adapter_that_breaks_ends_itself_alone_and_begins_anew(
     run(story())
     assert "bad broke; next attempt in" in caplog.text
     assert "an adapter's bug" in caplog.text, "with its traceback"
+
+
+@story
+async def test_what_is_said_on_three_platforms_while_the_log_is_locked_is_answered_once(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Discord and Telegram keep it, also over a lost connection; of IRC it is held in memory."""
+    monkeypatch.setattr("gateway.store.store.LOCK_GRACE_S", 0.1)
+    async with town(tmp_path, dm="open") as it:
+        await it.begin()
+        seats = [it.seat(platform, "gus", where) for platform in PLATFORMS for where in WHERES]
+        with locked(tmp_path / "reverie.db"):
+            for number, seat in enumerate(seats):
+                seat.say(f"question {number}?", to_bot=True)
+            assert "lock" in (await disk.until_out()).reason
+            it.discord.cut()
+            for number, seat in enumerate(seats):
+                seat.say(f"question {number + len(seats)}?", to_bot=True)
+            await it.clients["gus"].settled()
+            assert not it.model.seen, "nothing is spent on answers that could not be recorded"
+        for seat in seats:
+            await it.heard(seat, 0, "answer")
+        assert it.reader is not None
+        async with asyncio.timeout(60):
+            while len(said := [*await it.facts("direct"), *await it.facts("mention")]) < 2 * len(seats):
+                await asyncio.sleep(0.01)
+            while await it.reader.due_conversations(URGENT):
+                await asyncio.sleep(0.01)
+        await it.delivered()
+        numbers = sorted(int(one.text.rpartition("question ")[2][:-1]) for one in said if isinstance(one, Message))
+        assert numbers == list(range(2 * len(seats))), "nothing is lost, and nothing doubled"
+        for seat in seats:
+            answers = re.findall(r"answer \d+", " ".join(seat.shown()))
+            assert answers
+            assert len(answers) == len(set(answers))
+        await it.end()

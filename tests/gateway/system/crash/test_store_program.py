@@ -4,15 +4,20 @@ import asyncio
 import contextlib
 import gzip
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 
+from gateway.core.clock import SystemClock
+from gateway.core.facts import DmnStateSaved
+from gateway.store import NewEntry, Store
 from tests.gateway.system.platforms.telegram_kit import Town, town
 from tests.kits.channels import story
 from tests.kits.delivery_judge import fair
@@ -137,6 +142,44 @@ async def test_kill_9_on_a_full_disk_loses_and_doubles_nothing(tmp_path: Path) -
         await disk.save(tmp_path / "saved")
         it.store = tmp_path / "saved" / "reverie.db"
         fair(await it.verdict())
+
+
+@story
+async def test_a_disk_that_is_full_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    """Without a store, and with one whose program was killed."""
+    async with small_disk(tmp_path / "disk") as disk, town(tmp_path) as it:
+        if not disk.prefix:
+            pytest.skip("a disk can be filled before the start only in a namespace of its own")
+        put_on(it, disk)
+        ann = it.api.person("Ann")
+        for number in (1, 2):
+            token = it.say(ann)
+            await disk.fill(0)
+            await it.start()
+            await says(it, "make room where the store is; it is tried again and again", number)
+            assert it.process is not None
+            assert it.process.returncode is None
+            await disk.free(0)
+            await it.answered(token)
+            await it.kill()
+
+
+@story
+async def test_doctor_and_health_tell_how_the_store_grows(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        async with await Store.open(it.store, SystemClock()) as store:
+            for days in range(10, 0, -1):
+                at = datetime.now(UTC) - timedelta(days=days)
+                saved = [DmnStateSaved(state="x" * 1000, agent="reverie") for _ in range(100)]
+                await store.append([NewEntry(fact=one, at=at) for one in saved])
+        await it.start()
+        await says(it, "telegram.test is up")
+        for command in (("health",), ("doctor", "--offline")):
+            _, told = await ran(it, *command)
+            growth = re.search(r"has ([0-9.]+) MB, ([0-9.]+) MB more each day; .*disk (lasts for|is full on)", told)
+            assert growth is not None, told
+            assert 0.05 < float(growth[2]) < float(growth[1]) < 5
+        await it.end()
 
 
 @story

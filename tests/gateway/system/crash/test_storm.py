@@ -16,7 +16,7 @@ import pytest
 from gateway.runtime.turn import FAILURE_TEXTS, PUT_OFF_TEXTS
 from tests.gateway.system.crash.storm_kit import CHANGES, KINDS, Question, Storm, judge, storm, token_places
 from tests.kits.delivery_judge import DOUBT
-from tests.kits.platform_users import IrcClient, OnIrc
+from tests.kits.platform_users import SAID, IrcClient, OnIrc
 
 OVERLOADED, WAITS = FAILURE_TEXTS["overloaded"], PUT_OFF_TEXTS["overloaded"]
 PLANTED = {
@@ -37,7 +37,14 @@ def test_what_is_planted_is_found(outcome: str) -> None:
     assert judge(first, shown, token_places(shown), [second]) == outcome
 
 
-@pytest.mark.soak  # on a machine with all cores busy the judge of IRC's lines is not exact: `make crash` runs it alone
+@pytest.mark.parametrize("nick", ["reverie", "reverie_", "reverie__"])
+def test_the_bot_is_heard_also_while_a_lost_connection_has_its_nick(nick: str) -> None:
+    said = SAID.match(f":{nick}!reverie@test.host PRIVMSG #room :t1z")
+    assert said is not None
+    assert said.groups() == ("#room", "t1z")
+
+
+@pytest.mark.soak
 def test_a_storm_of_all_faults_leaves_nobody_without_one_answer(tmp_path: Path) -> None:
     async def story() -> None:
         async with storm(tmp_path, seed=1) as it:

@@ -6,6 +6,7 @@ text with it. So each test that forges data expects what the same person would g
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from gateway.core.clock import SystemClock
 from gateway.core.events import DeliveryReport
-from gateway.core.facts import ApprovalEnded, AuditRecord, RoleAssigned
+from gateway.core.facts import ApprovalEnded, AuditRecord, ModelSelected, RoleAssigned
 from tests.gateway.system.platforms import discord_kit, telegram_kit
 from tests.servers.discord_api_rest import LOADING
 from tests.servers.discord_api_world import EPHEMERAL
@@ -314,6 +315,56 @@ async def test_a_stranger_is_let_in_by_one_tap(platform: str, tmp_path: Path) ->
             assert [one.split(" ")[:2] for one in taps] == [["pair", "approve"], ["pair", "revoke"]]
         (given,) = await made.it.facts(RoleAssigned)
         assert (given.role, given.by) == ("member", made.owner)
+
+
+async def test_a_strangers_code_in_a_link_asks_the_owner_and_lets_nobody_in(tmp_path: Path) -> None:
+    async with stage("telegram", tmp_path) as made:
+        assert isinstance(made, OnTelegram)
+        made.it.config["access"]["dm"] = "pairing"
+        made.it.write()
+        async with made.it.inside():
+            where = made.alone("guest", "let me in")
+            await made.until(lambda: bool(made.notices(where)))
+            code, *_ = re.findall(r"[A-Z0-9]{4}-[A-Z0-9]{4}", made.notices(where)[0][1])
+            owner = made.people["owner"]
+            made.it.api.commands(owner, owner, f"/start {code}")
+            number, text, taps = await notice(made, owner)
+            assert "asks to speak to me alone" in text
+            assert not await made.it.facts(RoleAssigned)
+            tap = made.tap("owner", number, taps[0], where=owner)
+            assert (await answered(made, tap)).startswith("Let in: ")
+
+
+@both
+async def test_a_model_is_chosen_by_one_tap_of_whoever_may(platform: str, tmp_path: Path) -> None:
+    async with stage(platform, tmp_path) as made:
+        models = made.it.config["llm"]["models"]
+        models["small"] = models["main"] | {"name": "small-one"}
+        models["not for a button"] = models["main"]
+        made.it.write()
+        async with made.it.inside():
+            await made.ready()
+            where = made.alone("owner", "!model list")
+            number, text, taps = await notice(made, where)
+            assert taps == ["model switch small"]
+            assert "small-one" in text
+            forged = made.tap_elsewhere("owner", taps[0])
+            assert (await answered(made, forged)).startswith("This choice is over.")
+            refused = made.tap("guest", number, taps[0], forged=True, where=where)
+            assert (await answered(made, refused)).startswith("That is for admins")
+            tap = made.tap("owner", number, taps[0], where=where)
+            assert "small" in await answered(made, tap)
+            assert await closed(made, number, where) == "small was chosen."
+            again = made.tap("owner", number, taps[0], forged=True, where=where)
+            assert (await answered(made, again)).startswith("This choice is over.")
+            if isinstance(made, OnDiscord):  # the answer to a slash command is shown to whoever gave it
+                api = made.it.api
+                given = api.slash(api.room, api.ann, "model list")
+                await made.until(lambda: bool(api.told(given)))
+                tap = made.tap("owner", given.messages[0], "model switch main")
+                assert "main" in await answered(made, tap)
+        chosen = await made.it.facts(ModelSelected)
+        assert [one.model for one in chosen] == (["small"] if platform == "telegram" else ["small", "main"])
 
 
 @both

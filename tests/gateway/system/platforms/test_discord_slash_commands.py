@@ -31,7 +31,8 @@ async def test_the_table_is_registered_once(tmp_path: Path) -> None:
         for _ in range(2):
             async with it.inside():
                 await ready(it)
-        assert [row["name"] for row in it.api.commands.table["global"]] == [spec.name for spec in COMMAND_SPECS]
+        names = [row["name"] for row in it.api.commands.table["global"]]
+        assert names == [*(spec.name for spec in COMMAND_SPECS), "Ask about this message"]
         assert len(it.api.made("PUT ")) == 1
 
 
@@ -107,6 +108,23 @@ async def test_a_stranger_is_shown_their_code_by_whatever_command_they_begin_wit
             again = it.api.slash(alone, it.api.ben, name)
             assert await answered(it, again) == "I may not answer you here."
             assert it.asked == []
+
+
+@story
+async def test_a_question_about_an_old_message_shows_it_to_the_model(tmp_path: Path) -> None:
+    async with town(tmp_path, preview="all") as it:
+        old = it.api.says(it.api.room, it.api.ben, "Lighthouses need whale oil.", ago_s=9_000)
+        async with it.inside():
+            await ready(it)
+            asked = it.api.commands.ask_about(it.api.room, it.api.ann, old)
+            await it.api.until(lambda: bool(asked.form))
+            it.api.commands.fill_in(asked, "Is that still so? t1z")
+            await it.answered("t1z")
+            await it.calm()
+            assert "whale oil" in str(it.model.seen[-1].body["messages"])
+            (answer,) = [one for one in it.api.world.messages[it.api.room].values() if "t1z" in one["content"]]
+            assert answer["message_reference"]["message_id"] == old
+            assert it.api.offences == []
 
 
 @story

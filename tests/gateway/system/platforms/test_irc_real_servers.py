@@ -14,10 +14,12 @@ import pytest
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway import app
 from gateway.config.loader import parse_config
+from gateway.config.models import Settings
 from gateway.core.clock import SystemClock
-from gateway.core.events import DeliveryReport
-from gateway.core.facts import TurnRecord
+from gateway.core.events import ConnectionChanged, DeliveryReport
+from gateway.core.facts import Fact, TurnRecord
 from gateway.store import Store, StoreError
+from tests.kits.waiting import until
 from tests.servers.real_ircd import inspircd, ngircd
 
 LINES = 2
@@ -64,9 +66,11 @@ class Person:
 
 
 @contextlib.contextmanager
-def served(server: Callable[..., AbstractContextManager[int]], directory: Path) -> Iterator[int]:
+def served(
+    server: Callable[..., AbstractContextManager[int]], directory: Path, limits: bool | str = True
+) -> Iterator[int]:
     try:
-        with server(directory, limits=True) as port:
+        with server(directory, limits=limits) as port:
             yield port
     except FileNotFoundError as missing:
         if os.environ.get("CI"):
@@ -82,19 +86,11 @@ def test_each_gets_their_answer_in_the_right_place_in_order_once(
         asyncio.run(_story(port, tmp_path))
 
 
-async def _story(port: int, tmp: Path) -> None:
-    settings = parse_config(
+def _settings(port: int, tmp: Path, **irc: object) -> Settings:
+    here = {"platform": "irc", "host": "127.0.0.1", "port": port, "tls": False, "nick": "reverie", "rooms": ["#room"]}
+    return parse_config(
         {
-            "channels": {
-                "irc": {
-                    "platform": "irc",
-                    "host": "127.0.0.1",
-                    "port": port,
-                    "tls": False,
-                    "nick": "reverie",
-                    "rooms": ["#room"],
-                }
-            },
+            "channels": {"irc": here | irc},
             "agents": [{"id": "reverie"}],
             "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
             "attention": {"coalesce": 0},
@@ -103,6 +99,45 @@ async def _story(port: int, tmp: Path) -> None:
         },
         tmp,
     )
+
+
+STRICT = 'hardsendq="1M" softsendq="100k" recvq="64k" threshold="45" commandrate="20000" fakelag="no" maxchans="20"'
+"""45 commands at once, then twenty a second; who sends more is thrown off."""
+
+
+def test_who_is_thrown_off_for_flooding_says_the_rest_more_slowly_and_once(tmp_path: Path) -> None:
+    said = [f"line {number} of an answer" for number in range(80)]
+
+    async def flooding(port: int) -> None:
+        pace = {"flood": {"burst": 60, "per_s": 20}, "page_lines": 0}
+        script = Script(rules=(ScriptRule(match="long", reply="\n".join(said)),))
+        stop, model = asyncio.Event(), ScriptedModel(script, clock=SystemClock())
+        gateway = asyncio.create_task(app.run(_settings(port, tmp_path, **pace), stop, model=model))
+        try:
+            async with Person("ann", port) as ann:
+                await _joined(tmp_path)
+                ann.say("PRIVMSG #room :reverie: long")
+                await until(lambda: len(ann.heard) >= len(said))
+                assert [text for _, text in ann.heard] == said
+        finally:
+            stop.set()
+            await gateway
+
+    with served(inspircd, tmp_path, STRICT) as port:
+        asyncio.run(flooding(port))
+
+    async def log() -> list[Fact]:
+        async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
+            return [one.fact for one in await reader.entries(kinds=["link", "delivery"])]
+
+    facts = asyncio.run(log())
+    downs = [one.reason for one in facts if isinstance(one, ConnectionChanged) and not one.up]
+    assert ["Excess Flood" in reason for reason in downs] == [True], "the half of its pace is no flood"
+    assert [one.state for one in facts if isinstance(one, DeliveryReport)] == ["sent"], "nothing is uncertain"
+
+
+async def _story(port: int, tmp: Path) -> None:
+    settings = _settings(port, tmp)
     script = Script(rules=(ScriptRule(match="long", reply=LONG),), delay_s=0.05)
     stop = asyncio.Event()
     gateway = asyncio.create_task(app.run(settings, stop, model=ScriptedModel(script, clock=SystemClock())))

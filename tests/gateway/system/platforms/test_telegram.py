@@ -6,6 +6,7 @@ real program. Run the slow ones with `-s` to see the figures.
 
 import asyncio
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from gateway.core.events import ConnectionChanged, DeliveryReport
-from gateway.core.facts import CursorMoved, PartSendEnded, PostQueued, TurnRecord
+from gateway.core.facts import CursorMoved, IdentityLinked, PartSendEnded, PostQueued, TurnRecord
 from tests.channels.telegram.test_fuzz import Spoiler
 from tests.gateway.system.crash.test_kill import GUESSES
 from tests.gateway.system.platforms.telegram_kit import Town, town
@@ -26,6 +27,9 @@ from tests.kits.waiting import until
 from tests.servers.bot_api_http import BAD_GATEWAY
 from tests.servers.bot_api_methods import Flood
 from tests.servers.bot_api_world import Person
+from tests.servers.model_api import Answer
+
+CODE = re.compile(r"\b[A-Z0-9]{4}-[A-Z0-9]{4}\b")
 
 
 def people(it: Town, count: int) -> list[Person]:
@@ -405,3 +409,29 @@ async def _reached(it: Town, moment: Callable[[], bool]) -> None:
     finally:
         idle.cancel()
         await asyncio.gather(idle, return_exceptions=True)
+
+
+@story
+async def test_a_link_to_the_bot_hands_in_a_code_or_a_word(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        ann, ben = people(it, 2)
+        it.model.default = lambda _: Answer(text="Hello.")
+        async with it.inside():
+            it.api.commands(ann, ann, "/start ref_12345")
+            await it.api.until(lambda: len(it.api.said(ann)) == 1)
+            assert not it.model.seen, "nothing begins by it"
+            it.api.private_says(ann, "what now?")
+            await it.api.until(lambda: "Hello." in it.api.said(ann))
+            assert 'p0 came by a link with the word: "ref_12345"' in it.model.seen[-1].body["messages"][-1]["content"]
+            it.api.commands(ann, ann, "/link")
+            await it.api.until(lambda: len(it.api.said(ann)) == 3)
+            code, *_ = CODE.findall(it.api.said(ann)[-1])
+            it.api.commands(ben, ben, f"/start {code}")
+            await it.api.until(lambda: len(it.api.said(ben)) == 1 and len(it.api.said(ann)) == 4)
+            second, *_ = CODE.findall(it.api.said(ben)[0])
+            it.api.commands(ann, ann, f"/start {second}")
+            await it.api.until(lambda: len(it.api.said(ben)) == 2)
+            it.api.commands(ben, ben, f"/start {second}")
+            await it.api.until(lambda: len(it.api.said(ben)) == 3)
+        assert len(await it.facts(IdentityLinked)) == 1
+        assert it.api.said(ben)[2].startswith("No code like that is waiting.")

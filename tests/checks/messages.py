@@ -1,0 +1,133 @@
+"""Write the catalogs of gateway/locale: `python tests/checks/messages.py [--check]`, or `make messages`.
+
+Collects the marked texts of the program and the subjects of the command table, brings each catalog up to date and
+compiles it.
+Translations are written into `gateway/locale/<language>/LC_MESSAGES/reverie.po`; a new language begins with a folder.
+With `--check` nothing is written, and problems are printed.
+"""
+
+import string
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+
+from babel.messages.catalog import Catalog, Message
+from babel.messages.extract import extract_from_dir
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po, write_po
+
+from gateway.commands.table import COMMANDS
+from gateway.core.i18n import DOMAIN, LOCALE_DIR
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("gateway", "channels", "agent")
+KEYWORDS: dict[str, tuple[int, ...] | None] = {"_": None, "N_": None, "ngettext": (1, 2)}
+_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+"""The date in all headers: catalogs change only with their texts."""
+
+
+def groups() -> Iterator[str]:
+    """The subjects of the command table. Descriptions of commands and arguments are English so far."""
+    yield from dict.fromkeys(row.group for row in COMMANDS)
+
+
+def template() -> Catalog:
+    """All texts to translate."""
+    catalog = _new_catalog(None)
+    for package in PACKAGES:
+        for name, _line, text, _comments, _context in extract_from_dir(
+            ROOT / package, [("**.py", "python")], keywords=KEYWORDS
+        ):
+            catalog.add(text, locations=[(f"{package}/{name}", 0)])
+    for text in groups():
+        catalog.add(text, locations=[("gateway/commands/table.py", 0)])
+    return catalog
+
+
+def _new_catalog(language: str | None) -> Catalog:
+    return Catalog(
+        locale=language, domain=DOMAIN, project="Reverie", creation_date=_EPOCH, revision_date=_EPOCH, fuzzy=False
+    )
+
+
+def po_path(language: str) -> Path:
+    """The source of a catalog."""
+    return LOCALE_DIR / language / "LC_MESSAGES" / f"{DOMAIN}.po"
+
+
+def updated(language: str, texts: Catalog) -> Catalog:
+    """The catalog with all texts of the program, and no others."""
+    catalog, path = _new_catalog(language), po_path(language)
+    known = read_po(path.open("rb"), locale=language) if path.exists() else Catalog(locale=language)
+    for message in texts:
+        if message.id:
+            old = known.get(message.id)
+            catalog.add(message.id, old.string if old else None, message.locations, old.flags if old else message.flags)
+    return catalog
+
+
+def source(catalog: Catalog) -> bytes:
+    """The `.po` file."""
+    out = BytesIO()
+    write_po(out, catalog, width=100, sort_output=True, include_lineno=False)
+    return out.getvalue()
+
+
+def compiled(catalog: Catalog) -> bytes:
+    """The `.mo` file."""
+    out = BytesIO()
+    write_mo(out, catalog)
+    return out.getvalue()
+
+
+def _forms(text: object) -> list[str]:
+    return [str(one) for one in text] if isinstance(text, list | tuple) else [str(text or "")]
+
+
+def _fields(text: str) -> list[str]:
+    return sorted(name for _, name, _, _ in string.Formatter().parse(text) if name is not None)
+
+
+def problems(language: str, catalog: Catalog) -> Iterator[str]:
+    """What is wrong with the translations."""
+    for message in catalog:
+        if message.id:
+            yield from (f"{language}: {why}: {message.id!r}" for why in _faults(message))
+
+
+def _faults(message: Message) -> Iterator[str]:
+    ids, strings = _forms(message.id), _forms(message.string)
+    if message.fuzzy or not all(strings):
+        yield "not translated"
+        return
+    if len(ids) == 1 and strings[0] and any(_fields(one) != _fields(ids[0]) for one in strings):
+        yield "other placeholders"
+    if len(ids) > 1 and any(set(_fields(one)) != set(_fields(ids[1])) for one in strings[1:]):
+        yield "other placeholders"
+    if any(one.count("`") % 2 for one in strings):
+        yield "code that does not end"
+
+
+def main() -> int:
+    """Write the catalogs, or check them."""
+    check, texts, found = "--check" in sys.argv, template(), list[str]()
+    for folder in sorted(path for path in LOCALE_DIR.glob("*") if path.is_dir()):
+        catalog = updated(folder.name, texts)
+        found += problems(folder.name, catalog)
+        for path, data in (
+            (po_path(folder.name), source(catalog)),
+            (po_path(folder.name).with_suffix(".mo"), compiled(catalog)),
+        ):
+            if not check:
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(data)
+            elif not path.exists() or path.read_bytes() != data:
+                found.append(f"{path.relative_to(ROOT)} is out of date: run make messages")
+    print("\n".join(found) or "complete")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

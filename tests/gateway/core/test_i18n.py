@@ -1,0 +1,71 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.access.approval_texts import approval_buttons, render_outcome
+from gateway.access.texts import render_pairing_prompt
+from gateway.core.i18n import _, find_language, language_for, languages, ngettext, use_language
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("tag", "language"),
+    [
+        ("de", "de"),
+        ("de-AT", "de"),
+        ("DE_at", "de"),
+        ("es-419", "es"),
+        ("en", ""),
+        ("en-GB", ""),
+        ("tlh", ""),
+        ("deu", ""),
+        ("", ""),
+        ("../de", ""),
+        ("de-" + "x" * 99, ""),
+    ],
+)
+def test_a_language_falls_back_to_the_one_without_region_then_to_english(tag: str, language: str) -> None:
+    assert languages() == {"de", "es"}
+    assert find_language(tag) == language
+
+
+def test_the_room_decides_and_alone_with_somebody_their_client() -> None:
+    assert language_for("de", "es", direct=True) == "de"
+    assert language_for(None, "es", direct=True) == "es"
+    assert language_for(None, "es", direct=False) is None
+    with use_language("tlh"):
+        assert _("Deny") == "Deny"
+
+
+def test_plurals() -> None:
+    def shown(count: int) -> str:
+        one, many = "No miss in the last request.", "No miss in the last {count} requests."
+        return ngettext(one, many, count).format(count=count)
+
+    assert [shown(1), shown(3)] == ["No miss in the last request.", "No miss in the last 3 requests."]
+    with use_language("de-CH"):
+        assert [shown(1), shown(3)] == [
+            "Kein Fehlgriff in der letzten Anfrage.",
+            "Kein Fehlgriff in den letzten 3 Anfragen.",
+        ]
+    assert shown(1) == "No miss in the last request."
+
+
+def test_pairing_and_approval_have_the_language_and_what_others_wrote_is_no_format() -> None:
+    with use_language("de"):
+        assert [one.label for one in approval_buttons("k7qd")][::2] == ["Einmal genehmigen", "Ablehnen"]
+        assert approval_buttons("k7qd")[0].command == "approve k7qd"
+        assert render_outcome("once", "{by}") == "**Genehmigt** von `{by}`."
+        assert "mit `!pair approve ACDE-FGHJ` zu" in render_pairing_prompt("ACDEFGHJ", "!")
+    with use_language("es"):
+        assert render_pairing_prompt("ACDEFGHJ", "/").startswith("Hola, soy un bot.")
+
+
+def test_the_catalogs_are_complete_and_compiled() -> None:
+    done = subprocess.run(
+        [sys.executable, "tests/checks/messages.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,188 @@
+"""The growing answer on Telegram and Discord: one message from the first words to the last, whatever is cut off."""
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gateway.core.facts import PostQueued
+from tests.gateway.system.platforms import discord_kit, telegram_kit
+from tests.kits.channels import story
+from tests.kits.delivery_judge import fair
+from tests.kits.gateway_process import Program
+from tests.servers.discord_api import DiscordApi
+from tests.servers.model_api import Answer, Json
+
+HURRY = """
+import channels.discord.channel, channels.telegram.channel, gateway.app, gateway.stream.preview
+gateway.app.TURN_GRACE_S = 0.05
+gateway.stream.preview.FIRST_LOOK_S = 0.02
+channels.telegram.channel.TelegramChannel.preview_interval_s = 0.05
+channels.discord.channel.DiscordPreviewChannel.preview_interval_s = 0.05
+"""
+SAY = "POST /channels/[0-9]+/messages"
+FETCH = ("c1", "web_fetch", '{"url": "https://example.org/page?q=private"}')
+LOOKING, STATUS = "Let me look it up.", "Reading example.org…"
+
+
+def ends_with_its_last_word(it: Program, *, chars: int = 400, looks: bool = False) -> None:
+    """Make the model name the tokens first, then write for about a second. `looks`: it fetches a page before."""
+
+    def answer(body: Json) -> Answer:
+        if looks and not any(one["role"] == "tool" for one in body["messages"]):
+            it.tokens_of(body)
+            return Answer(text=LOOKING, calls=(FETCH,))
+        tokens = re.findall(r"t\d+z", str([one for one in body["messages"] if one["role"] == "user"][-1]))
+        if not looks:
+            it.tokens_of(body)
+        text = f"{' '.join(dict.fromkeys(tokens))} " + "and so on.\n\n" * (chars // 12) + "The end."
+        return Answer(text=text, pace_s=12 / len(text), delay_s=0.2 if looks else 0.0)
+
+    it.model.default = answer
+
+
+def judge_growth(shown: list[str], parts: list[str]) -> None:
+    """What a message showed in turn: the status, then ever more of the first part, and that at last."""
+    grown = [text for text in shown if STATUS not in text]
+    assert any(STATUS in text for text in shown[:-2])
+    assert len(grown) > 2
+    assert all(after.startswith(before) for before, after in pairwise(grown))
+    assert grown[-1] == parts[0]
+    assert parts[-1].endswith("The end.")
+
+
+@story
+async def test_a_long_answer_with_a_tool_grows_in_its_first_message_on_telegram(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.02)
+    monkeypatch.setattr("channels.telegram.channel.TelegramChannel.preview_interval_s", 0.05)
+    async with telegram_kit.town(tmp_path, preview="all") as it:
+        ends_with_its_last_word(it, chars=5000, looks=True)
+        ann, lounge = it.api.person("Ann"), it.api.group("lounge")
+        async with it.inside():
+            it.say(ann, lounge)
+            it.say(ann)
+            await it.api.until(lambda: len(it.api.said(lounge)) == len(it.api.said(ann)) == 2)
+            await it.calm()
+        begun, *rest = [
+            call for call in it.api.calls if call.parameters.get("chat_id") == lounge.id and "text" in call.parameters
+        ]
+        *edits, last = rest
+        assert [call.method for call in (begun, *edits, last)] == [
+            "sendMessage",
+            *["editMessageText"] * len(edits),
+            "sendMessage",
+        ]
+        assert begun.parameters["reply_parameters"]["message_id"] == 1
+        judge_growth([begun["text"], *(call["text"] for call in edits)], it.api.said(lounge))
+        drafts = it.api.world.chats[ann.id].drafts
+        assert len({ident for ident, _ in drafts}) == 1
+        judge_growth([*(text for _, text in drafts), it.api.said(ann)[0]], it.api.said(ann))
+        assert not it.api.asked("deleteMessage")
+
+
+@story
+async def test_a_long_answer_with_a_tool_grows_in_its_first_message_on_discord(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.02)
+    async with discord_kit.town(tmp_path, preview="all") as it:
+        ends_with_its_last_word(it, chars=2500, looks=True)
+        async with it.inside():
+            await it.api.connected()
+            it.say()
+            await it.api.until(lambda: len(it.api.texts(it.api.room)) == 2)
+            await it.calm()
+        begun, *rest = it.api.made("(POST|PATCH) /channels/[0-9]+/messages")
+        *edits, last = rest
+        assert [call.line.partition(" ")[0] for call in (begun, *edits, last)] == [
+            "POST",
+            *["PATCH"] * len(edits),
+            "POST",
+        ]
+        assert begun.body["message_reference"]
+        judge_growth([begun.body["content"], *(call.body["content"] for call in edits)], it.api.texts(it.api.room))
+        assert (it.api.made("DELETE"), it.api.offences) == ([], [])
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("moment", ["growing", "sent", "unsent", "finishing", "stopped"])
+@story
+async def test_a_growing_answer_that_is_cut_off_stands_once_and_whole_on_telegram(tmp_path: Path, moment: str) -> None:
+    async with telegram_kit.town(tmp_path, sabotage=HURRY, preview="all", request_timeout=30) as it:
+        ends_with_its_last_word(it)
+        ann, lounge, calls = it.api.person("Ann"), it.api.group("lounge"), it.api.faults
+        await it.start()
+        await it.api.called("getUpdates")
+        if moment in ("sent", "unsent"):
+            calls.stall("sendMessage", after=moment == "sent")
+        if moment == "finishing":
+            calls.stall("editMessageText", after=True, where=lambda call: "The end." in call["text"])
+        it.say(ann, lounge)
+        await it.api.called("sendMessage" if moment in ("sent", "unsent") else "editMessageText")
+        if moment == "finishing":
+            await it.api.until(lambda: it.api.said(lounge)[0].endswith("The end."))
+        await (it.end() if moment == "stopped" else it.kill())
+        calls.clear()
+        await it.start()
+        await it.api.until(lambda: [text[-8:] for text in it.api.said(lounge)] == ["The end."])
+        await it.calm()
+        await it.end()
+        assert len(it.api.said(lounge)) == 1
+        found = await it.verdict()
+        fair(found)
+        assert found.uncertain == 0
+        if moment in ("growing", "finishing", "stopped"):
+            assert not it.api.asked("deleteMessage")
+            assert len(it.api.asked("sendMessage")) == 1
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("moment", ["growing", "sent", "finishing"])
+@story
+async def test_a_growing_answer_that_is_cut_off_stands_once_and_whole_on_discord(tmp_path: Path, moment: str) -> None:
+    async with discord_kit.town(tmp_path, preview="all", request_timeout=30) as it:
+        it.code = f"{HURRY}\n{it.code}"
+        ends_with_its_last_word(it)
+        await it.start()
+        await it.api.connected()
+        if moment == "sent":
+            it.api.faults.add(SAY, "silent")
+        it.say()
+        await it.api.until(lambda: _is_at(it.api, moment))
+        await it.kill()
+        await it.start()
+        await it.api.until(lambda: [text[-8:] for text in it.api.texts(it.api.room)] == ["The end."])
+        await it.calm()
+        await it.end()
+        assert (await it.fair()).uncertain == 0
+        assert moment == "sent" or not it.api.made("DELETE")
+
+
+def _is_at(api: DiscordApi, moment: str) -> bool:
+    texts = api.texts(api.room)
+    match moment:
+        case "sent":
+            return bool(texts)
+        case "growing":
+            return len(api.made("PATCH")) > 1
+        case _:
+            return bool(texts) and texts[0].endswith("The end.")
+
+
+@story
+async def test_a_turn_that_fails_says_so_in_its_preview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.02)
+    async with telegram_kit.town(tmp_path, preview="all") as it:
+        it.model.default = lambda _: Answer(text="I would say " * 20, pace_s=0.05, stop="content_filter")
+        ann, lounge = it.api.person("Ann"), it.api.group("lounge")
+        async with it.inside():
+            it.say(ann, lounge)
+            await it.api.called("editMessageText")
+            await it.calm()
+        (text,) = it.api.said(lounge)
+        assert text.startswith("The model I think with declined")
+        (queued,) = await it.facts(PostQueued)
+        assert queued.post.finishes is not None
