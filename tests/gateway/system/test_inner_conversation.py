@@ -20,7 +20,7 @@ from tests.kits.gateway import Running, running
 
 QUICK: dict[str, Any] = {
     "dmn": {"resting": 0.05, "foraging": 0.05, "working": 0.05, "engaged": 0.05, "dream_every": 0},
-    "attention": {"coalesce": 0, "salience": {"keywords": ["outage"], "rest": 0}},
+    "attention": {"coalesce": 0, "salience": {"keywords": ["outage", "down"], "rest": 0}},
     "access": {"dm": "open", "roles": {"owner": ["console:olga"]}},
 }
 LOBBY = "console/lobby"
@@ -302,7 +302,10 @@ def test_a_guest_cannot_make_it_speak_elsewhere_and_an_owner_alone_with_it_can(t
 
 
 def test_what_a_guest_says_in_one_room_reaches_no_turn_of_another(tmp_path: Path) -> None:
-    """A guest has another room attended: its turn sees what is said there, and neither the guest's words nor why."""
+    """A guest has another room attended: its turn sees what is said there, and neither the guest's words nor why.
+
+    The two lines share no word, so that nothing of the one is recalled for the other.
+    """
 
     @story
     async def told() -> None:
@@ -311,7 +314,7 @@ def test_what_a_guest_says_in_one_room_reaches_no_turn_of_another(tmp_path: Path
         async with running(tmp_path, Script(rules=rules), rooms=["lobby", "hall"], **QUICK) as gateway:
             await order(gateway, "off")
             await gateway.console.receive_message("an outage, say hear ye in the lobby", sender="bob", room="hall")
-            await gateway.console.receive_message("no outage", sender="ann", room="lobby")
+            await gateway.console.receive_message("everything is down", sender="ann", room="lobby")
             await order(gateway, "wake")
             await gateway.screen.until(2)
             (turn,) = await ended(gateway, 1)
