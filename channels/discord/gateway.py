@@ -78,6 +78,8 @@ class IdentifyLimiter:
         self._identified_s[shard % self._buckets] = now_s
 
 
+_HEARTBEAT_END_S = 0.5
+"""Longest wait for the end of a heartbeat thread."""
 _GOODBYE_S = 0.3
 _OPENING: ContextVar[tuple[DiscordClient, list["GatewaySocket"]]] = ContextVar("opening")
 
@@ -102,10 +104,16 @@ class GatewaySocket(DiscordWebSocket):
         await super().resume()
 
     async def close(self, code: int = 4000) -> None:
-        """Close without waiting long for the other side. 1000 ends the session, 4000 leaves it resumable."""
+        """Close without waiting long for the other side. 1000 ends the session, 4000 leaves it resumable.
+
+        The library's heartbeat thread has ended then, unless it is the one that closes: it would call a closed loop.
+        """
+        heartbeat = self._keep_alive
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
                 await super().close(code)
+        if heartbeat is not None:
+            await asyncio.to_thread(heartbeat.join, _HEARTBEAT_END_S)
 
     def resumable_session(self) -> ResumableSession | None:
         """Return the session to resume after this connection."""
