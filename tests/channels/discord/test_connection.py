@@ -3,9 +3,11 @@
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
+import discord.gateway
 import pytest
 
 from channels.base import Denied, SendError, Unreachable
@@ -126,6 +128,33 @@ async def test_a_link_without_acknowledgements_is_given_up_and_resumed(monkeypat
         await it.heard("away")
         assert len(api.resumes) >= 1
         assert len(api.identifies) == 1
+
+
+async def test_no_heartbeat_thread_outlives_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread is discord.py's, and would call an event loop that may be closed by then."""
+    beating, joined = threading.Event(), threading.Event()
+    thread_type = discord.gateway.KeepAliveHandler
+    get_payload, join = thread_type.get_payload, thread_type.join
+
+    def beat(self: discord.gateway.KeepAliveHandler) -> dict[str, object]:
+        if threading.current_thread() is self:  # the event loop calls it once, too
+            beating.set()
+            joined.wait(20)
+        return get_payload(self)
+
+    def end(self: discord.gateway.KeepAliveHandler, timeout: float | None = None) -> None:
+        joined.set()
+        join(self, timeout)
+
+    monkeypatch.setattr(thread_type, "get_payload", beat)
+    monkeypatch.setattr(thread_type, "join", end)
+    async with DiscordApi(Options(heartbeat_s=0.1, heartbeat_grace_s=60)) as api:
+        async with running(api) as it:
+            await it.up()
+            assert await asyncio.to_thread(beating.wait, 20)
+        left = [thread for thread in threading.enumerate() if isinstance(thread, thread_type)]
+        joined.set()
+        assert not left
 
 
 async def test_a_process_that_starts_again_finds_what_was_said_meanwhile() -> None:
