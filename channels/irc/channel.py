@@ -452,7 +452,8 @@ class IrcChannel:
         """Bring the session up, and use it until it is lost or this is cancelled."""
         if await session.bring_up():
             self._session = session
-            self._report_link(up=True, reason=f"connected to {self._config.host} as {session.nick}")
+            problem = f"; {session.login_problem}" if session.login_problem else ""
+            self._report_link(up=True, reason=f"connected to {self._config.host} as {session.nick}{problem}")
             await session.work_periodically()
 
     async def _tear_down(self, session: IrcSession, secure_port: int | None, helpers: list[asyncio.Task[None]]) -> None:

@@ -13,6 +13,12 @@ _ROOM = re.compile(r"[#&+!][^\s,\x00-\x20]+")
 _KEY = re.compile(r"[^\s,:\x00-\x20][^\s,\x00-\x20]*")
 _USERNAME = re.compile(r"[^\s:@!\x00-\x20][^\s@!\x00-\x20]*(?: [^\s@!\x00-\x20]+)*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_SERVICE = re.compile(r"[^\s:@!,\x00-\x20][^\s@!,\x00-\x20]*(?:@[A-Za-z0-9.-]+)?")
+_PASSWORD = re.compile(r"[^\s\x00-\x20]{1,200}")
+_COMMAND_LINE = re.compile(r"(?P<command>[A-Za-z]+|[0-9]{3})(?: [^\r\n\0]*)?")
+_OWN_COMMANDS = frozenset({"AUTHENTICATE", "CAP", "JOIN", "NICK", "PART", "PASS", "QUIT", "USER"})
+"""Commands that other keys of the configuration stand for."""
+_MAX_CONNECT_LINES, _MAX_CONNECT_LINE_BYTES = 20, 400
 _HOST = re.compile(r"[^\s\x00-\x20/@]+")
 
 
@@ -63,6 +69,33 @@ class SaslConfig(ConfigSection):
         return self
 
 
+class NickServConfig(ConfigSection):
+    """Login to the network's services by private messages, for networks without SASL, and recovery of the nick.
+
+    Rooms are joined after the answer, or after 15 s. A refused password is not sent again until the configuration is
+    changed or the process starts anew.
+    """
+
+    password: SecretStr | None = None
+    """Password of the account. None: only the nick is recovered, by the account that `sasl` logged in."""
+    account: str = ""
+    """Account at the services. Empty: the nick."""
+    service: str = "NickServ"
+    """Whom to write to. `NickServ@services.example.net` reaches only the service itself, where the network knows it."""
+    recover: Literal["regain", "ghost", "off"] = "regain"
+    """Command that gives us our nick when somebody else has it: REGAIN, or GHOST and a change of nick."""
+
+    @model_validator(mode="after")
+    def _sendable(self) -> Self:
+        if self.password is not None and not _PASSWORD.fullmatch(self.password.get_secret_value()):
+            raise ValueError("the password cannot be sent to services: take out blanks")
+        if self.account and not _PASSWORD.fullmatch(self.account):
+            raise ValueError(f"{self.account!r} is not an account: take out blanks")
+        if not _SERVICE.fullmatch(self.service):
+            raise ValueError(f"{self.service!r} is not a service; write NickServ or NickServ@services.example.net")
+        return self
+
+
 class IrcRateLimit(ConfigSection):
     """Limit of the lines to the server (a token bucket)."""
 
@@ -91,6 +124,11 @@ class IrcConfig(ConfigSection):
     password: SecretStr | None = None
     """Server password (PASS). Not the services password: that is `sasl`. Like `sasl` with plain, it needs TLS."""
     sasl: SaslConfig | None = None
+    nickserv: NickServConfig | None = None
+    """Login to the services by NickServ. None: none."""
+    on_connect: Annotated[tuple[SecretStr, ...], Field(strict=False)] = ()
+    """Lines that are sent as they are after the welcome, before `nickserv` and the rooms, e.g. `MODE {nick} +x`. At
+    most 20, each of at most 400 bytes. `{nick}` is our nick."""
     contact: str | None = None
     """Person who runs this bot, and how to reach them. Shown as the real name and in answer to CTCP VERSION."""
     rooms: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -140,6 +178,23 @@ class IrcConfig(ConfigSection):
             raise ValueError(f"{username!r} is not a user name; use letters and digits")
         return username
 
+    @field_validator("on_connect")
+    @classmethod
+    def _on_connect(cls, lines: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        """Check the lines; errors quote none, for they may hold passwords."""
+        if len(lines) > _MAX_CONNECT_LINES:
+            raise ValueError(f"there may be {_MAX_CONNECT_LINES} lines")
+        for number, line in enumerate(lines, 1):
+            found = _COMMAND_LINE.fullmatch(line.get_secret_value())
+            if found is None or len(line.get_secret_value().encode()) > _MAX_CONNECT_LINE_BYTES:
+                raise ValueError(
+                    f"line {number} cannot be sent: it is one command of IRC, without a slash in front, of at most "
+                    f"{_MAX_CONNECT_LINE_BYTES} bytes"
+                )
+            if (command := found["command"].upper()) in _OWN_COMMANDS:
+                raise ValueError(f"line {number} is {command}, which the other keys of the channel are for")
+        return lines
+
     @field_validator("rooms")
     @classmethod
     def _rooms(cls, rooms: tuple[str, ...]) -> tuple[str, ...]:
@@ -180,12 +235,15 @@ class IrcConfig(ConfigSection):
     @model_validator(mode="after")
     def _no_password_in_the_clear(self) -> Self:
         plain = self.sasl is not None and self.sasl.mechanism == "plain"
-        if self.tls is False and (plain or self.password) and not is_loopback(self.host):
-            which = "sasl.password" if plain else "password"
+        services = self.nickserv is not None and self.nickserv.password is not None
+        if self.tls is False and (plain or services or self.password) and not is_loopback(self.host):
+            which = "sasl.password" if plain else "nickserv.password" if services else "password"
             raise ValueError(
                 f"{which} would be sent to {self.host} over plain text; write `tls: true` and the port for TLS "
-                "(mostly 6697), use mechanism scram-sha-256, or reach the server through a tunnel on 127.0.0.1"
+                "(mostly 6697), use sasl with scram-sha-256, or reach the server through a tunnel on 127.0.0.1"
             )
+        if self.nickserv is not None and self.nickserv.password is None and self.sasl is None:
+            raise ValueError("nickserv needs a password, unless sasl logs in")
         return self
 
     @model_validator(mode="after")

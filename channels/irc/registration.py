@@ -12,15 +12,18 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from channels.base import Denied, SendError, Unreachable
 from channels.irc.config import IrcConfig, SaslConfig
 from channels.irc.connection import IrcConnection
+from channels.irc.render import strip_formatting
 from channels.irc.tls import sts_port
-from channels.irc.wire import IrcLine
+from channels.irc.wire import IrcLine, format_line
 
 # fmt: off
 WANTED_CAPS: Final = frozenset({
@@ -226,6 +229,91 @@ class LoginHistory:
     """The configuration was valid at least once: a failure may be the network's."""
     refused_count: int = 0
     """Consecutive connections that the services refused since."""
+    nickserv_refusal: str = ""
+    """What NickServ said when it refused our password, which is then not sent again."""
+
+
+_SERVICE_REFUSALS = re.compile(
+    r"invalid|incorrect|wrong|unknown|denied|disabled|fail|syntax|(?:not|n't) (?:a )?regist|(?:may not|cannot|can't) ",
+    re.IGNORECASE,
+)
+_SERVICE_CONSENTS = re.compile(r"identified|recogni[sz]ed|accepted|logged in", re.IGNORECASE)
+"""Answers of Atheme, Anope and ratbox-services to IDENTIFY; "identify" alone is in what they ask of everybody."""
+_NICK_KEPT = frozenset({"432", "433", "437"})
+
+
+class NickServLogin:
+    """Login by IDENTIFY, and recovery of the nick by REGAIN or GHOST. `start` and `feed` return the lines to send.
+
+    The words of services are no protocol. So 900 (RPL_LOGGEDIN) counts where the server sends it, known words else, and
+    the caller waits for `is_answered` for a limited time only.
+    """
+
+    def __init__(self, config: IrcConfig, logins: LoginHistory, fold: Callable[[str], str]) -> None:
+        """Build it; `logins` is updated, and `fold` is how the server folds names."""
+        self._config, self._nickserv, self._logins, self._fold = config, config.nickserv, logins, fold
+        self._step: Literal["recover", "identify", "done"] = "done"
+
+    @property
+    def is_answered(self) -> bool:
+        """Nothing more is expected of the services."""
+        return self._step == "done"
+
+    def start(self, nick: str, account: str) -> list[str]:
+        """Begin, once welcomed as `nick`; `account`: that of our login by SASL, or empty."""
+        if self._nickserv is None:
+            return []
+        password = self._nickserv.password.get_secret_value() if self._nickserv.password else ""
+        may_recover = account or (password and not self._logins.nickserv_refusal)
+        if self._fold(nick) == self._fold(self._config.nick) or self._nickserv.recover == "off" or not may_recover:
+            return self._identify(nick, account)
+        self._step = "recover"
+        return [self._message(self._nickserv.recover.upper(), self._config.nick, *filter(None, [password]))]
+
+    def feed(self, line: IrcLine, nick: str, account: str) -> list[str]:
+        """Process a line, after which we are `nick`, and `account` to the services."""
+        if self._nickserv is None:
+            return []
+        is_ours = self._fold(nick) == self._fold(self._config.nick)
+        service = self._fold(self._nickserv.service.partition("@")[0])
+        if line.command == "NICK" and is_ours and self._fold(line.param(0)) == self._fold(nick):
+            return self._identify(nick, account)  # also when it became free later
+        is_absent = line.command == "401" and self._fold(line.param(1).partition("@")[0]) == service
+        if is_absent or (self._step == "identify" and account):
+            self._step = "done"
+        elif self._step == "recover" and line.command in _NICK_KEPT:
+            return self._identify(nick, account)
+        elif line.command == "NOTICE" and self._fold(line.source.nick) == service:
+            return self._handle_notice(line.param(-1), nick, account)
+        return []
+
+    def _handle_notice(self, text: str, nick: str, account: str) -> list[str]:
+        refused = _SERVICE_REFUSALS.search(text)
+        if self._step == "recover":
+            if refused:
+                return self._identify(nick, account)
+            ghost = self._nickserv is not None and self._nickserv.recover == "ghost"
+            return [format_line("NICK", self._config.nick)] if ghost else []
+        if self._step == "identify" and refused:
+            self._logins.nickserv_refusal = strip_formatting(text)[:200]
+            self._step = "done"
+        elif self._step == "identify" and _SERVICE_CONSENTS.search(text):
+            self._step = "done"
+        return []
+
+    def _identify(self, nick: str, account: str) -> list[str]:
+        """Send IDENTIFY unless we are logged in; the account is named unless it is our nick."""
+        self._step = "done"
+        if self._nickserv is None or self._nickserv.password is None or account or self._logins.nickserv_refusal:
+            return []
+        self._step = "identify"
+        name = self._nickserv.account or self._config.nick
+        named = [] if self._fold(name) == self._fold(nick) else [name]
+        return [self._message("IDENTIFY", *named, self._nickserv.password.get_secret_value())]
+
+    def _message(self, *words: str) -> str:
+        service = self._nickserv.service if self._nickserv else ""
+        return format_line("PRIVMSG", service, trailing=" ".join(words))
 
 
 class StsUpgrade(Exception):

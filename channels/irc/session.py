@@ -17,7 +17,7 @@ from channels.irc.inbound import CtcpResponder, IrcLineContext
 from channels.irc.membership import IrcMembership, RoomModes
 from channels.irc.outgoing import FloodPace, IrcOutgoing
 from channels.irc.people import NO_CURSOR, IrcState, IrcUsers, NetsplitTracker, who_query
-from channels.irc.registration import IrcRegistration, LoginHistory, StsUpgrade
+from channels.irc.registration import IrcRegistration, LoginHistory, NickServLogin, StsUpgrade
 from channels.irc.render import strip_formatting
 from channels.irc.wire import (
     BatchCollector,
@@ -107,6 +107,7 @@ _CAP_TIMEOUT_S = 10.0
 """Longer than servers take to answer CAP."""
 _MOTD_WAIT_S = 5.0
 _JOIN_WAIT_S = 10.0
+_IDENTIFY_WAIT_S = 15.0
 _TICK_S = 10.0
 _LABEL_PATIENCE_S = 10.0
 """Time for the answer to a labelled line, before the server is asked whether it has got so far."""
@@ -138,6 +139,9 @@ class IrcSession:
         self.connection = IrcConnection(self)
         self.registration = IrcRegistration(config, self.connection, logins, secure=secure_port is not None)
         self.isupport = Isupport()
+        self._nickserv, self._logins = NickServLogin(config, logins, self.isupport.fold), logins
+        self._is_identified = asyncio.Event()
+        """Nothing more is expected of the services."""
         self.nick = config.nick
         self.last_heard_s = self._logged_in_s = clock.monotonic()
         self.users, self.room_modes = IrcUsers(self.isupport), RoomModes(self.isupport)
@@ -343,8 +347,23 @@ class IrcSession:
                 self._emitter.record_time(line)
         self.room_modes.feed(line, self.nick)
         self.membership.feed(line)
+        self._log_in_by_nickserv(line)
         if line.command in {"366", "MODE"}:
             self._query_modes()
+
+    def _log_in_by_nickserv(self, line: IrcLine) -> None:
+        refused_before = self._logins.nickserv_refusal
+        self.queue_lines(self._nickserv.feed(line, self.nick, self.registration.account))
+        if self._nickserv.is_answered:
+            self._is_identified.set()
+        if (refusal := self._logins.nickserv_refusal) != refused_before:
+            logger.error("%s: the services refuse `nickserv.password`; it is not sent again: %s", self.name, refusal)
+
+    @property
+    def login_problem(self) -> str:
+        """Why we are not logged in to the services as configured by `nickserv`. Empty: we are, or nothing is known."""
+        refusal = self._logins.nickserv_refusal
+        return f"the services refuse `nickserv.password`: {refusal}" if refusal else ""
 
     def _query_modes(self) -> None:
         """Ask for room modes while nothing else is queued: nothing waits for the answer."""
@@ -392,6 +411,7 @@ class IrcSession:
             await with_timeout(self.clock, _MOTD_WAIT_S, self._is_ready.wait())
         if self.isupport.bot_mode:  # https://ircv3.net/specs/extensions/bot-mode
             self.outgoing.queue_line(format_line("MODE", self.nick, f"+{self.isupport.bot_mode}"))
+        await self._log_in_to_services()
         self._emitter.hold_rooms(self.membership.join_configured())
         if self.isupport.monitors:
             self.membership.recover_nick()
@@ -400,6 +420,18 @@ class IrcSession:
         except TimeoutError:
             logger.warning("%s: some rooms did not answer our JOIN", self.name)
         return True
+
+    async def _log_in_to_services(self) -> None:
+        """Send the lines of `on_connect`, and return once NickServ has answered, or will not."""
+        self.queue_lines(line.get_secret_value().replace("{nick}", self.nick) for line in self._config.on_connect)
+        self.queue_lines(self._nickserv.start(self.nick, self.registration.account))
+        if self._nickserv.is_answered:
+            return
+        self._is_identified.clear()
+        try:
+            await with_timeout(self.clock, _IDENTIFY_WAIT_S, self._is_identified.wait())
+        except TimeoutError:
+            logger.warning("%s: the services do not answer; joining rooms without them", self.name)
 
     async def _wait_for_welcome(self) -> None:
         while not self.welcomed.is_set():

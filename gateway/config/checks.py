@@ -70,7 +70,12 @@ def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
             yield ("access", "grants", index, "who"), "anybody can have that mask; write account:<name> if there is one"
     for name, channel in settings.channels.items():
         unchecked = channel.platform == "irc" and not isinstance(channel.tls, bool) and not channel.tls.verify
-        if channel.platform == "irc" and unchecked and (channel.password or (channel.sasl and channel.sasl.password)):
+        logins = (channel.sasl, channel.nickserv) if channel.platform == "irc" else ()
+        if (
+            channel.platform == "irc"
+            and unchecked
+            and (channel.password or any(one and one.password for one in logins))
+        ):
             message = "whoever is between us and the server gets the password; name the server's root in tls.ca_file"
             yield ("channels", name, "tls", "verify"), message
     for index, rule in enumerate(access.platform_roles):

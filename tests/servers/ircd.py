@@ -69,6 +69,10 @@ class Options:
     """Numeric with which every SASL login is refused."""
     scram_proof: Literal["true", "false", "none", "error"] = "true"
     """Whether the server proves that it knows the password, too."""
+    nickserv: Mapping[str, str] | None = None
+    """Account -> password, for NickServ: IDENTIFY, REGAIN and GHOST. None: there is no NickServ (401)."""
+    nickserv_numerics: bool = True
+    """Who identifies is told so by 900, too."""
     isupport: tuple[str, ...] = (
         "NETWORK=Fakenet",
         "CASEMAPPING=rfc1459",
@@ -550,6 +554,29 @@ class Door:
         else:
             client.numeric("904", ":SASL authentication failed")
 
+    def nickserv(self, client: Client, text: str) -> None:
+        """Answer as Atheme does. The password is the last word."""
+        options, (command, *words) = self._ircd.options, text.split()
+        name = words[0] if len(words) > 1 else client.nick
+
+        def tell(text: str) -> None:
+            client.send(f":NickServ!NickServ@services. NOTICE {client.nick} :{text}")
+
+        if (options.nickserv or {}).get(name) != words[-1] and client.account != name:
+            tell(f"Invalid password for \x02{name}\x02.")
+        elif command == "IDENTIFY":
+            client.account = name
+            if options.nickserv_numerics:
+                client.numeric("900", client.mask, name, ":You are now logged in")
+            tell(f"You are now identified for \x02{name}\x02.")
+        elif command in {"REGAIN", "GHOST"}:
+            options.taken.discard(name)
+            tell(f"\x02{name}\x02 has been {command.lower()}ed.")
+            if command == "REGAIN":
+                self.nick(client, name)
+        else:
+            tell("Invalid command.")
+
     def nick(self, client: Client, nick: str) -> None:
         if len(nick) > self._ircd.options.nick_length or nick in self._ircd.options.reserved:
             client.numeric("432", nick, ":Erroneous nickname")
@@ -800,6 +827,8 @@ class Ircd:
                     member.send(f":{client.mask} JOIN {target}{extended}", stamped)
                 client.numeric("353", "=", target, ":" + " ".join(member.nick for member in members))
                 client.numeric("366", target, ":End of /NAMES list")
+            elif target.partition("@")[0] == "NickServ" and self.options.nickserv is not None:
+                self._door.nickserv(client, params[1])
             elif target in self.options.muted or params[1] in self.options.muted_texts:
                 client.numeric(self.options.muted.get(target, "404"), target, f":{self.options.muted_reason}")
             elif target.startswith("#") and client not in members:

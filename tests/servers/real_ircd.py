@@ -150,6 +150,8 @@ loadmodule "modules/nickserv/main";
 loadmodule "modules/nickserv/register";
 loadmodule "modules/nickserv/identify";
 loadmodule "modules/nickserv/logout";
+loadmodule "modules/nickserv/enforce";
+loadmodule "modules/nickserv/ghost";
 loadmodule "modules/saslserv/main";
 loadmodule "modules/saslserv/authcookie";
 loadmodule "modules/saslserv/plain";

@@ -33,7 +33,8 @@ _NICK_ERRORS = {"433": "taken", "436": "taken", "437": "held by the services", "
 
 async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
     """Connect, log in and quit. Takes 10 s at most; raises nothing but CancelledError."""
-    configured = [config.password, config.sasl.password if config.sasl else None, *config.keys.values()]
+    logins = [one.password for one in (config.sasl, config.nickserv) if one is not None]
+    configured = [config.password, *logins, *config.on_connect, *config.keys.values()]
     found = FindingCollector(where, [secret.get_secret_value() for secret in configured if secret])
     try:
         tls = create_ssl_context(config.tls)
@@ -164,7 +165,7 @@ class _IrcProbeSession:
             self._report_room(room)
         if login.account:
             found.ok("irc.sasl", f"the services know us as {login.account}")
-        elif login.offered_value("sasl") is not None:
+        elif login.offered_value("sasl") is not None and not (config.nickserv or config.on_connect):
             what = "not logged in to the network's services, so anybody may take the nick while the bot is away"
             found.warn("irc.sasl", what, "register the nick with the services, and write sasl")
 

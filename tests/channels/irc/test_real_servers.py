@@ -237,6 +237,30 @@ async def test_the_right_password_logs_in_and_a_wrong_one_stops_the_channel(tmp_
             assert refused.links == [False]
 
 
+@pytest.mark.parametrize("recover", ["regain", "ghost"])
+async def test_nickserv_logs_in_and_takes_the_nick_back_from_a_connection_that_was_left(
+    recover: str, tmp_path: Path
+) -> None:
+    with network(tmp_path) as port:
+        await _register(port)
+        left = await Raw.joined(port)
+        left.say("NICK reverie")
+        await left.until(r":alice\S* NICK ")
+        watcher = await Raw.joined(port)
+        async with running(port, nickserv={"password": "correcthorse", "recover": recover}) as run:
+            await run.up()
+            session = run.channel._session
+            assert session is not None
+            assert (session.nick, session.registration.account) == ("reverie", "reverie")
+            entered = await watcher.until(r":reverie\S* JOIN ")
+            assert " #room" in entered, "it is in the room by that nick, not by another before"
+        async with running(port, nickserv={"password": "wrong-horse"}) as refused:
+            await refused.up()
+            assert "Invalid password for reverie" in str(refused.seen)
+        await watcher.close()
+        await left.close()
+
+
 async def test_a_private_answer_waits_for_the_account_that_asked(tmp_path: Path) -> None:
     with network(tmp_path) as port:
         boss = await Raw.joined(port)

@@ -28,6 +28,8 @@ def test_the_documented_section_is_read() -> None:
             "port": 6697,
             "tls": {"ca_file": "x.pem", "verify": True},
             "sasl": {"mechanism": "plain", "account": "reverie", "password": "hush"},
+            "nickserv": {"password": "hush"},
+            "on_connect": ["PRIVMSG Q :AUTH reverie hush"],
             "rooms": ["#reverie"],
             "flood": {"burst": 4, "per_s": 1},
             "ping_interval": "2m",
@@ -72,6 +74,15 @@ def test_loopback_needs_no_contact(host: str) -> None:
         ({"rooms": ["#a\r\nQUIT"]}, "in quotes"),
         ({"sasl": {"mechanism": "plain"}}, "needs account and password"),
         ({"sasl": {"mechanism": "magic"}}, "mechanism"),
+        ({"tls": False, "nickserv": {"password": "p"}}, r"nickserv.password would be sent .* over plain text"),
+        ({"nickserv": {}}, "nickserv needs a password"),
+        ({"nickserv": {"password": "a b"}}, "take out blanks"),
+        ({"nickserv": {"password": "a", "service": "a b"}}, "not a service"),
+        ({"on_connect": ["MODE {nick} +x\r\nQUIT"]}, "line 1 cannot be sent"),
+        ({"on_connect": ["/mode x"]}, "line 1 cannot be sent"),
+        ({"on_connect": ["MODE " + "x" * 400]}, "line 1 cannot be sent"),
+        ({"on_connect": ["AWAY", "join #elsewhere"]}, "line 2 is JOIN"),
+        ({"on_connect": ["AWAY"] * 21}, "20 lines"),
         ({"username": ":x"}, "not a user name"),
         ({"username": "a@b"}, "not a user name"),
         ({"username": "a\nQUIT"}, "not a user name"),
@@ -575,3 +586,76 @@ async def test_a_watched_nick_that_is_free_but_not_yet_for_us_is_asked_for_again
             clock.advance(10)
             await settled(bot, f"t{second}")
         await ircd.until(lambda: bot.nick == "reverie")
+
+
+NICKSERV = {"password": "hush-hush"}
+WRONG_NICKSERV = {"password": "guess-guess"}
+OURS = {"reverie": "hush-hush"}
+
+
+def _until_join(ircd: Ircd) -> list[str]:
+    """What was sent between the login and the first JOIN, with it."""
+    lines = [line for line in ircd.lines if not line.startswith(("CAP", "NICK reverie_", "USER", "PING"))]
+    return lines[1 : 1 + next(n for n, line in enumerate(lines) if line.startswith("JOIN"))]
+
+
+@pytest.mark.parametrize("numerics", [True, False], ids=["900", "words alone"])
+@pytest.mark.parametrize(
+    ("nickserv", "taken", "sent"),
+    [
+        ({}, False, ["PRIVMSG NickServ :IDENTIFY hush-hush"]),
+        ({"account": "owner"}, False, ["PRIVMSG NickServ :IDENTIFY owner hush-hush"]),
+        ({"service": "NickServ@services."}, False, ["PRIVMSG NickServ@services. :IDENTIFY hush-hush"]),
+        ({}, True, ["PRIVMSG NickServ :REGAIN reverie hush-hush", "PRIVMSG NickServ :IDENTIFY hush-hush"]),
+        (
+            {"recover": "ghost"},
+            True,
+            ["PRIVMSG NickServ :GHOST reverie hush-hush", "NICK reverie", "PRIVMSG NickServ :IDENTIFY hush-hush"],
+        ),
+        ({"recover": "off"}, True, ["PRIVMSG NickServ :IDENTIFY reverie hush-hush"]),
+    ],
+)
+async def test_nickserv_logs_in_and_gives_the_nick_back_before_rooms_are_joined(
+    nickserv: dict[str, str], taken: bool, sent: list[str], numerics: bool
+) -> None:
+    options = Options(
+        nickserv=OURS | {"owner": "hush-hush"}, taken={"reverie"} if taken else set(), nickserv_numerics=numerics
+    )
+    async with Ircd(options) as ircd, running(ircd, nickserv=NICKSERV | nickserv) as run:
+        await run.up()
+        assert _until_join(ircd) == [*sent, "JOIN #room"]
+
+
+async def test_a_password_that_nickserv_refuses_is_sent_once_and_told() -> None:
+    async with Ircd(Options(nickserv=OURS)) as ircd, running(ircd, nickserv=WRONG_NICKSERV) as run:
+        await run.up()
+        (link,) = run.seen
+        assert isinstance(link, ConnectionChanged)
+        assert link.reason.endswith("; the services refuse `nickserv.password`: Invalid password for reverie.")
+        ircd.clients[0].drop()
+        await ircd.received("JOIN #room", times=2)
+        assert sum("IDENTIFY" in line for line in ircd.lines) == 1
+
+
+async def test_rooms_are_joined_without_services_and_a_while_after_services_that_say_nothing(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Ircd() as ircd, running(ircd, nickserv=NICKSERV) as run:
+        await run.up()
+        assert _until_join(ircd) == ["PRIVMSG NickServ :IDENTIFY hush-hush", "JOIN #room"]
+    async with Ircd() as ircd, running(ircd, clock, nickserv=NICKSERV) as run:
+        ircd.people["NickServ"] = ("NickServ!a@b", "")  # takes it, and is no service
+        await ircd.received("PRIVMSG NickServ")
+        await settled(ircd.clients[0], "read")
+        assert not any(line.startswith("JOIN") for line in ircd.lines)
+        clock.advance(15)
+        await run.up()
+    assert "the services do not answer" in caplog.text
+    assert "hush-hush" not in caplog.text
+
+
+async def test_lines_of_the_operator_are_sent_before_nickserv_and_rooms() -> None:
+    lines = ["MODE {nick} +x", "PRIVMSG Q@CServe :AUTH me secret"]
+    async with Ircd(Options(nickserv=OURS)) as ircd, running(ircd, nickserv=NICKSERV, on_connect=lines) as run:
+        await run.up()
+        assert _until_join(ircd)[:3] == ["MODE reverie +x", lines[1], "PRIVMSG NickServ :IDENTIFY hush-hush"]
