@@ -10,6 +10,7 @@ refusals: of somebody without an administrative role there is one a minute.
 import asyncio
 import hashlib
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -139,16 +140,11 @@ class CommandDispatcher:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 if command.name == "again":
                     return bool(await find_uncertain_posts(self._context.store, command.at.conversation))
-                page = await find_next_page(self._context, command, look_back=1)
-                if page is not None and read.is_unaddressed:
-                    (newest,) = await self._context.store.newest_entries(
-                        1, kinds=["post"], conversation=command.at.conversation
-                    )
-                    return (self._context.clock.now() - newest.at).total_seconds() <= MAX_OVERHEARD_MORE_AGE_S
+                max_age_s = MAX_OVERHEARD_MORE_AGE_S if read.is_unaddressed else math.inf
+                return await find_next_page(self._context, command, only_newest=True, max_age_s=max_age_s) is not None
         except Exception:  # as for a handler; the word is then an ordinary message
             logger.exception("whether there is more to show in %s cannot be told", command.at.conversation)
             return False
-        return page is not None
 
     @staticmethod
     def read_link_payload(command: Command) -> Command:

@@ -4,8 +4,10 @@ A handler reads from its `CommandContext` and returns Markdown, or a `CommandRep
 append. It may fail with any exception: the dispatcher answers for it. `COMMANDS` lists them.
 """
 
+import math
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, timedelta
 from importlib.metadata import version
 from typing import Final, get_args
@@ -16,8 +18,8 @@ from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandCall, CommandContext, CommandReply, find_hidden, sees_everything
 from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
 from gateway.commands.parser import escape_code, find_nearest, join_or
-from gateway.core.events import Address, Command, ConversationId, Post, SenderId
-from gateway.core.facts import ApprovalVerdict, Fact, LimitReached, NoteWritten
+from gateway.core.events import Address, Command, ConversationId, Message, Post, SenderId
+from gateway.core.facts import ApprovalVerdict, Fact, LimitReached, NoteWritten, PostQueued
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
 from gateway.core.i18n import N_, _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER
@@ -237,32 +239,44 @@ async def handle_again(call: CommandCall, context: CommandContext) -> str:
 
 
 async def find_next_page(
-    context: CommandContext, command: Command, *, look_back: int = MAX_POSTS_SEARCHED
+    context: CommandContext, command: Command, *, only_newest: bool = False, max_age_s: float = math.inf
 ) -> Post | None:
-    """Return the last long answer among the newest posts there, if a page of it was not shown yet.
+    """Return a long answer there of which a page was not shown yet; its `page` is the last one shown.
 
-    Private answers are shown only to the sender of the command; in a direct chat there is nobody else.
+    The newest answer to the sender of the command comes first, then the newest of all, then older ones in this order;
+    `only_newest`: no older ones. Private answers are shown only to whom they answer; in a direct chat there is nobody
+    else.
     """
-    posts = list[Post]()
-    for post in reversed(await context.store.newest_posts(command.at.conversation, newest=MAX_POSTS_SEARCHED)):
-        if not post.private or command.direct or await _is_asked_by(context, post, command.sender.id):
+    entries = await context.store.newest_entries(
+        MAX_POSTS_SEARCHED, kinds=["post"], conversation=command.at.conversation
+    )
+    since = context.clock.now() - timedelta(seconds=max_age_s) if max_age_s < math.inf else None
+    posts, own = list[Post](), list[Post]()
+    for entry in reversed(entries):
+        if not isinstance(entry.fact, PostQueued) or (since is not None and entry.at < since):
+            continue
+        post = entry.fact.post
+        is_own = command.direct or await _is_asked_by(context, post, command.sender.id)
+        if is_own:
+            own.append(post)
+        if is_own or not post.private:
             posts.append(post)
-        if len(posts) == look_back:
-            break
-    for post in posts:
+    older = [] if only_newest else [*own[1:], *posts[1:]]
+    for post in [*own[:1], *posts[:1], *older]:
         channel: object = context.channels.get(post.to.channel)
-        if isinstance(channel, CanPage) and (pages := channel.page_count(post)) > 1:
-            return post if post.page < pages else None
+        shown = max(one.page for one in posts if one.text == post.text)
+        if isinstance(channel, CanPage) and channel.page_count(post) > shown:
+            return replace(post, page=shown)
     return None
 
 
 async def _is_asked_by(context: CommandContext, post: Post, sender: SenderId) -> bool:
-    """Return whether the post answers a command of this sender."""
+    """Return whether the post answers a message or a command of this sender."""
     if post.reply_to is None:
         return False
     for family in ("message", "command"):  # as in `facts.dedup_key`
         entry = await context.store.entry_by_key(f"{family}:{post.to.conversation}:{post.reply_to}")
-        if entry is not None and isinstance(entry.fact, Command):
+        if entry is not None and isinstance(entry.fact, Command | Message):
             return entry.fact.sender.id == sender
     return False
 

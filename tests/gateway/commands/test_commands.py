@@ -479,6 +479,31 @@ async def test_more_said_to_nobody_brings_the_page_behind_the_last_thing_that_wa
         assert len(gateway.scripted.requests) == 3
 
 
+@pytest.mark.parametrize("more", ["more", "reverie: more", "!more"])
+async def test_more_brings_the_page_of_the_answer_to_whoever_says_it_else_of_the_newest(
+    tmp_path: Path, more: str
+) -> None:
+    screen = Screen()
+    paged = Paged(CONSOLE, screen.show)
+    letters = {"apples": "a", "bread": "b", "tea": "t"}
+    rules = [ScriptRule(match=f"{word}$", reply=one * 40 + one.upper()) for word, one in letters.items()]
+    async with running(tmp_path, Script(rules=tuple(rules)), channels={CONSOLE: paged}, access=ROLES) as gateway:
+
+        async def say(line: str, sender: str) -> str:
+            before = len(screen.parts)
+            await paged.receive_message(line, sender=sender, room="lobby")
+            await screen.until(before + 1)
+            return screen.parts[-1].body
+
+        assert await say("reverie: apples", "ann") == "a" * 40
+        assert await say("reverie: bread", "bea") == "b" * 40
+        assert await say("!whoami", "mia")
+        assert [await say(more, "ann"), await say(more, "bea")] == ["A", "B"]
+        assert await say("reverie: tea", "ann") == "t" * 40
+        assert await say(more, "gus") == "T", "it was nobody else's, so the newest"
+        assert len(gateway.scripted.requests) == 3
+
+
 async def test_more_said_to_nobody_means_nothing_a_while_after_the_page(tmp_path: Path) -> None:
     screen, clock = Screen(), ManualClock(datetime.now(UTC))
     paged = Paged(CONSOLE, screen.show)
