@@ -29,6 +29,11 @@ _MAX_ENTERED = 1_000
 """Limit of the rooms that a server can say we are in."""
 _CLOSED_NUMERICS: Final = frozenset({"471", "473", "474", "475"})
 """Full, invite-only, banned, needs a key: decided by the room's people, so retried rarely."""
+_REMEDIES: Final = {
+    "471": "it is full: ask its operators for a higher limit (+l)",
+    "473": "have an operator there invite the bot, or put it on the list of who may come (+I)",
+    "474": "ask its operators to lift the ban",
+}
 _RETRY_S, _CLOSED_RETRY_S = (60.0, 3600.0), (900.0, 6 * 3600.0)
 """Delay of the first attempt after a refusal, which doubles, and the longest one."""
 _UNANSWERED_S = 300.0
@@ -285,11 +290,18 @@ class IrcMembership:
         refusal = refusal_reason(line)
         first_s, most_s = _CLOSED_RETRY_S if line.command in _CLOSED_NUMERICS else _RETRY_S
         for room in self._settle_joins({self._fold(param) for param in line.params[1:]}, refusal):
-            self._refusals[room] = refusal
-            logger.error("%s: cannot join %s: %s", self._session.name, room, refusal)
+            remedy = self._bad_key_remedy(room) if line.command == "475" else _REMEDIES.get(line.command, "")
+            self._refusals[room] = f"{refusal}; {remedy}" if remedy else refusal
+            logger.error("%s: cannot join %s: %s", self._session.name, room, self._refusals[room])
             if retry := self._retries.get(room):
                 retry.wait_s = min(most_s, max(first_s, retry.wait_s * 2))
                 retry.at_s = self._session.last_heard_s + retry.wait_s
+
+    def _bad_key_remedy(self, room: str) -> str:
+        """Return what an operator does about a room that wants a key, or another one."""
+        name = next((name for name in self._config.rooms if self._fold(name) == room), room)
+        has_key = room in map(self._fold, self._config.keys)
+        return f'{"another key is needed" if has_key else "it needs a key"}: rooms: [{{name: "{name}", key: "..."}}]'
 
     def _leave_unconfigured(self, room: str) -> None:
         """Leave a room that the server put us into (470, or any JOIN of its own) against the configuration."""

@@ -383,6 +383,7 @@ class IrcRegistration:
             try:
                 chunks = exchange.feed(line.param(0))
             except SaslError as failed:
+                self._connection.send_items("AUTHENTICATE", "*")  # ends the exchange
                 raise Denied(f"SASL login failed: {failed}") from failed
             for chunk in chunks:
                 self._connection.send_items("AUTHENTICATE", chunk)
