@@ -29,6 +29,7 @@ from gateway.commands.parser import (
     InvalidArguments,
     ParsedArguments,
     ParsedCommand,
+    begins_with_nick,
     join_words,
     mask_secrets,
     parse_arguments,
@@ -130,6 +131,16 @@ class CommandDispatcher:
             alone = self._commands[read.command.name].direct_only and not read.command.direct
             return None if alone or self._find_refusal(read.command) else read.command
         return read.command
+
+    def narrow_mention(self, message: Message) -> Message:
+        """Return a mention as an ordinary line unless it begins with our nick, or is a reply.
+
+        Only where a nick is how people address the bot: elsewhere the platform says who is mentioned.
+        """
+        channel: object = self._context.channels.get(message.at.channel)
+        if message.kind != "mention" or message.reply_to is not None or not isinstance(channel, HasNick):
+            return message
+        return message if begins_with_nick(message.text, channel.nick) else replace(message, kind="room")
 
     async def _has_more(self, read: ParsedCommand) -> bool:
         """Return whether there is something to show for a bare `more` or `again`, which may be an ordinary word."""

@@ -242,6 +242,12 @@ class ParsedCommand:
     """It is one only if its sender may use it; else an ordinary message."""
 
 
+def begins_with_nick(text: str, nick: str) -> bool:
+    """Return whether a line begins with the nick as a word of its own, whatever its case, also as `@nick`."""
+    start = text.lstrip(" \t*_`").removeprefix("@").casefold()
+    return re.match(rf"{re.escape(nick.casefold())}(?![\w\[\]{{}}\\|^`-])", start, re.ASCII) is not None
+
+
 def parse_command(
     message: Message, prefix: str, rows: Mapping[str, CommandDefinition], ours: Collection[str] | None = None
 ) -> ParsedCommand | None:

@@ -528,6 +528,9 @@ class BindingConfig(ConfigSection):
     listen: Literal["mention", "ambient", "all", "off"] = "ambient"
     """mention: other messages are not kept for the next turn; ambient: they are; all: they start turns; off: no
     turns."""
+    addressing: Literal["anywhere", "start"] = "anywhere"
+    """Lines of a room that speak to the agent by its name. anywhere: with the name as a word of its own; start: with
+    the name at the beginning. Replies always count. On IRC, where a name may be a common word."""
     prompt: str = ""
     """Text added to the system prompt there."""
     language: str | None = None

@@ -310,6 +310,8 @@ class Intake:
         if isinstance(event, Message) and event.quoted is not None:
             role = role_of(self._judge.access_policy, event.at, event.quoted.sender)
             event = replace(event, quoted=None) if role == "blocked" else event
+        if isinstance(event, Message) and self._judge.bindings.find(event.at).addressing == "start":
+            event = self._dispatcher.narrow_mention(event)
         event, handled, place = await self._handle(event)
         now = self._clock.now()
         noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))

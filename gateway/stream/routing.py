@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from agent.signals import ArrivalPolicy
 from gateway.access.channels import Channels
@@ -70,6 +70,8 @@ class ConversationBinding:
     listen: ListenMode
     agent: str = ""
     """Agent that owns the conversation."""
+    addressing: Literal["anywhere", "start"] = "anywhere"
+    """Place of our nick in a line that speaks to the agent."""
     prompt: str = ""
     language: str | None = None
     private: bool | None = None
@@ -157,6 +159,7 @@ def build_binding_patterns(settings: Settings) -> Sequence[BindingPattern]:
                 language=binding.language,
                 private=binding.private,
                 group=binding.group,
+                addressing=binding.addressing,
                 arrivals=binding.arrivals,
                 skills=binding.skills,
             ),

@@ -542,6 +542,29 @@ async def test_rooms_that_keep_us_out_are_tried_again(code: str, after_s: int) -
         assert (await ircd.joined("reverie", "#room")).nick == "reverie"
 
 
+@pytest.mark.parametrize(
+    ("code", "keys", "remedy"),
+    [
+        ("475", {}, r'it needs a key: rooms: \[{name: "#Room", key: "..."}\]$'),
+        ("475", {"#room": "old-key"}, r'another key is needed: rooms: \[{name: "#Room", key: "..."}\]$'),
+        ("473", {}, "invite the bot"),
+        ("474", {}, "lift the ban$"),
+        ("471", {}, "higher limit"),
+        ("477", {}, r"\(477\)$"),
+    ],
+)
+async def test_a_refusal_is_told_with_what_to_do_about_it(
+    code: str, keys: dict[str, str], remedy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = Options(refused={"#Room": code})
+    async with Ircd(options) as ircd, running(ircd, rooms=["#Room"], keys=keys) as run:
+        await run.up()
+        why = run.channel.join_refusal(RoomId("#Room")).partition("; next attempt")[0]
+        assert re.search(remedy, why)
+        assert why in caplog.text
+        assert "old-key" not in caplog.text
+
+
 async def test_the_server_watches_for_our_nick() -> None:
     options = Options(taken={"reverie"}, isupport=("MONITOR=100",))
     clock = ManualClock()

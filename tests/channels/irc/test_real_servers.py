@@ -3,20 +3,25 @@
 import asyncio
 import contextlib
 import functools
+import hashlib
 import os
 import re
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from channels.base import Denied, RecipientAway, Rejected, Unreachable
 from channels.irc.config import IrcRateLimit
 from gateway.core.events import Address, ConnectionChanged, Post, PostKey, Receipt, RoomId
-from tests.channels.irc.channel_kit import NAME, part, running, sent_together
+from tests.channels.irc.channel_kit import NAME, config, part, running, sent_together
 from tests.kits.waiting import until
+from tests.servers.ircd import LOCALHOST
 from tests.servers.ports import free_port
 from tests.servers.real_ircd import inspircd, link, ngircd, services
 
@@ -191,6 +196,42 @@ async def test_an_operator_of_the_server_can_take_us_out_of_our_room_but_not_int
             await run.channel.send(part("back"))
             await alice.until(r":reverie\S+ PRIVMSG #room :back")
             await alice.close()
+
+
+_TLS = """
+<module name="ssl_gnutls"><sslprofile name="own" provider="gnutls" certfile="{pem}" keyfile="{pem}">
+<bind address="127.0.0.1" port="{port}" type="clients" sslprofile="own">
+"""
+
+
+async def test_a_changed_key_or_fingerprint_counts_without_a_new_process(tmp_path: Path) -> None:
+    """As a reload does it: the key on the same connection, the fingerprint by a channel that takes over."""
+    port = free_port()
+    good = hashlib.sha256(ssl.PEM_cert_to_DER_cert(_certificate(LOCALHOST))).hexdigest()
+    with served(functools.partial(inspircd, more=_TLS.format(pem=LOCALHOST, port=port)), tmp_path) as plain:
+        alice = await Raw.joined(plain)
+        alice.say("MODE #room +k first")
+        await alice.until(r":alice\S* MODE #room \+k")
+        locked = config(plain, keys={"#room": "wrong"})
+        async with running(plain, keys={"#room": "wrong"}) as run:
+            await run.up()
+            assert 'another key is needed: rooms: [{name: "#room"' in run.channel.join_refusal(RoomId("#room"))
+            assert run.channel.apply_config(locked.model_copy(update={"keys": {"#room": SecretStr("first")}}))
+            await alice.until(r":reverie\S* JOIN .*#room")
+        secure: dict[str, Any] = {"keys": {"#room": "first"}, "tls": {"fingerprints": ["0" * 64]}}
+        async with running(port, **secure) as refused:
+            await until(lambda: any(good in str(one) for one in refused.seen))
+            assert not refused.channel.apply_config(config(port, **secure | {"tls": {"fingerprints": [good]}}))
+        async with running(port, **secure | {"tls": {"fingerprints": [good]}}) as run:
+            await run.up()
+            await alice.until(r":reverie\S* JOIN .*#room")
+        await alice.close()
+
+
+def _certificate(pem: Path) -> str:
+    end = "-----END CERTIFICATE-----"
+    text = pem.read_text()
+    return text[text.index("-----BEGIN CERTIFICATE-----") : text.index(end) + len(end)] + "\n"
 
 
 SASL = {"mechanism": "plain", "account": "reverie", "password": "correct horse"}

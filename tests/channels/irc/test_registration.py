@@ -382,6 +382,7 @@ async def test_a_first_login_that_fails_ends_the_channel_without_a_word(
         await ircd.until(lambda: all(client.closed for client in ircd.clients))
         bot = ircd.clients[0]
         assert not any(line.startswith((*TALK, "CAP END")) for line in bot.lines)
+        assert ("AUTHENTICATE *" in bot.lines) == (says == "does not know the password")
         assert len(ircd.clients) == 1
         secrets = [line.split(" ")[1] for line in bot.lines if line.startswith("AUTHENTICATE ") and len(line) > 30]
         assert not any(secret in caplog.text for secret in ["hush", *secrets])

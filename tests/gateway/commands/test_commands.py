@@ -531,6 +531,28 @@ async def test_a_bare_more_is_a_plain_word_once_something_else_was_said(tmp_path
         assert screen.parts[-1].body == "b"
 
 
+class Nicked(ConsoleChannel):
+    """People address it by a nick."""
+
+    nick = "reverie"
+
+
+@pytest.mark.parametrize(("addressing", "answered"), [("anywhere", 2), ("start", 1)])
+async def test_where_the_nick_must_begin_the_line_it_does_not_count_elsewhere(
+    tmp_path: Path, addressing: str, answered: int
+) -> None:
+    screen = Screen()
+    nicked = Nicked(CONSOLE, screen.show)
+    agents = [{"id": "reverie", "bindings": [{"addressing": addressing}]}]
+    async with running(tmp_path, Script(), channels={CONSOLE: nicked}, access=ROLES, agents=agents) as gateway:
+        await nicked.receive_message("you can ask @reverie about it", sender="ann", room="lobby")
+        if answered == 2:
+            await screen.until(1)
+        await nicked.receive_message("@reverie, hello", sender="ann", room="lobby")
+        await screen.until(answered)
+        assert len(gateway.scripted.requests) == answered
+
+
 class Torn(Paged):
     """Cannot count its pages."""
 

@@ -16,6 +16,7 @@ from gateway.commands.parser import (
     InvalidArguments,
     ParsedArguments,
     asks_for_disclosure,
+    begins_with_nick,
     find_nearest,
     mask_secrets,
     parse_arguments,
@@ -664,3 +665,23 @@ async def test_another_nick_is_not_answered_more_often(tmp_path: Path) -> None:
             for nick in ("ann", "bob", "cid")
         ]
         assert [bool(text) for text in answered] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ("reverie: hi", True),
+        ("Reverie hi", True),
+        ("  @reverie, hi", True),
+        ("**reverie** hi", True),
+        ("reverie", True),
+        ("reverie你好", True),
+        ("reveries are nice", False),
+        ("reverie_: hi", False),
+        ("reverie|away: hi", False),
+        ("ask reverie about it", False),
+        ("", False),
+    ],
+)
+def test_a_line_begins_with_a_nick_or_does_not(text: str, begins: bool) -> None:
+    assert begins_with_nick(text, "reverie") is begins

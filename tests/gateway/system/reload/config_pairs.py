@@ -50,6 +50,7 @@ def document(second: bool) -> Json:
                             "thread": either("one", "two"),
                         },
                         "listen": either("mention", "all"),
+                        "addressing": either("anywhere", "start"),
                         "prompt": either("Prompt one.", "Prompt two."),
                         "language": either("en", "de"),
                         "private": either(False, True),

@@ -70,6 +70,10 @@ async def test_other_rooms_on_irc_need_no_other_connection(tmp_path: Path) -> No
         before, config = ways(it), it.base["channels"][IRC]
         await take(it, **{IRC: config | {"rooms": [*config["rooms"], "#attic"]}})
         await it.ircd.joined("reverie", "#attic")
+        await take(it, **{IRC: config | {"rooms": [*config["rooms"], {"name": "#attic", "key": "ladder"}]}})
+        await take(it, **{IRC: config | {"rooms": [*config["rooms"], {"name": "#loft", "key": "ladder"}, "#attic"]}})
+        await it.ircd.received("JOIN #loft ladder")
+        assert "ladder" not in it.log()
         await everybody(it)
         await take(it)
         await it.ircd.received("PART #attic")
