@@ -294,7 +294,7 @@ async def test_nickserv_logs_in_and_takes_the_nick_back_from_a_connection_that_w
             assert session is not None
             assert (session.nick, session.registration.account) == ("reverie", "reverie")
             entered = await watcher.until(r":reverie\S* JOIN ")
-            assert " #room" in entered, "it is in the room by that nick, not by another before"
+            assert entered.endswith("#room"), "it is in the room by that nick, not by another before"
         async with running(port, nickserv={"password": "wrong-horse"}) as refused:
             await refused.up()
             assert "Invalid password for reverie" in str(refused.seen)
