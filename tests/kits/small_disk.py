@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-SIZE = "16m"
-HOLD = f'mount -t tmpfs -o size={SIZE},mode=700 tmpfs "$0" && echo mounted && exec cat'
+HOLD = 'mount -t tmpfs -o size="$1",mode=700 tmpfs "$0" && echo mounted && exec cat'
 
 
 @dataclass
@@ -57,11 +56,11 @@ class SmallDisk:
 
 
 @contextlib.asynccontextmanager
-async def small_disk(directory: Path) -> AsyncIterator[SmallDisk]:
+async def small_disk(directory: Path, size: str = "16m") -> AsyncIterator[SmallDisk]:
     """The disk, mounted at the new `directory` for whoever is started with its prefix."""
     directory.mkdir()
     holder = await asyncio.create_subprocess_exec(
-        *("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", HOLD, str(directory)),
+        *("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", HOLD, str(directory), size),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

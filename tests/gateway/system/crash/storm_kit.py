@@ -81,6 +81,8 @@ PATIENCE_S = 120.0
 """For a step of the program that has to come, on a machine with other work."""
 UNSAVED_S = 1.5
 """What was said less than this before the store was deleted or copied may not have been saved."""
+DISK_SIZE = "256m"
+"""Room for a store of an hour three times: a deleted one keeps its room until it is saved in a copy."""
 CLOSED_S = 5.0
 """What IRC relayed before a connection ended is read within this time, or never. No network keeps it for us."""
 Seat = OnTelegram | OnDiscord | OnIrc
@@ -663,7 +665,7 @@ async def _delete_store(it: Storm, put: str = "") -> None:
     async with it.changing:
         it.deleted_s = time.monotonic()
         await it.on_disk(f"rm reverie.db reverie.db-wal reverie.db-shm; {put or ':'}")
-        assert await so(lambda: "while the gateway runs" in it.log_now, PATIENCE_S), it.log_now[-3000:]
+        assert await so(lambda: "all that it held is in" in it.log_now, PATIENCE_S), it.log_now[-3000:]
         await it.lasts(0.5, 1.5)
         if put:
             await it.on_disk("rm reverie.db")
@@ -883,7 +885,7 @@ async def storm(directory: Path, seed: int) -> AsyncIterator[Storm]:
             await opened.enter_async_context(DiscordApi(Options(heartbeat_s=1.0))),
         )
         ircd, model = await opened.enter_async_context(Ircd()), await opened.enter_async_context(ModelApi())
-        disk = await opened.enter_async_context(small_disk(directory / "disk"))
+        disk = await opened.enter_async_context(small_disk(directory / "disk", DISK_SIZE))
         it = Storm(disk, directory, telegram, discord, ircd, model, seed)
         opened.push_async_callback(it.close)
         opened.enter_context(mock.patch("time.time", it.wall_s))
