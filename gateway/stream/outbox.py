@@ -62,7 +62,7 @@ from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PartSendStarted, Po
 from gateway.core.logging import log_context
 from gateway.core.private_files import read_private, replace_private
 from gateway.core.redaction import Redactor
-from gateway.store import LogEntry, NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
+from gateway.store import LOST_END_TEXT, LogEntry, NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
 from gateway.stream.internal import InternalIntake
 
 logger = logging.getLogger("reverie.outbox")
@@ -817,12 +817,15 @@ async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId
 
 
 async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_replies: bool) -> Post | None:
-    """Return the notice for the person who waited for this answer; always the same. None: nobody, or it is no answer.
+    """Return the notice for the person who waited for this post; always the same. None: nobody did.
 
-    `marks_replies`: the channel shows to whom a post replies; else the notice begins with the name.
+    Of an answer it says that it may not have arrived. A notice of the gateway itself to whoever had written is said
+    once more: it may be read twice. `marks_replies`: the channel shows to whom a post replies; else the notice begins
+    with the name.
     """
+    key = PostKey(hashlib.sha256(f"doubt:{post.key}".encode()).hexdigest()[:26])
     if await _find_answer(reader, post.key) is None:
-        return None
+        return replace(post, key=key) if await _is_notice_to_writer(reader, post) else None
     newest = await reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=post.to.conversation)
     direct = bool(newest) and isinstance(newest[0].fact, Message) and newest[0].fact.kind == "direct"
     if not direct and post.reply_to is None:
@@ -832,7 +835,7 @@ async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_repli
     called = f"{name}: " if name and not marks_replies else ""
     how = 'say "again"' if direct else 'say "again" to me'
     return Post(
-        key=PostKey(hashlib.sha256(f"doubt:{post.key}".encode()).hexdigest()[:26]),
+        key=key,
         to=post.to,
         text=f"{called}(My last answer may not have reached you: {how} and I repeat it.)",
         reply_to=post.reply_to,
@@ -851,3 +854,13 @@ async def _find_answer(reader: StoreReader, key: PostKey) -> Post | None:
         return None
     repeats = isinstance(cause.fact, Command) and cause.fact.name == "again"
     return queued.fact.post if repeats or cause.kind in ("turn_ended", "acted") else None
+
+
+async def _is_notice_to_writer(reader: StoreReader, post: Post) -> bool:
+    """Return whether it is the gateway's first word to somebody whom the agent hears."""
+    queued = await reader.entry_by_key(f"post:{post.key}")
+    if queued is None or queued.cause is None:
+        return queued is not None and post.text == LOST_END_TEXT
+    cause, judged = await reader.entry(queued.cause), await reader.find_judgement(queued.cause)
+    is_message = cause is not None and isinstance(cause.fact, Message)
+    return is_message and judged is not None and judged.fate != "refused"

@@ -45,9 +45,20 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import FACT, Fact, Judgement, PartSendEnded, PartSendStarted, PostQueued
+from gateway.core.facts import FACT, Fact, Judgement, PartSendEnded, PartSendStarted, PostQueued, Seq
 from gateway.core.redaction import Redactor
-from gateway.store import AppendResult, NewEntry, OutboxPart, OutboxPost, PartState, Store, rebuild
+from gateway.store import (
+    LOST_END_TEXT,
+    AppendResult,
+    LostEnd,
+    NewEntry,
+    OutboxPart,
+    OutboxPost,
+    PartState,
+    Store,
+    build_lost_end_notice,
+    rebuild,
+)
 from gateway.store.schema import APPLICATION_ID, migrations
 from gateway.stream import outbox
 from gateway.stream.inbox import ReadyConversation, ready_conversations
@@ -55,7 +66,7 @@ from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox, OutgoingFiles
 from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
 from gateway.stream.trace import explain_event
-from tests.kits.gateway import CONSOLE, Running, Screen, running
+from tests.kits.gateway import CONSOLE, UNHURRIED, Running, Screen, running
 from tests.kits.intake import present
 from tests.kits.policies import attention_of
 from tests.kits.store import NOW as UNDELIVERED_NOW
@@ -1026,10 +1037,10 @@ IN_A_ROOM = '(My last answer may not have reached you: say "again" to me and I r
 class Doubtful(ConsoleChannel):
     """A connection that is cut after some parts."""
 
-    def __init__(self, screen: Screen, *, replies: bool = True, seen: bool = False) -> None:
+    def __init__(self, screen: Screen, *, replies: bool = True, seen: bool = False, cuts: int = 0) -> None:
         super().__init__(CONSOLE, screen.show)
         self.capabilities = replace(Capabilities(platform="console", formatting=""), replies=replies)
-        self.cuts, self.seen, self.tried = 0, seen, list[str]()
+        self.cuts, self.seen, self.tried = cuts, seen, list[str]()
 
     async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         self.tried.append(part.body)
@@ -1060,10 +1071,11 @@ class Talk(Running):
 
 
 @asynccontextmanager
-async def talk(tmp_path: Path, **more: Any) -> AsyncIterator[Talk]:
+async def talk(tmp_path: Path, rates: object = UNHURRIED, **more: Any) -> AsyncIterator[Talk]:
     screen = Screen()
     channel = Doubtful(screen, **more)
-    async with running(tmp_path, SCRIPT, channels={CONSOLE: channel}) as gateway:
+    access = {"dm": "open", "rates": rates}
+    async with running(tmp_path, SCRIPT, channels={CONSOLE: channel}, access=access) as gateway:
         gateway.screen, gateway.console = screen, channel
         yield Talk(gateway, channel)
 
@@ -1154,3 +1166,30 @@ async def test_a_notice_that_is_in_doubt_itself_is_left_at_that(
         await it.console.receive_message("two", sender="ann")
         await it.screen.until(1)
         assert it.channel.tried == ["First.", UNDELIVERED_DOUBT, "Second."]
+
+
+@pytest.mark.parametrize(("cuts", "said"), [(1, 1), (2, 0)])
+async def test_a_notice_of_the_gateway_that_is_in_doubt_is_said_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int, said: int
+) -> None:
+    """To whoever said something, and after the log has lost its end."""
+    monkeypatch.setattr(outbox, "UNCERTAIN_NOTICE_WAIT_S", 0.0)
+    at = Address(channel=CONSOLE, room=RoomId("ann"))
+    async with await Store.open(tmp_path / "reverie.db", ManualClock(UNDELIVERED_NOW)) as store:
+        end = LostEnd(last=Seq(1), marked=Seq(2), at=UNDELIVERED_NOW)
+        post = build_lost_end_notice(end, at)
+        queued = NewEntry(fact=PostQueued(post=post), at=datetime.now(UTC), conversation=at.conversation)
+        await store.append([replace(queued, key=f"post:{post.key}")])
+    async with talk(tmp_path, UNHURRIED | {"sender": {"burst": 1, "per_minute": 0.01}}, cuts=cuts) as it:
+        await until(lambda: it.channel.tried.count(LOST_END_TEXT) == 2)
+        await it.console.receive_message("one", sender="ann")
+        await it.screen.until(said + 1)
+        assert it.screen.said("ann") == [LOST_END_TEXT] * said + ["First."]
+        it.channel.cuts = cuts
+        await it.console.receive_message("two", sender="ann")
+        ends = ["uncertain", "sent"] if said else ["uncertain", "uncertain"]
+        await it.delivered(*ends, "sent", *ends)
+        notice = it.channel.tried[-1]
+        assert it.channel.tried == [LOST_END_TEXT, LOST_END_TEXT, "First.", notice, notice]
+        assert await it.posts() == it.channel.tried, "a repeated one is not repeated"
+        assert it.screen.said("ann").count(notice) == said
