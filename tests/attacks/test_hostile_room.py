@@ -222,8 +222,8 @@ async def nothing_succeeds(folder: Path, patch: pytest.MonkeyPatch, attacks: Seq
         posted = {(part.to.room, name) for part in it.shown for name in it.leaking(part.body)}
         assert not out, "the model was told what it may not know there"
         assert not {pair for pair in posted if not may_know(f"street/{pair[0]}", pair[1])}
-    succeeded = [attack.name for attack, fate in zip(attacks, fates, strict=True) if fate.won]
-    assert not succeeded
+    succeeded = [f"{attack.name}: {fate.held}" for attack, fate in zip(attacks, fates, strict=True) if fate.won]
+    assert not succeeded, "\n".join(succeeded)
     otherwise = [
         f"{attack.name}: {fate.held[:300]}"
         for attack, fate in zip(attacks, fates, strict=True)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from decimal import ROUND_HALF_UP, Decimal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -38,12 +39,13 @@ def texts(page: Page, where: str) -> list[str]:
 
 
 def shown_tokens(count: int) -> str:
-    """As the page writes it."""
+    """As the page writes it: JavaScript rounds a half up, where Python's formatting takes the even digit."""
     if count < 1_000:
         return str(count)
     size, unit = (1_000, "k") if count < 999_500 else (1_000_000, "M")
-    value = count / size
-    return f"{value:.2f}{unit}" if value < 10 else f"{value:.1f}{unit}" if value < 100 else f"{value:.0f}{unit}"
+    value = Decimal(count / size)
+    step = Decimal("0.01" if value < 10 else "0.1" if value < 100 else "1")
+    return f"{value.quantize(step, ROUND_HALF_UP)}{unit}"
 
 
 def test_the_header_and_the_day_so_far(gateway: House, opened: Tab) -> None:
