@@ -99,13 +99,13 @@ def anyio_backend() -> str:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """An async test that hangs fails after two minutes."""
+    """An async test that hangs fails after five minutes."""
     test = pyfuncitem.obj
     if inspect.iscoroutinefunction(test):
 
         @functools.wraps(test)
         async def bounded(**fixtures: object) -> None:
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(300):
                 await test(**fixtures)
 
         pyfuncitem.obj = bounded
