@@ -237,8 +237,8 @@ class LogWriter:
         self._connection, self._watch = connection, watch
         self.mark: HighWaterMark | None = None
         """See `gateway.store.mark`. None: it stays as it is."""
-        self._rescue = ""
-        """What was done about files that were lost. Empty: nothing yet."""
+        self._rescues = dict[str, str]()
+        """What was done about lost files, by what was lost: first the write-ahead log may go, and then all."""
         self.last = last
         """The log's last position."""
         self._is_last_unknown = False
@@ -378,7 +378,7 @@ class LogWriter:
         self._failing = since, since_s = self._failing or (now, now_s)
         reason = transient_reason(error)
         if isinstance(error, StoreFileLost):
-            reason = f"{reason}; {await self._save_lost()}"
+            reason = f"{reason}; {await self._save_lost(reason)}"
         locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
         if (not locked or now_s - since_s >= LOCK_GRACE_S) and (self.outage is None or self.outage.reason != reason):
             self.outage = StoreOutage(since, reason)
@@ -396,16 +396,18 @@ class LogWriter:
             self._refuse([*batch, *self._queue], StoreClosed(f"given up before this was written: {reason}"))
             self._queue.clear()
 
-    async def _save_lost(self) -> str:
-        """Save what lost files hold, once. Return what to do."""
-        try:
-            self._rescue = self._rescue or await run_in_thread(self._connection, rescue_store, self._watch)
-        except (OSError, sqlite3.Error) as error:
-            return f"what it held cannot be saved yet ({error}): make room beside it, and put it back"
-        return self._rescue
+    async def _save_lost(self, lost: str) -> str:
+        """Save what lost files hold, once for all that is lost by now. Return what to do."""
+        if lost not in self._rescues:
+            try:
+                self._rescues[lost] = await run_in_thread(self._connection, rescue_store, self._watch)
+            except (OSError, sqlite3.Error) as error:
+                return f"what it held cannot be saved yet ({error}): make room beside it, and put it back"
+        return self._rescues[lost]
 
     def _mark_working(self) -> None:
-        self._failing, self._tries, self._rescue = None, 0, ""
+        self._failing, self._tries = None, 0
+        self._rescues.clear()
         if self.outage is not None:
             self.outage = None
             self._notify_outage()

@@ -272,6 +272,8 @@ async def test_a_store_that_is_deleted_is_noticed_told_and_taken_up_again(tmp_pa
         it.write()
         await it.start()
         await it.answered(it.say(ann))
+        it.store.with_name("reverie.db-wal").unlink()
+        await says(it, "a part of the store, was deleted while the gateway runs; nothing is lost: restart")
         for file in it.directory.glob("reverie.db*"):
             file.unlink()
         await says(it, "was deleted or moved away while the gateway runs; put it back, or")
