@@ -374,7 +374,7 @@ class Intake:
 
         Platforms with a history deliver such messages again. No turn is shown them: a model would answer them again.
         """
-        end = self._store.lost_end
+        end = self._store.newest_lost_end
         if end is None or message.sent > end.at or judged.fate != "due":
             return None
         post = build_lost_end_notice(end, message.at) if judged.urgency >= URGENT else None

@@ -61,10 +61,21 @@ def find_lost_end(connection: sqlite3.Connection, store: Path) -> LostEnd | None
     return LostEnd(last=last, marked=marked, at=at)
 
 
+def read_settled_end(store: Path) -> LostEnd | None:
+    """Return the newest lost end that was dealt with, as the mark remembers it. None: there was none."""
+    try:
+        last, marked, at = json.loads(mark_path(store).read_bytes())["lost"]
+        return LostEnd(last=Seq(int(last)), marked=Seq(int(marked)), at=datetime.fromisoformat(at))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 class HighWaterMark:
     """The mark of a store that is open for writing. A mark that cannot be written is left as it is."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, lost: LostEnd | None) -> None:
+        """`lost`: the newest end that the log has lost; the mark remembers it."""
+        self._lost = {"lost": [lost.last, lost.marked, lost.at.isoformat()]} if lost else {}
         self._fd, self._is_synced = -1, True
         with contextlib.suppress(OSError):
             self._fd = os.open(mark_path(store), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -72,7 +83,7 @@ class HighWaterMark:
     def write(self, seq: Seq, at: str) -> None:
         """Record that the log has come to this position."""
         with contextlib.suppress(OSError):
-            os.pwrite(self._fd, json.dumps({"seq": seq, "at": at}).ljust(_RECORD_BYTES).encode(), 0)
+            os.pwrite(self._fd, json.dumps({"seq": seq, "at": at, **self._lost}).ljust(_RECORD_BYTES).encode(), 0)
             self._is_synced = False
 
     def sync(self) -> None:

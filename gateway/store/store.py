@@ -28,7 +28,7 @@ from gateway.core.events import ConversationId, Sender
 from gateway.core.facts import ChannelCardPinned, Fact, Seq, ViewTrusted, dump_fact
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.files import StoreWatch, adopt_rescued, finish_moves, rescue_store
-from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end
+from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end, read_settled_end
 from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
 from gateway.store.reader import LogRow, StoreReader, ViewEntries, connect_reader, last_seq, run_in_thread
 from gateway.store.rebuild import upgrade_store
@@ -552,11 +552,14 @@ class Store(StoreReader):
         lock: StoreLock,
         *,
         lost_end: LostEnd | None,
+        settled_end: LostEnd | None,
     ) -> None:
         super().__init__(path, reading)
         self.lost_end = lost_end
         """What the log had and has no more, as it was opened. None: nothing, as far as it is known."""
-        self._mark = HighWaterMark(path)
+        self.newest_lost_end = lost_end or settled_end
+        """The same, or else what an earlier process dealt with: platforms deliver messages again much later, too."""
+        self._mark = HighWaterMark(path, self.newest_lost_end)
         if lost_end is None:
             writer.mark = self._mark
         self._writing = writing
@@ -586,6 +589,7 @@ class Store(StoreReader):
                 await writing.execute_fetchall(f"PRAGMA busy_timeout = {int(locked_s * 1000)}")
             last = await run_in_thread(writing, last_seq)
             lost_end = await run_in_thread(writing, find_lost_end, path)
+            settled_end = await asyncio.to_thread(read_settled_end, path)
             watch = StoreWatch(path)
             opened.append(reading := await connect_reader(path))
         except BaseException as error:
@@ -596,7 +600,7 @@ class Store(StoreReader):
                 raise unreadable_error(path, error) from error
             raise
         writer = LogWriter(writing, watch, last, clock if patient else None)
-        return cls(path, reading, writing, writer, lock, lost_end=lost_end)
+        return cls(path, reading, writing, writer, lock, lost_end=lost_end, settled_end=settled_end)
 
     @staticmethod
     async def open_readonly(path: Path) -> StoreReader:

@@ -36,8 +36,11 @@ def test_an_end_that_is_gone_is_known_until_it_was_dealt_with(tmp_path: Path) ->
             assert store.lost_end is not None
             store.accept_lost_end()
             await store.append(heard(6))
-        async with await opened(path) as store:
-            assert store.lost_end is None
+            lost = store.lost_end
+        for number in (7, 8):  # a platform may deliver again what was in it long after
+            async with await opened(path) as store:
+                assert (store.lost_end, store.newest_lost_end) == (None, lost)
+                await store.append(heard(number))
 
     run(story())
 
@@ -48,12 +51,12 @@ def test_a_whole_store_or_one_without_a_mark_has_lost_nothing(tmp_path: Path) ->
     async def story() -> None:
         for number in range(3):
             async with await opened(path) as store:
-                assert store.lost_end is None
+                assert store.newest_lost_end is None
                 await store.append(heard(number))
-        for text in (b"", b"no mark", b'{"seq": "x"}', b"[]"):
+        for text in (b"", b"no mark", b'{"seq": "x"}', b"[]", b'{"lost": [1, "x"]}', b'{"lost": [1, 2, "x"]}'):
             mark_path(path).write_bytes(text)
             async with await opened(path) as store:
-                assert store.lost_end is None
+                assert store.newest_lost_end is None
         await cut(tmp_path / "other.db")
         mark_path(tmp_path / "other.db").unlink()
         async with await opened(tmp_path / "other.db") as store:
