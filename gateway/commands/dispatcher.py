@@ -10,9 +10,9 @@ refusals: of somebody without an administrative role there is one a minute.
 import asyncio
 import hashlib
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -68,8 +68,8 @@ from gateway.stream.outbox import find_uncertain_posts
 
 logger = logging.getLogger("reverie.commands")
 
-MAX_OVERHEARD_MORE_AGE_S = 300.0
-"""Seconds after a page in which an unaddressed "more" in a room asks for the next one."""
+MAX_OVERHEARD_MORE_AGE = timedelta(minutes=5)
+"""Time after a page in which an unaddressed "more" in a room asks for the next one."""
 MAX_COMMAND_AGE_S = 60.0
 """Seconds in which an acting command is carried out; later, its reason may be gone."""
 ANSWER_TIMEOUT_S = 5.0
@@ -151,8 +151,8 @@ class CommandDispatcher:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 if command.name == "again":
                     return bool(await find_uncertain_posts(self._context.store, command.at.conversation))
-                max_age_s = MAX_OVERHEARD_MORE_AGE_S if read.is_unaddressed else math.inf
-                return await find_next_page(self._context, command, only_newest=True, max_age_s=max_age_s) is not None
+                max_age = MAX_OVERHEARD_MORE_AGE if read.is_unaddressed else timedelta.max
+                return await find_next_page(self._context, command, only_newest=True, max_age=max_age) is not None
         except Exception:  # as for a handler; the word is then an ordinary message
             logger.exception("whether there is more to show in %s cannot be told", command.at.conversation)
             return False

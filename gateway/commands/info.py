@@ -4,7 +4,6 @@ A handler reads from its `CommandContext` and returns Markdown, or a `CommandRep
 append. It may fail with any exception: the dispatcher answers for it. `COMMANDS` lists them.
 """
 
-import math
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -239,7 +238,7 @@ async def handle_again(call: CommandCall, context: CommandContext) -> str:
 
 
 async def find_next_page(
-    context: CommandContext, command: Command, *, only_newest: bool = False, max_age_s: float = math.inf
+    context: CommandContext, command: Command, *, only_newest: bool = False, max_age: timedelta = timedelta.max
 ) -> Post | None:
     """Return a long answer there of which a page was not shown yet; its `page` is the last one shown.
 
@@ -250,10 +249,9 @@ async def find_next_page(
     entries = await context.store.newest_entries(
         MAX_POSTS_SEARCHED, kinds=["post"], conversation=command.at.conversation
     )
-    since = context.clock.now() - timedelta(seconds=max_age_s) if max_age_s < math.inf else None
     posts, own = list[Post](), list[Post]()
     for entry in reversed(entries):
-        if not isinstance(entry.fact, PostQueued) or (since is not None and entry.at < since):
+        if not isinstance(entry.fact, PostQueued) or context.clock.now() - entry.at > max_age:
             continue
         post = entry.fact.post
         is_own = command.direct or await _is_asked_by(context, post, command.sender.id)
@@ -264,7 +262,7 @@ async def find_next_page(
     older = [] if only_newest else [*own[1:], *posts[1:]]
     for post in [*own[:1], *posts[:1], *older]:
         channel: object = context.channels.get(post.to.channel)
-        shown = max(one.page for one in posts if one.text == post.text)
+        shown = max(one.page for one in posts[: posts.index(post) + 1] if one.text == post.text)  # since it was said
         if isinstance(channel, CanPage) and channel.page_count(post) > shown:
             return replace(post, page=shown)
     return None

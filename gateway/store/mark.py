@@ -23,7 +23,7 @@ from gateway.core.facts import LOW, Fact, Seq, TurnId, TurnRecord, inner_convers
 from gateway.store.reader import StoreReader, last_seq
 from gateway.store.types import NewEntry
 
-_RECORD_BYTES = 128
+_RECORD_BYTES = 256
 """Size of the file: one block of the disk, written as a whole."""
 _MAX_TURNS = 50
 """Turns that are searched for an interrupted one, as `gateway.runtime.agents` does at start."""

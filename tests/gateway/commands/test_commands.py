@@ -501,7 +501,9 @@ async def test_more_brings_the_page_of_the_answer_to_whoever_says_it_else_of_the
         assert [await say(more, "ann"), await say(more, "bea")] == ["A", "B"]
         assert await say("reverie: tea", "ann") == "t" * 40
         assert await say(more, "gus") == "T", "it was nobody else's, so the newest"
-        assert len(gateway.scripted.requests) == 3
+        assert await say("reverie: tea", "bea") == "t" * 40
+        assert await say(more, "bea") == "T", "the pages of an equal answer that came before are not its own"
+        assert len(gateway.scripted.requests) == 4
 
 
 async def test_more_said_to_nobody_means_nothing_a_while_after_the_page(tmp_path: Path) -> None:
