@@ -347,11 +347,11 @@ class IrcSession:
                 self._emitter.record_time(line)
         self.room_modes.feed(line, self.nick)
         self.membership.feed(line)
-        self._log_in_by_nickserv(line)
+        self._feed_nickserv(line)
         if line.command in {"366", "MODE"}:
             self._query_modes()
 
-    def _log_in_by_nickserv(self, line: IrcLine) -> None:
+    def _feed_nickserv(self, line: IrcLine) -> None:
         refused_before = self._logins.nickserv_refusal
         self.queue_lines(self._nickserv.feed(line, self.nick, self.registration.account))
         if self._nickserv.is_answered:

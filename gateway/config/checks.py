@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from agent.models.config import ModelConfig, ProviderConfig, check_models
+from channels.irc.config import IrcConfig
 from gateway.config.models import AgentConfig, Settings
 from gateway.config.source import Keys, Tree, format_key, value_at
 from gateway.config.tools import TOOL_NAMES
@@ -54,6 +55,13 @@ def check_access(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
     yield from _check_place(("access", "tell"), access.get("tell") if isinstance(access, dict) else None, names)
 
 
+def _sends_password_unchecked(channel: IrcConfig) -> bool:
+    """Return whether a password goes to a server whose certificate is not checked."""
+    if isinstance(channel.tls, bool) or channel.tls.verify:
+        return False
+    return bool(channel.password) or any(one and one.password for one in (channel.sasl, channel.nickserv))
+
+
 def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
     """Yield settings that are valid but let in more than intended."""
     access = settings.access
@@ -69,13 +77,7 @@ def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
         if f":{MASK_PREFIX}" in grant.who and grant.role != "blocked":
             yield ("access", "grants", index, "who"), "anybody can have that mask; write account:<name> if there is one"
     for name, channel in settings.channels.items():
-        unchecked = channel.platform == "irc" and not isinstance(channel.tls, bool) and not channel.tls.verify
-        logins = (channel.sasl, channel.nickserv) if channel.platform == "irc" else ()
-        if (
-            channel.platform == "irc"
-            and unchecked
-            and (channel.password or any(one and one.password for one in logins))
-        ):
+        if channel.platform == "irc" and _sends_password_unchecked(channel):
             message = "whoever is between us and the server gets the password; name the server's root in tls.ca_file"
             yield ("channels", name, "tls", "verify"), message
     for index, rule in enumerate(access.platform_roles):
