@@ -552,19 +552,22 @@ class FileLabels:
             return files.label
         labels_of = self.entry_labels(root, agent)
 
+        def labels_at(changed_ns: int) -> list[Label]:
+            return [one.label for one in runs if one.began_ns <= changed_ns <= one.until_ns]
+
         def look(stopped: Callable[[], bool]) -> Label:
             label, limits = TRUSTED_LABEL, SearchLimits(stopped, seconds=SURVEY_S)
             with root.open_directory(()) as handle:
                 changed_ns = os.fstat(handle).st_ctime_ns
             if changed_ns >= files.began_ns:
-                label |= join(one.label for one in self._runs_at(agent, changed_ns) if one in runs)
+                label |= join(labels_at(changed_ns))
             with contextlib.closing(walk(root, (), _EVERYTHING, limits)) as found:
                 for one in found:
                     with contextlib.suppress(FileNotFoundError):
                         changed_ns = os.stat(one.parts[-1], dir_fd=one.parent_fd, follow_symlinks=False).st_ctime_ns
                         if changed_ns < files.began_ns or files.is_hidden(one.parts):
                             continue
-                        theirs = [run.label for run in self._runs_at(agent, changed_ns) if run in runs]
+                        theirs = labels_at(changed_ns)
                         if theirs or self._wrote_ns[agent] >= files.began_ns:
                             written = _readable(labels_of(one), files.here)
                             label |= join([*theirs, *([] if written is not None else labels_of(one))])
@@ -582,9 +585,6 @@ class FileLabels:
         elif run.began_ns in self._runs[run.agent]:
             self._runs[run.agent][run.began_ns] = run
         await self._store.append([NewEntry(fact=run, at=self._clock.now(), conversation=place, key=key)])
-
-    def _runs_at(self, agent: str, changed_ns: int) -> list[CommandRun]:
-        return [one for one in self._runs[agent].values() if one.began_ns <= changed_ns <= one.until_ns]
 
 
 _RUN_BITS: Final = range(30, 63)

@@ -641,6 +641,7 @@ class ShellTools:
         text = found.output.render()
         if tail is not None:
             text = "\n".join(text.rstrip("\n").split("\n")[-tail:])
+        await self._jobs.find(job, context)  # again: what it has read while it was looked for stands in the text
         return self._build_output(found.state, text, found.command, await self._jobs.label(found))
 
     @tool("End a background job.", ALLOW_ADMINS, task=True)

@@ -364,8 +364,9 @@ class Scene:
 
     async def obeyed(self, word: str) -> None:
         """Return once a turn that was told this word has ended here."""
-        while not any(word in repr(one) for one in await self.facts(TurnRecord, "turn_ended")):
+        while not (heard := [one for one in await self.facts(TurnRecord, "turn_ended") if word in repr(one)]):
             await asyncio.sleep(0.02)
+        assert any(one.startswith(f"{word}/") for one in self.town.puppet.calls), f"{word} was never obeyed: {heard}"
         await self.turn(0)
 
     def results(self, word: str) -> str:

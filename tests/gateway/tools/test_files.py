@@ -165,6 +165,25 @@ async def test_a_file_has_the_label_of_the_command_that_changed_it(tmp_path: Pat
         assert await labels.read(root, "later.txt", where()) == (b"salt", Label("outside")), "it had ended before"
 
 
+async def test_a_job_has_the_label_of_a_file_also_while_the_end_of_its_command_is_recorded(tmp_path: Path) -> None:
+    here, turn, place = files(tmp_path), in_private(), where()
+    root = here.files.root("reverie")
+    async with await Store.open(here.store, SystemClock()) as store:
+        labels = FileLabels(store, SystemClock(), privacy(store, Bindings(())))
+        changed = here.put("made.txt", "sesame").stat().st_ctime_ns
+        job = CommandFiles(changed - 10, place.request.label, place.visibility, is_job=True)
+        run = CommandRun(
+            turn=turn.turn, agent="reverie", began_ns=changed - 5, until_ns=changed + 10, label=turn.request.label
+        )
+        command = CommandFiles(run.began_ns, turn.request.label, turn.visibility, is_job=False)
+        await labels.record_run(run, command, turn.at.conversation)
+        label, _ = await asyncio.gather(
+            labels.label_so_far(root, job, "reverie"),
+            labels.record_run(replace(run, until_ns=changed + 5), command, turn.at.conversation),
+        )
+        assert label.readers == turn.request.label.readers
+
+
 async def test_a_file_that_an_earlier_version_recorded_is_the_owners_and_of_its_place(tmp_path: Path) -> None:
     here = files(tmp_path)
     here.put("old.txt", "sesame")
