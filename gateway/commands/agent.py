@@ -103,7 +103,7 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandReply
 async def set_presence(call: CommandCall, context: CommandContext) -> CommandReply:
     """Set the presence of people by hand, until `auto`, or the end of the process."""
     level = _PRESENCE_CHOICES[call.arguments["level"]]
-    words = "Presence follows what people do." if level is None else f"People are {level}, until `auto` or a restart."
+    words = "Presence follows what people do." if level is None else f"People are {level}, until auto or a restart."
     facts = tuple(
         EffectFact(
             DmnDirective(agent=loop.id, what=f"presence {level or 'auto'}", by=call.author),
@@ -475,7 +475,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="stop",
         group="this conversation",
         needs_gateway=True,
-        summary="Leave off what I am doing here.",
+        summary="Stop what I am doing here.",
         role="admin",
         allowed_in_own_chat=True,
         handler=stop_turn,
@@ -483,7 +483,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="new",
         group="this conversation",
-        summary="Begin afresh: I see nothing of what was said here until now.",
+        summary="Start over: I no longer see what was said here before.",
         role="admin",
         allowed_in_own_chat=True,
         handler=begin_afresh,
@@ -491,7 +491,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="retry",
         group="this conversation",
-        summary="Answer once more what I answered last here.",
+        summary="Answer the last question here again.",
         role="admin",
         allowed_in_own_chat=True,
         handler=retry_answer,
@@ -499,7 +499,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="rewind",
         group="this conversation",
-        summary="Take back the last exchange here, or as many as you say.",
+        summary="Take back the last exchange here, or the last few.",
         args=(make_arg("n", "How many exchanges.", form="number"),),
         role="admin",
         allowed_in_own_chat=True,
@@ -509,7 +509,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="compact",
         group="this conversation",
         needs_gateway=True,
-        summary="Make what I see of this conversation smaller, now.",
+        summary="Shorten what I see of this conversation, now.",
         role="admin",
         allowed_in_own_chat=True,
         handler=compact_view,
@@ -517,12 +517,14 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="remind",
         group="this conversation",
-        summary="The reminders of this conversation.",
+        summary="List or cancel reminders of this conversation.",
         subs=(
-            SubcommandDefinition(name="list", summary="Those that are still to come.", handler=list_reminders),
+            SubcommandDefinition(
+                name="list", summary="List the reminders that are still to come.", handler=list_reminders
+            ),
             SubcommandDefinition(
                 name="cancel",
-                summary="Call one off.",
+                summary="Cancel a reminder.",
                 args=(make_arg("id", "As list shows it.", form="id", needed=True, suggests=True),),
                 handler=cancel_reminder,
             ),
@@ -534,7 +536,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="pending",
         group="what I do",
-        summary="What is unread, by conversation.",
+        summary="Count what I have not read yet, by conversation.",
         role="admin",
         needs_global_role=True,
         private=True,
@@ -543,24 +545,26 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="dmn",
         group="what I do",
-        summary="What I do by myself.",
+        summary="Control what I do without being asked.",
         subs=(
-            SubcommandDefinition(name="status", summary="How I am, and what I would do next.", handler=show_dmn),
-            SubcommandDefinition(name="pause", summary="Nothing unasked, until wake.", handler=direct_dmn),
-            SubcommandDefinition(name="wake", summary="Go on.", handler=direct_dmn),
+            SubcommandDefinition(name="status", summary="Show my state, and what I would do next.", handler=show_dmn),
+            SubcommandDefinition(
+                name="pause", summary="Do nothing without being asked, until dmn wake.", handler=direct_dmn
+            ),
+            SubcommandDefinition(name="wake", summary="Continue after a pause or a rest.", handler=direct_dmn),
             SubcommandDefinition(
                 name="sleep",
-                summary="Rest until woken, or until a time.",
-                args=(make_arg("until", "30m, 8h, 07:30.", form="time", rest=True),),
+                summary="Rest until dmn wake, or until a time.",
+                args=(make_arg("until", "A time, such as 30m, 8h or 07:30.", form="time", rest=True),),
                 handler=direct_dmn,
             ),
             SubcommandDefinition(
                 name="quiet",
-                summary="Say nothing unasked for an hour, or as long as you say.",
-                args=(make_arg("until", "30m, 8h, 07:30.", form="time", rest=True),),
+                summary="Say nothing without being asked, for an hour or until a time.",
+                args=(make_arg("until", "A time, such as 30m, 8h or 07:30.", form="time", rest=True),),
                 handler=direct_dmn,
             ),
-            SubcommandDefinition(name="off", summary="Leave it off, also after a restart.", handler=direct_dmn),
+            SubcommandDefinition(name="off", summary="Turn this off, also after a restart.", handler=direct_dmn),
         ),
         role="admin",
         needs_global_role=True,
@@ -569,18 +573,18 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="model",
         group="what I do",
-        summary="What I think with.",
+        summary="Show or change the model that I use.",
         subs=(
             SubcommandDefinition(
-                name="list", summary="All that is configured, and what is in use.", handler=list_models
+                name="list", summary="List the configured models, and the one in use.", handler=list_models
             ),
             SubcommandDefinition(
                 name="switch",
-                summary="Think with another one.",
+                summary="Use another model.",
                 args=(make_arg("name", "As list shows it.", form="word", needed=True, suggests=True),),
                 handler=switch_model,
             ),
-            SubcommandDefinition(name="reset", summary="Think with what is configured.", handler=reset_model),
+            SubcommandDefinition(name="reset", summary="Use the configured model again.", handler=reset_model),
         ),
         role="admin",
         needs_global_role=True,
@@ -601,7 +605,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         group="how I run",
         needs_gateway=True,
         summary="Disconnect a channel and connect it again.",
-        args=(make_arg("channel", "Its name.", form="word", needed=True, suggests=True),),
+        args=(make_arg("channel", "The name of the channel.", form="word", needed=True, suggests=True),),
         role="admin",
         needs_global_role=True,
         private=True,
@@ -615,13 +619,15 @@ OPERATOR_COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         _ROWS["dmn"],
         subs=(
             *_ROWS["dmn"].subs,
-            SubcommandDefinition(name="rest", summary="Leave off what I do by myself.", handler=direct_dmn),
-            SubcommandDefinition(name="debug", summary="What would start next, and what blocks it.", handler=show_dmn),
+            SubcommandDefinition(name="rest", summary="Stop what I am doing without being asked.", handler=direct_dmn),
+            SubcommandDefinition(
+                name="debug", summary="Show what would start next, and what blocks it.", handler=show_dmn
+            ),
             SubcommandDefinition(
                 name="presence",
                 needs_gateway=True,
-                summary="How near people are, whatever their words show; until auto, or a restart.",
-                args=(make_arg("level", "How near.", *_PRESENCE_CHOICES, needed=True),),
+                summary="Set by hand whether people are here, until auto or a restart.",
+                args=(make_arg("level", "The presence of people.", *_PRESENCE_CHOICES, needed=True),),
                 handler=set_presence,
             ),
         ),
@@ -631,7 +637,7 @@ OPERATOR_COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         name="kill",
         needs_gateway=True,
         group="this conversation",
-        summary="End the tool that runs here; the turn goes on.",
+        summary="End the tool that runs here. My answer continues.",
         role="admin",
         handler=kill_tools,
     ),

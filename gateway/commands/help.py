@@ -21,9 +21,8 @@ def render_command_list(rows: Sequence[CommandDefinition], prefix: str, *, brief
             lines.append(f"- {title}: {', '.join(f'`{prefix}{row.name}`' for row in shown)}")
         elif shown:
             lines += [f"**{title}**", *(f"- `{prefix}{row.name}`: {_(row.summary)}" for row in shown)]
-    return "\n".join(
-        [*lines, _("`{help}` shows how to use one command.").format(help=f"{prefix}help <{_('command')}>")]
-    )
+    word = _("command")
+    return "\n".join([*lines, _("`{help}` shows how to use one command.").format(help=f"{prefix}help <{word}>")])
 
 
 def render_command(row: CommandDefinition, prefix: str, sub: SubcommandDefinition | None = None) -> str:

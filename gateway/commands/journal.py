@@ -346,7 +346,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="journal",
         group="this conversation",
-        summary="What I wrote down here lately.",
+        summary="Show what I wrote down here lately.",
         args=(make_arg("n", "How many entries.", form="number"),),
         role="admin",
         allowed_in_own_chat=True,
@@ -356,31 +356,41 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="memory",
         group="this conversation",
-        summary="What I remember for good.",
+        summary="Show and change what I remember for good.",
         subs=(
-            SubcommandDefinition(name="show", summary="All of it, as far as it may be told here.", handler=show_memory),
+            SubcommandDefinition(name="show", summary="Show all that I may tell here.", handler=show_memory),
             SubcommandDefinition(
                 name="forget",
-                summary="Forget one thing.",
+                summary="Forget a note.",
                 args=(
-                    make_arg("note", "Its number, as journal and show have it.", form="id", needed=True, suggests=True),
+                    make_arg(
+                        "note",
+                        "The number of the note, as in journal or memory show.",
+                        form="id",
+                        needed=True,
+                        suggests=True,
+                    ),
                 ),
                 handler=forget_note,
             ),
             SubcommandDefinition(
                 name="pending",
-                summary="What waits for an owner's word before I remember it for good.",
+                summary="List notes that an owner must approve before I remember them for good.",
                 handler=list_pending_notes,
             ),
             SubcommandDefinition(
                 name="approve",
-                summary="Let one of these into MEMORY.md.",
-                args=(make_arg("note", "Its number, as pending has it.", form="id", needed=True, suggests=True),),
+                summary="Add one of these notes to MEMORY.md.",
+                args=(
+                    make_arg(
+                        "note", "The number of the note, as in memory pending.", form="id", needed=True, suggests=True
+                    ),
+                ),
                 handler=approve_note,
             ),
             SubcommandDefinition(
                 name="accept",
-                summary="Let all that MEMORY.md says now count as your own words.",
+                summary="Trust all that MEMORY.md says now as your own words.",
                 handler=accept_memory,
             ),
         ),
@@ -401,22 +411,22 @@ OPERATOR_COMMANDS: Final[tuple[CommandDefinition, ...]] = (
             SubcommandDefinition(name="show", summary=_JOURNAL.summary, args=_JOURNAL.args, handler=show_journal),
             SubcommandDefinition(
                 name="search",
-                summary="The entries that hold all of these words.",
-                args=(make_arg("words", "Words, whatever their case.", needed=True, rest=True),),
+                summary="List the entries that contain all of these words.",
+                args=(make_arg("words", "The words. Upper and lower case are the same.", needed=True, rest=True),),
                 handler=search_journal,
             ),
-            SubcommandDefinition(name="export", summary="All entries.", handler=export_journal),
+            SubcommandDefinition(name="export", summary="Show all entries.", handler=export_journal),
         ),
     ),
     replace(
         _MEMORY,
         subs=(
             *_MEMORY.subs,
-            SubcommandDefinition(name="diff", summary="What the last dream changed.", handler=show_last_dream),
+            SubcommandDefinition(name="diff", summary="Show what the last dream changed.", handler=show_last_dream),
             SubcommandDefinition(
                 name="undo",
-                summary="Put back what MEMORY.md said before the last dream.",
-                args=(make_arg("force", "Also if somebody has edited it since.", "force"),),
+                summary="Undo the last dream: MEMORY.md is as it was before.",
+                args=(make_arg("force", "Do it even if somebody has edited it since.", "force"),),
                 handler=undo_dream,
             ),
         ),

@@ -270,37 +270,45 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="notify",
         group="what I do",
-        summary="What may interrupt me.",
+        summary="Show and change what may interrupt me.",
         subs=(
             SubcommandDefinition(
                 name="types",
-                summary="Types of notifications that came so far, and their thresholds.",
+                summary="List the types of notifications so far, and their thresholds.",
                 handler=show_types,
             ),
             SubcommandDefinition(
                 name="threshold",
-                summary="Cut off a type below an urgency; without one, how it stands.",
+                summary="Set the lowest urgency of a type that passes. Without one: show it.",
                 args=(
-                    make_arg("type", "A type, or a prefix of one.", form="word", needed=True, suggests=True),
-                    make_arg("urgency", "The lowest that passes.", "ambient", "low", "normal", "urgent", "reset"),
+                    make_arg("type", "A type, or the beginning of one.", form="word", needed=True, suggests=True),
+                    make_arg(
+                        "urgency", "The lowest urgency that passes.", "ambient", "low", "normal", "urgent", "reset"
+                    ),
                 ),
                 handler=change_threshold,
             ),
-            SubcommandDefinition(name="rules", summary="Which rules raise and lower urgency.", handler=show_rules),
+            SubcommandDefinition(
+                name="rules", summary="List the rules that raise and lower urgency.", handler=show_rules
+            ),
             SubcommandDefinition(
                 name="rule",
                 summary="Add a rule.",
                 args=(
-                    make_arg("urgency", "What it makes of it.", "ambient", "low", "normal", "urgent", needed=True),
-                    make_arg("type", "A type, or a prefix of one.", form="word", needed=True, suggests=True),
-                    make_arg("keyword", "Only with this in the text.", rest=True),
+                    make_arg(
+                        "urgency", "The urgency that the rule gives.", "ambient", "low", "normal", "urgent", needed=True
+                    ),
+                    make_arg("type", "A type, or the beginning of one.", form="word", needed=True, suggests=True),
+                    make_arg("keyword", "The rule counts only for texts with this word.", rest=True),
                 ),
                 handler=add_rule,
             ),
             SubcommandDefinition(
                 name="unrule",
-                summary="Take back a rule that was added.",
-                args=(make_arg("id", "As rules shows it.", form="id", needed=True, suggests=True),),
+                summary="Remove a rule that was added by command.",
+                args=(
+                    make_arg("id", "The id of the rule, as in notify rules.", form="id", needed=True, suggests=True),
+                ),
                 handler=remove_rule,
             ),
         ),
@@ -317,7 +325,9 @@ OPERATOR_COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         aliases=("notifications",),
         subs=(
             *_NOTIFY.subs,
-            SubcommandDefinition(name="pending", summary="What is unread, by conversation.", handler=show_pending),
+            SubcommandDefinition(
+                name="pending", summary="Count what I have not read yet, by conversation.", handler=show_pending
+            ),
         ),
     ),
 )

@@ -267,7 +267,7 @@ async def list_roles(_call: CommandCall, context: CommandContext) -> str:
 
 
 async def set_role(call: CommandCall, context: CommandContext) -> CommandReply:
-    """Give somebody a role."""
+    """Give a person a role."""
     policy, roster, wants = context.access_policy, context.roster, _ASSIGNABLE_ROLES[call.arguments["role"]]
     return await _change_role(
         call, context, lambda whom, at: give_role(policy, roster, whom, call.person, at, wants=wants)
@@ -348,16 +348,16 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         subs=(
             SubcommandDefinition(
                 name="start",
-                summary="Get a code to hand to me where you are known by another name.",
+                summary="Get a code. Send it to me from your other account.",
                 handler=start_link,
             ),
             SubcommandDefinition(
-                name="code", summary="Hand in a code that I showed you.", args=(CODE_ARG,), handler=submit_link_code
+                name="code", summary="Send me a code that I showed you.", args=(CODE_ARG,), handler=submit_link_code
             ),
-            SubcommandDefinition(name="list", summary="The accounts that are you to me.", handler=list_links),
+            SubcommandDefinition(name="list", summary="List your linked accounts.", handler=list_links),
             SubcommandDefinition(
                 name="remove",
-                summary="This account is not me any more.",
+                summary="Unlink one of your accounts.",
                 args=(make_arg("account", "As list shows it.", form="person", needed=True, suggests=True),),
                 handler=remove_link,
             ),
@@ -369,7 +369,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="block",
         group="people",
-        summary="Hear nothing of somebody any more.",
+        summary="Ignore a person from now on.",
         args=(WHO_ARG, WHERE_ARG),
         role="admin",
         private=True,
@@ -378,7 +378,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="unblock",
         group="people",
-        summary="Hear somebody again.",
+        summary="Stop ignoring a person.",
         args=(WHO_ARG, WHERE_ARG),
         role="admin",
         private=True,
@@ -387,18 +387,18 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="role",
         group="people",
-        summary="Who may do what.",
+        summary="Show and change who may do what.",
         subs=(
-            SubcommandDefinition(name="list", summary="Everybody who has a role, and why.", handler=list_roles),
+            SubcommandDefinition(name="list", summary="List everybody who has a role, and why.", handler=list_roles),
             SubcommandDefinition(
                 name="set",
-                summary="Give somebody a role.",
-                args=(WHO_ARG, make_arg("role", "Which.", "owner", "admin", "member", needed=True), WHERE_ARG),
+                summary="Give a person a role.",
+                args=(WHO_ARG, make_arg("role", "The role.", "owner", "admin", "member", needed=True), WHERE_ARG),
                 handler=set_role,
             ),
             SubcommandDefinition(
                 name="clear",
-                summary="Take back what was given here.",
+                summary="Take back a role that was given by command.",
                 args=(WHO_ARG, WHERE_ARG),
                 handler=clear_given_role,
             ),
@@ -410,14 +410,19 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="pair",
         group="people",
-        summary="Who may speak to me alone.",
+        summary="Decide who may write to me in private.",
         subs=(
-            SubcommandDefinition(name="list", summary="Who asks to, and who may.", handler=list_pairings),
             SubcommandDefinition(
-                name="approve", summary="Let in whoever asks to.", args=(REQUEST_ARG,), handler=approve_pairing
+                name="list", summary="List who waits for approval, and who is approved.", handler=list_pairings
             ),
             SubcommandDefinition(
-                name="revoke", summary="Let somebody in no more.", args=(WHO_ARG,), handler=revoke_pairing
+                name="approve", summary="Approve a person who waits.", args=(REQUEST_ARG,), handler=approve_pairing
+            ),
+            SubcommandDefinition(
+                name="revoke",
+                summary="Refuse a person who waits, or withdraw an approval.",
+                args=(WHO_ARG,),
+                handler=revoke_pairing,
             ),
         ),
         role="admin",
@@ -427,20 +432,20 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="room",
         group="rooms",
-        summary="In which rooms I may speak.",
+        summary="Decide in which rooms I may speak.",
         subs=(
             SubcommandDefinition(
-                name="list", summary="Those that were approved, and those that wait for it.", handler=list_open_rooms
+                name="list", summary="List rooms that are approved, and rooms that wait.", handler=list_open_rooms
             ),
             SubcommandDefinition(
                 name="approve",
-                summary="Open the room that somebody asks for; without a code or an id, this room.",
+                summary="Approve a room that waits. Without a code or an id: this room.",
                 args=(ROOM_REQUEST_ARG,),
                 handler=approve_room,
             ),
             SubcommandDefinition(
                 name="revoke",
-                summary="Close a room that was approved; without one, this room.",
+                summary="Withdraw the approval of a room. Without a name: this room.",
                 args=(ROOM_ARG,),
                 handler=close_room,
             ),
@@ -459,10 +464,10 @@ OPERATOR_COMMANDS: Final[tuple[CommandDefinition, ...]] = (
             *_PAIR.subs,
             SubcommandDefinition(
                 name="seed",
-                summary="Let in somebody who never asked.",
+                summary="Approve a person who never asked.",
                 args=(
                     make_arg("who", "channel:id, as whoami shows it.", form="person", needed=True),
-                    make_arg("role", "Which; without one, member.", *_ASSIGNABLE_ROLES),
+                    make_arg("role", "The role. Without one: member.", *_ASSIGNABLE_ROLES),
                 ),
                 handler=seed_person,
             ),

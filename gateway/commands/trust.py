@@ -128,17 +128,19 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
     CommandDefinition(
         name="trust",
         group="approvals",
-        summary="Whose words I have in view here, and which tools they hold up.",
+        summary="Show whose words I see here, and which tools wait because of them.",
         role="admin",
         needs_gateway=True,
         default_sub="show",
         subs=(
             SubcommandDefinition(
-                name="show", summary="The least trusted pieces in view here, and their authors.", handler=show_trust
+                name="show",
+                summary="Show the least trusted texts that I see here, and their authors.",
+                handler=show_trust,
             ),
             SubcommandDefinition(
                 name="clear",
-                summary="Answer for all that is in view here now, as if you had written it.",
+                summary="Take responsibility for all that I see here now, as if you wrote it.",
                 handler=clear_trust,
             ),
         ),

@@ -1,7 +1,7 @@
 """Write the catalogs of gateway/locale: `python tests/checks/messages.py [--check]`, or `make messages`.
 
-Collects the marked texts of the program and the subjects of the command table, brings each catalog up to date and
-compiles it.
+Collects the marked texts of the program and the texts of the command table, brings each catalog up to date and compiles
+it.
 Translations are written into `gateway/locale/<language>/LC_MESSAGES/reverie.po`; a new language begins with a folder.
 With `--check` nothing is written, and problems are printed.
 """
@@ -18,7 +18,7 @@ from babel.messages.extract import extract_from_dir
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
-from gateway.commands.table import COMMANDS
+from gateway.commands.table import OPERATOR_COMMANDS
 from gateway.core.i18n import DOMAIN, LOCALE_DIR
 
 ROOT = Path(__file__).parents[2]
@@ -28,9 +28,12 @@ _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 """The date in all headers: catalogs change only with their texts."""
 
 
-def groups() -> Iterator[str]:
-    """The subjects of the command table. Descriptions of commands and arguments are English so far."""
-    yield from dict.fromkeys(row.group for row in COMMANDS)
+def command_texts() -> Iterator[str]:
+    """The subjects of the command table, and what it says of commands, subcommands and arguments."""
+    for row in OPERATOR_COMMANDS.values():
+        yield from (row.group, row.summary, *(arg.summary for arg in row.args))
+        for sub in row.subs:
+            yield from (sub.summary, *(arg.summary for arg in sub.args))
 
 
 def template() -> Catalog:
@@ -41,7 +44,7 @@ def template() -> Catalog:
             ROOT / package, [("**.py", "python")], keywords=KEYWORDS
         ):
             catalog.add(text, locations=[(f"{package}/{name}", 0)])
-    for text in groups():
+    for text in dict.fromkeys(command_texts()):
         catalog.add(text, locations=[("gateway/commands/table.py", 0)])
     return catalog
 

@@ -1,12 +1,13 @@
 """The table of commands: each row is answered, listed by the help, and suggested."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.models.scripted import Script
-from channels.base import CommandArg, CommandCompletion
+from channels.base import CommandArg, CommandCompletion, CommandSpec
 from channels.irc.config import IrcConfig
 from gateway import app
 from gateway.commands import help  # noqa: A004 - the command has this name
@@ -14,9 +15,10 @@ from gateway.commands.context import CommandContext
 from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition, SubcommandDefinition
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.commands.suggestions import MAX_CHOICES, SOURCES, SuggestionSource, rank_suggestions, suggest_values
-from gateway.commands.table import COMMANDS, COMMANDS_BY_NAME, OPERATOR_COMMANDS
+from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME, OPERATOR_COMMANDS, localize_specs
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement
+from gateway.core.i18n import languages, use_language
 from gateway.core.identity import AccessPolicy, RoleGrant
 from gateway.store import Store
 from tests.gateway.commands.commands_kit import command, counter, echo
@@ -163,6 +165,38 @@ async def test_the_list_is_a_line_for_each_command_or_where_answers_have_pages_f
     assert len(lines) <= 2 * IrcConfig.model_fields["page_lines"].default
 
 
+async def test_the_help_has_the_language_of_the_person(tmp_path: Path) -> None:
+    with use_language("de"):
+        listed, told, wrong = await ask(
+            tmp_path, ("help", "", "olga"), ("help", "remind cancel", "olga"), ("remind", "cancel", "olga")
+        )
+    assert "- `!whoami`: Zeigt deine ID und deine Rolle." in listed.splitlines()
+    assert listed.splitlines()[-1] == "`!help <Befehl>` zeigt, wie man einen Befehl benutzt."
+    assert told.splitlines()[0].startswith("`!remind cancel <id>`: Löscht eine Erinnerung.")
+    assert told.splitlines()[1] == "- `id`: Wie list es zeigt."
+    assert wrong == "`id` fehlt. Schreib `!remind cancel <id>`: Löscht eine Erinnerung."
+
+
+def test_menus_have_the_texts_of_each_language_and_room_for_them() -> None:
+    assert localize_specs("tlh") == localize_specs("") == COMMAND_SPECS
+    for language in languages():
+        for spec, english in zip(localize_specs(language), COMMAND_SPECS, strict=True):
+            assert replace(spec, summary="", args=(), subs=()) == replace(english, summary="", args=(), subs=())
+            texts, others = texts_of(spec), texts_of(english)
+            assert texts.keys() == others.keys()
+            assert all(0 < len(text) <= 100 for text in texts.values())  # Discord's limit, the smallest
+            assert [name for name in texts if texts[name] == others[name]] == []
+
+
+def texts_of(spec: CommandSpec) -> dict[tuple[str, ...], str]:
+    """Return the texts by the names of command, subcommand and argument."""
+    found = {(spec.name,): spec.summary} | {(spec.name, arg.name): arg.summary for arg in spec.args}
+    for sub in spec.subs:
+        found |= {(spec.name, sub.name): sub.summary}
+        found |= {(spec.name, sub.name, arg.name): arg.summary for arg in sub.args}
+    return found
+
+
 async def test_a_command_is_told_with_all_that_it_can_do(tmp_path: Path) -> None:
     role, sub, mine, no_sub, none = await ask(
         tmp_path,
@@ -173,13 +207,13 @@ async def test_a_command_is_told_with_all_that_it_can_do(tmp_path: Path) -> None
         ("help", "role", "ann"),
     )
     assert role.splitlines() == [
-        "`!role`: Who may do what. For admin and above in all places.",
-        "- `!role list`: Everybody who has a role, and why.",
-        "- `!role set <who> <owner | admin | member> [here | everywhere]`: Give somebody a role.",
-        "- `!role clear <who> [here | everywhere]`: Take back what was given here.",
+        "`!role`: Show and change who may do what. For admin and above in all places.",
+        "- `!role list`: List everybody who has a role, and why.",
+        "- `!role set <who> <owner | admin | member> [here | everywhere]`: Give a person a role.",
+        "- `!role clear <who> [here | everywhere]`: Take back a role that was given by command.",
     ]
     assert sub.splitlines()[0] == (
-        "`!role set <who> <owner | admin | member> [here | everywhere]`: Give somebody a role. "
+        "`!role set <who> <owner | admin | member> [here | everywhere]`: Give a person a role. "
         "For admin and above in all places."
     )
     assert sub.splitlines()[1].startswith("- `who`: A person: an id")
