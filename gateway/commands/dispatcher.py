@@ -312,7 +312,9 @@ class CommandDispatcher:
         except Exception:  # a bug, or an unreadable store: the stream goes on, and the sender is answered
             reference = answer_key(call.command)[:8]
             logger.exception("command %s broke (reference %s)", row.name, reference)
-            text = _("That did not work because of an error in me. My operator finds it in the log as {reference}.")
+            text = _("That did not work because of an error in me. Try again; if it happens twice, tell my operator.")
+            if call.role in ADMIN_ROLES:
+                text = _("That did not work because of an error in me. The log has it as {reference}.")
             return CommandReply(text=text.format(reference=reference), ok=False)
 
     def _finish_text(self, text: str) -> str:

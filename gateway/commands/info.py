@@ -100,7 +100,7 @@ def _format_model(call: CommandCall, context: CommandContext) -> str:
 
 
 async def handle_whoami(call: CommandCall, _context: CommandContext) -> str:
-    """Show the sender's id as the configuration takes it, and their role, to people with a role also its origin."""
+    """Show the sender's id as the configuration takes it, and their role; to owners and admins also its origin."""
     command = call.command
     me = escape_code(f"{command.at.channel}:{command.sender.id}")
     who = (
@@ -109,7 +109,7 @@ async def handle_whoami(call: CommandCall, _context: CommandContext) -> str:
         else _("You are `{id}`, which the platform does not confirm.")
     ).format(id=me)
     role = _("Your role: {role}.").format(role=call.role)
-    if ROLE_ORDER.index(call.role) > ROLE_ORDER.index("guest"):
+    if call.role in ADMIN_ROLES:
         role = _("Your role: {role}, by {rule}.").format(role=call.role, rule=call.rule)
     return f"{who} {role}"
 

@@ -274,6 +274,20 @@ async def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
     assert not gateway.screen.parts[3].private
 
 
+async def test_only_owners_and_admins_read_which_key_of_the_configuration_gives_their_role(tmp_path: Path) -> None:
+    async with running(tmp_path, Script(), access=ROLES) as gateway:
+        for number, who in enumerate(("gus", "mia", "root", "olga"), start=1):
+            await emit(gateway.console, native("whoami", who, number=number))
+            await gateway.screen.until(number)
+        said = [part.body for part in gateway.screen.parts]
+    assert [text.partition("Your role: ")[2] for text in said] == [
+        "guest.",
+        "member.",
+        "admin, by channels.console.rooms.",
+        "owner, by channels.console.rooms.",
+    ]
+
+
 async def test_whose_direct_chat_it_is_may_change_what_is_seen_of_it(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access=ROLES) as gateway:
         for number, (name, sender) in enumerate([("new", "ann"), ("retry", "mia"), ("rewind", "ann")], start=1):
@@ -335,7 +349,8 @@ async def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
         assert len(gateway.scripted.requests) == 1
     replies = [part.body for part in gateway.screen.parts if "because of an error in me" in part.body]
     assert len(replies) == 3
-    assert replies[0].split("log as ")[1][:8] in caplog.text
+    (reference,) = re.findall(r"command version broke \(reference ([0-9a-f]{8})\)", caplog.text)
+    assert reference not in replies[0], "a guest has no use for it"
 
 
 async def test_why_tells_what_became_of_a_message_and_of_a_command(gateway: Running) -> None:

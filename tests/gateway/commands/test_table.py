@@ -1,5 +1,6 @@
 """The table of commands: each row is answered, listed by the help, and suggested."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -190,7 +191,8 @@ def test_menus_have_the_texts_of_each_language_and_room_for_them() -> None:
 
 def texts_of(spec: CommandSpec) -> dict[tuple[str, ...], str]:
     """Return the texts by the names of command, subcommand and argument."""
-    found = {(spec.name,): spec.summary} | {(spec.name, arg.name): arg.summary for arg in spec.args}
+    found: dict[tuple[str, ...], str] = {(spec.name,): spec.summary}
+    found |= {(spec.name, arg.name): arg.summary for arg in spec.args}
     for sub in spec.subs:
         found |= {(spec.name, sub.name): sub.summary}
         found |= {(spec.name, sub.name, arg.name): arg.summary for arg in sub.args}
@@ -266,7 +268,9 @@ async def test_a_sub_may_have_a_handler_of_its_own(tmp_path: Path) -> None:
 
     async with counter(tmp_path, answers={"dmn": echo, "dmn pause": other}) as it:
         assert (await it.ask("dmn", "pause"), await it.ask("dmn", "wake")) == ("other", "dmn/wake: \nmore of it")
-        assert (await it.ask("status")).startswith("That did not work because of an error in me.")  # nothing answers it
+        guest, admin = [await it.ask("status", who=who) for who in ("ann", "root")]  # nothing answers it
+        assert guest.startswith("That did not work because of an error in me. Try again")
+        assert re.search(r"error in me\. The log has it as [0-9a-f]{8}\.$", admin)
         handled = await it.desk.handle(command("status"))
         assert handled.judgement.fate == "noted"
 
