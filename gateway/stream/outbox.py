@@ -819,13 +819,13 @@ async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId
 async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_replies: bool) -> Post | None:
     """Return the notice for the person who waited for this post; always the same. None: nobody did.
 
-    Of an answer it says that it may not have arrived. A notice of the gateway itself to whoever had written is said
-    once more: it may be read twice. `marks_replies`: the channel shows to whom a post replies; else the notice begins
-    with the name.
+    Of an answer it says that it may not have arrived. Such a notice, and one of the gateway itself to whoever had
+    written, is said once more: it may be read twice. `marks_replies`: the channel shows to whom a post replies; else
+    the notice begins with the name.
     """
     key = PostKey(hashlib.sha256(f"doubt:{post.key}".encode()).hexdigest()[:26])
     if await _find_answer(reader, post.key) is None:
-        return replace(post, key=key) if await _is_notice_to_writer(reader, post) else None
+        return replace(post, key=key) if await _is_said_once_more(reader, post) else None
     newest = await reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=post.to.conversation)
     direct = bool(newest) and isinstance(newest[0].fact, Message) and newest[0].fact.kind == "direct"
     if not direct and post.reply_to is None:
@@ -856,11 +856,13 @@ async def _find_answer(reader: StoreReader, key: PostKey) -> Post | None:
     return queued.fact.post if repeats or cause.kind in ("turn_ended", "acted") else None
 
 
-async def _is_notice_to_writer(reader: StoreReader, post: Post) -> bool:
-    """Return whether it is the gateway's first word to somebody whom the agent hears."""
+async def _is_said_once_more(reader: StoreReader, post: Post) -> bool:
+    """Return whether it is the first notice about an answer, or the gateway's to somebody whom the agent hears."""
     queued = await reader.entry_by_key(f"post:{post.key}")
     if queued is None or queued.cause is None:
         return queued is not None and post.text == LOST_END_TEXT
     cause, judged = await reader.entry(queued.cause), await reader.find_judgement(queued.cause)
+    if cause is not None and isinstance(cause.fact, DeliveryReport):
+        return await _find_answer(reader, cause.fact.post) is not None
     is_message = cause is not None and isinstance(cause.fact, Message)
     return is_message and judged is not None and judged.fate != "refused"

@@ -1117,9 +1117,9 @@ async def test_several_answers_in_doubt_are_one_line_and_are_repeated_together(
 ) -> None:
     monkeypatch.setattr(outbox, "UNCERTAIN_NOTICE_WAIT_S", 0.0)
     async with talk(tmp_path) as it:
-        it.channel.cuts = 3  # the notice about the first is cut, too
+        it.channel.cuts = 4  # the notice about the first is cut twice, too
         await it.console.receive_message("one", sender="ann")
-        await it.delivered("uncertain", "uncertain")
+        await it.delivered("uncertain", "uncertain", "uncertain")
         await it.console.receive_message("two", sender="ann")
         await it.screen.until(1)
         assert it.screen.said("ann") == [UNDELIVERED_DOUBT]
@@ -1155,17 +1155,19 @@ async def test_what_is_told_is_told_once_over_restarts(tmp_path: Path) -> None:
             assert sum(text == UNDELIVERED_DOUBT for text in await it.posts()) == 1
 
 
-async def test_a_notice_that_is_in_doubt_itself_is_left_at_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("cuts", "said"), [(2, 1), (3, 0)])
+async def test_a_notice_that_is_in_doubt_itself_is_said_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: int, said: int
 ) -> None:
     monkeypatch.setattr(outbox, "UNCERTAIN_NOTICE_WAIT_S", 0.0)
     async with talk(tmp_path) as it:
-        it.channel.cuts = 2
+        it.channel.cuts = cuts
         await it.console.receive_message("one", sender="ann")
-        await it.delivered("uncertain", "uncertain")
+        await it.delivered("uncertain", "uncertain", "sent" if said else "uncertain")
         await it.console.receive_message("two", sender="ann")
-        await it.screen.until(1)
-        assert it.channel.tried == ["First.", UNDELIVERED_DOUBT, "Second."]
+        await it.screen.until(said + 1)
+        assert it.channel.tried == ["First.", UNDELIVERED_DOUBT, UNDELIVERED_DOUBT, "Second."]
+        assert it.screen.said("ann") == [UNDELIVERED_DOUBT] * said + ["Second."]
 
 
 @pytest.mark.parametrize(("cuts", "said"), [(1, 1), (2, 0)])
