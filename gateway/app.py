@@ -340,7 +340,7 @@ class _Gateway:
         file_labels = FileLabels(store, clock, places)
         self.shell = ShellTools(live, clock, files, skills, internal, access_policy=access_policy, labels=file_labels)
         store.subscribe(self.shell.on_roles_assigned, RoleAssigned)
-        self.web = WebTools(live, clock, store, access_policy)
+        self.web = WebTools(live, clock, store, access_policy, self.media)
         self.mcp = McpServers(live.settings.tools.mcp, clock, tasks, self.media, self.tool_definitions)
         rooms = RoomReader(
             reader=store,

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -101,10 +101,15 @@ def _format_length(duration_s: float) -> str:
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
+ImageType = Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+IMAGE_TYPES = frozenset(get_args(ImageType))
+"""Media types of images that models accept."""
+
+
 class ImageInfo(NamedTuple):
     """A still image in a format that models accept."""
 
-    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+    media_type: ImageType
     width: int
     height: int
     """Pixels; both 0 if they could not be read."""

@@ -39,15 +39,17 @@ from gateway.context.requesters import was_written_by_member
 from gateway.core import addresses
 from gateway.core.addresses import AllowedHosts, FetchTarget, display_host
 from gateway.core.clock import Clock
-from gateway.core.events import ConversationId
+from gateway.core.events import ConversationId, ToolImage
 from gateway.core.identity import AccessPolicy
 from gateway.core.labels import OUTSIDE_LABEL
-from gateway.core.media_types import OFFICE_TYPES, ExtractionError, extract_text, is_text_type
+from gateway.core.media_types import IMAGE_TYPES, OFFICE_TYPES, ExtractionError, extract_text, is_text_type
 from gateway.core.permissions import ALLOW_MEMBERS, explain_sink
 from gateway.core.scopes import EVERYBODY
 from gateway.core.tool import ToolContext, ToolOutput, tool
-from gateway.core.tool_spec import ToolCallRefused
+from gateway.core.tool_spec import Image, ToolCallRefused
 from gateway.store import StoreReader
+from gateway.stream.media import MediaStore
+from gateway.tools.files import prepare_image
 
 if TYPE_CHECKING:
     import httpcore
@@ -494,6 +496,7 @@ class WebTools:
         clock: Clock,
         store: StoreReader,
         access_policy: AccessPolicy,
+        images: MediaStore,
         *,
         resolve: Resolver | None = None,
         context: ssl.SSLContext | None = None,
@@ -503,6 +506,7 @@ class WebTools:
         self._clock = clock
         self._store = store
         self._access_policy = access_policy
+        self._images = images
         self._fetcher = WebFetcher(live, resolve=resolve, context=context)
         self._links: OrderedDict[tuple[ConversationId, str], None] = OrderedDict()
         """Links to its own site in each page that was read in a conversation, normalised. Forgotten at a restart."""
@@ -534,7 +538,7 @@ class WebTools:
         return f"no member wrote {'this address' if url else 'these words'} here, {why}"
 
     @tool(
-        "Read a page on the public web as text, with its links. Runs no scripts, sends no logins.",
+        "Read a page on the public web as text, with its links, or see a picture. Runs no scripts, sends no logins.",
         ALLOW_MEMBERS,
         timeout_s=_max_call_s,
         risk=_risk,
@@ -574,9 +578,14 @@ class WebTools:
         self._fetcher.close()
 
     async def _fetch_page(self, url: str, place: ConversationId) -> ToolOutput:
-        answer = await self._fetcher.fetch(url, _is_readable)
+        answer = await self._fetcher.fetch(url, lambda kind: kind in IMAGE_TYPES or _is_readable(kind))
         head, text = _describe_status(answer), ""
-        if not _is_readable(answer.media_type) or (not answer.media_type and b"\0" in answer.body[:1000]):
+        images: tuple[tuple[ToolImage, Image], ...] = ()
+        if answer.media_type in IMAGE_TYPES and not answer.is_truncated:
+            name = addresses.parse_url(url).path.partition("?")[0].rpartition("/")[2]
+            images = (await prepare_image(self._images, answer.body, name or "this"),)
+            text = f"{images[0][0].about} is shown below."
+        elif not _is_readable(answer.media_type) or (not answer.media_type and b"\0" in answer.body[:1000]):
             size = f", {answer.declared_bytes} bytes" if answer.declared_bytes is not None else ""
             what = answer.media_type or "of an unknown kind"
             text = f"This is no text but {what}{size}; its content cannot be read here."
@@ -604,6 +613,7 @@ class WebTools:
             origin=answer.target.url,
             is_untrusted=True,
             label=OUTSIDE_LABEL,
+            images=images,
         )
 
     def _keep_links(self, place: ConversationId, page: FetchTarget, text: str) -> None:

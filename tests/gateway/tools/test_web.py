@@ -37,7 +37,7 @@ from gateway.tools.web import (
     build_search_request,
     is_own_address,
 )
-from tests.gateway.stream.test_media import pdf
+from tests.gateway.stream.test_media import pdf, png
 from tests.gateway.tools.web_kit import LOOPBACK, Desk, Names, desk
 from tests.kits.channels import story
 from tests.kits.tools import live_tools, set_tools
@@ -309,8 +309,8 @@ async def test_lengths_that_lie_and_odd_statuses_do_no_harm() -> None:
         assert (await tools.fetch(url)).text.endswith("until the end")
         pages["/"] = Page(b"odd", {"content-type": 'text/plain;charset="klingon";;=;'}, 599)
         assert (await tools.fetch(url)).text == f"599, text/plain\n{url}\n\nodd"
-        pages["/"] = Page(b"", {"content-length": "9" * 20, "content-type": "image/png"}, length=-1)
-        assert "image/png; its content" in (await tools.fetch(url)).text
+        pages["/"] = Page(b"", {"content-length": "9" * 20, "content-type": "video/mp4"}, length=-1)
+        assert "video/mp4; its content" in (await tools.fetch(url)).text
 
 
 @story
@@ -321,10 +321,30 @@ async def test_what_is_no_text_is_named_and_not_read() -> None:
         assert "no text but audio/mpeg; its" in (await tools.fetch(url)).text
         pages["/"] = Page(pdf("A page of print"), {"content-type": "application/pdf"})
         assert "A page of print" in (await tools.fetch(url)).text
-        pages["/"] = Page(b"\x89PNG\r\n" + b"\0" * 994, {"content-type": "image/png"})
-        assert "no text but image/png, 1000 bytes; its" in (await tools.fetch(url)).text
+        pages["/"] = Page(b"BM" + b"\0" * 998, {"content-type": "image/bmp"})
+        assert "no text but image/bmp, 1000 bytes; its" in (await tools.fetch(url)).text
         pages["/"] = Page(b"\x7fELF\0\0")
         assert "of an unknown kind" in (await tools.fetch(url)).text
+
+
+@story
+async def test_a_picture_is_shown_and_what_only_says_to_be_one_is_refused() -> None:
+    async with desk(SMALL) as tools:
+        pages, url = tools.site.pages, tools.site.url("/pots/leaf.png?size=small")
+        whole = png(4, 3)
+        pages["/pots/leaf.png?size=small"] = Page(whole, {"content-type": "image/png"})
+        page = await tools.fetch(url)
+        assert page.text == f"200 OK, image/png\n{url}\n\n[image leaf.png, 4x3, {len(whole)} bytes] is shown below."
+        ((kept, shown),) = page.images
+        assert kept.size_bytes == len(whole)
+        assert (shown.media_type, shown.data) == ("image/png", whole)
+        assert not tools.where.request.label.is_trusted
+        pages["/pots/leaf.png?size=small"] = Page(b"<script>", {"content-type": "image/png"})
+        assert "leaf.png is not a picture that can be shown" in await tools.refused(url)
+        pages["/pots/leaf.png?size=small"] = Page(whole + b"\0" * 10_000, {"content-type": "image/png"})
+        large = await tools.fetch(url)
+        assert "its content cannot be read here" in large.text
+        assert not large.images
 
 
 @story

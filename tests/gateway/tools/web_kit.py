@@ -18,6 +18,7 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, tools_of
 from gateway.core.tool_spec import ToolCall
 from gateway.store import Store
+from gateway.stream.media import MediaStore
 from gateway.tools.web import WebTools
 from tests.kits.access import POLICY
 from tests.kits.tools import dispatcher, live_tools
@@ -91,6 +92,7 @@ async def desk(
         store = await stack.enter_async_context(await Store.open(Path(folder) / "reverie.db", SystemClock()))
         site = await stack.enter_async_context(WebServer(server))
         live = live_tools(ToolsConfig(web=config or WebConfig(allow_private=LOOPBACK)))
-        web = WebTools(live, clock or SystemClock(), store, POLICY, resolve=names, context=trusts)
+        media = MediaStore(live, Path(folder) / "media", {}, SystemClock())
+        web = WebTools(live, clock or SystemClock(), store, POLICY, media, resolve=names, context=trusts)
         stack.push_async_callback(web.aclose)
         yield Desk(web, site, names)
