@@ -31,7 +31,7 @@ from gateway.context.recall import AmbientRecall
 from gateway.context.requesters import BLOCKED_REASON
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
-from gateway.core.events import Address, Alarm, ConversationId, MessageEdited, PresenceLevel
+from gateway.core.events import Address, Alarm, ConversationId, MessageDeleted, MessageEdited, PresenceLevel
 from gateway.core.facts import (
     LOW,
     URGENT,
@@ -378,7 +378,7 @@ class Agents:
         inbox.listener = self
         presence.listener = self
         store.subscribe(self._on_alarms, Alarm)
-        store.subscribe(self._on_edited, MessageEdited)
+        store.subscribe(self._on_changed, MessageEdited, MessageDeleted)
         store.subscribe(lambda _: self._end_blocked_turns(), RoleAssigned)
         self.live.add_reload_listener(lambda _: self._end_blocked_turns())
 
@@ -499,14 +499,17 @@ class Agents:
             if entry.conversation is not None:
                 self.agent_for(entry.conversation).remind(entry.conversation)
 
-    def _on_edited(self, entries: Sequence[LogEntry]) -> None:
-        """Let turns take up the new texts of messages that they have read."""
+    def _on_changed(self, entries: Sequence[LogEntry]) -> None:
+        """Let turns take up the new texts of messages that they have read, and that some of these were deleted."""
         for entry in entries:
-            edit, place = entry.fact, entry.conversation
-            if isinstance(edit, MessageEdited) and place is not None:
-                handle = self.agent_for(place).turn_handle(place)
-                if handle is not None and self.bindings.find(edit.at).arrivals != "queue":
-                    handle.revise(edit.message, edit.sender.id, edit.text)
+            change, place = entry.fact, entry.conversation
+            handle = self.agent_for(place).turn_handle(place) if place is not None else None
+            if handle is None:
+                continue
+            if isinstance(change, MessageDeleted):
+                handle.forget(change.message)
+            elif isinstance(change, MessageEdited) and self.bindings.find(change.at).arrivals != "queue":
+                handle.revise(change.message, change.sender.id, change.text)
 
     def _end_blocked_turns(self) -> None:
         """End the turns whose requesters are all blocked by now. Returns at once."""

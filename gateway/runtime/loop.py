@@ -54,6 +54,7 @@ MAX_AWAY_S: Final = 60.0
 """Time for which a model that does not answer is left alone, if its provider does not say: doubling, at most this."""
 MAX_AWAY_HINT_S: Final = 300.0
 """Longest time that a provider may say."""
+DELETED_REASON: Final = "what it was to answer was deleted meanwhile"
 MAX_PUT_OFF: Final = 500
 """Conversations whose questions wait for a model at once."""
 
@@ -128,6 +129,11 @@ class TurnHandle:
                 self.steer()
             else:
                 self.interrupt()
+
+    def forget(self, message: MessageId) -> None:
+        """Take in that a message was deleted. A turn that has read no other message to the agent answers nobody."""
+        if self.heard.pop(message, None) is not None and not self.heard:
+            self.drop(DELETED_REASON)
 
     def interrupt(self) -> None:
         """End the turn, unless its record is already being written."""

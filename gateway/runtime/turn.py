@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -164,6 +164,7 @@ class TurnRunner:
     async def _run(self, turn: "Turn") -> TurnResult:
         # Unread messages.
         await turn.input.read(self._digests)
+        turn.hear(turn.input.messages)
         with use_language(_find_language(turn)):
             return await self._run_read(turn)
 
@@ -457,6 +458,11 @@ class Turn(FoldHost):
         self.view = await self.context.view(self.conversation)
         return self.view.interrupted
 
+    def hear(self, messages: Sequence[CurrentMessage]) -> None:
+        """Let changes of the messages to the agent reach the turn from now on."""
+        said = [one.message for one in messages if is_addressed(one.message)]
+        self.handle.heard |= {one.id: (one.sender.id, one.text) for one in said}
+
     async def read_context(self) -> None:
         """Read all that the prompt holds besides the new input, and the people on whose behalf the turn acts."""
         context, new = self.context, self.input
@@ -514,8 +520,6 @@ class Turn(FoldHost):
         assert self.view is not None
         prompt_input = await self._build_prompt_input(self.view, self._rendered, folded=self._is_folded)
         self.input.mark_read(self._unread, self._rendered)
-        said = [one.message for one in self.input.messages if is_addressed(one.message)]
-        self.handle.heard = {one.id: (one.sender.id, one.text) for one in said}
         self._tool_context = self._with_requesters(self._base_tool_context)
         self._tools = self.context.tools.for_turn(self._tool_context)
         return await self._add_labels(prompt_input, self._rendered)
@@ -725,6 +729,7 @@ class Turn(FoldHost):
         if self.is_inner or not self.handle.take_news():
             return ""
         text, requesters, label = await self.input.render_news(self._budget_tokens(), room)
+        self.hear(self.input.arrived)
         before = self._tool_context
         before.request.add(label)
         if text:  # it was shown, and would be lost if the turn were taken again

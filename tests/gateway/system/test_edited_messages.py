@@ -11,6 +11,7 @@ from agent.models.scripted import Script, ScriptRule
 from gateway.core.clock import ManualClock
 from gateway.core.events import MessageId
 from gateway.core.tool_spec import ToolCall
+from gateway.runtime.loop import DELETED_REASON
 from gateway.store import rebuild
 from tests.kits.gateway import Held, Running, running
 
@@ -121,6 +122,41 @@ async def test_an_edit_after_a_tool_was_used_begins_it_anew_with_what_the_tool_d
     assert len(gateway.screen.parts) == 1
     assert [turn.outcome for turn in await gateway.turns()] == ["interrupted", "replied"]
     assert sum(isinstance(part, ToolCall) for one in model.requests[-1].conversation for part in one.parts) == 1
+
+
+async def test_what_is_deleted_while_its_answer_is_written_is_not_answered(tmp_path: Path) -> None:
+    model = Held()
+    async with running(tmp_path, model) as gateway:
+        await gateway.console.receive_message("nice weather", sender="bob", room="lobby")
+        question = await gateway.console.receive_message("reverie, is it?", sender="ann", room="lobby")
+        await gateway.asked(1)
+        await gateway.console.receive_delete(question)
+        await gateway.took(1)
+        await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
+        await gateway.asked(2)
+        model.go.set()
+        await gateway.screen.until(1)
+        await gateway.took(2)
+        assert "hello" in gateway.screen.parts[0].body
+    assert len(gateway.screen.parts) == 1
+    cut, answered = await gateway.turns()
+    assert (cut.outcome, cut.reason, answered.outcome) == ("yielded", DELETED_REASON, "replied")
+    assert await rebuild(gateway.path) == []
+
+
+async def test_of_two_questions_the_one_that_is_not_deleted_is_answered(tmp_path: Path) -> None:
+    model, clock = Held(), ManualClock()
+    async with running(tmp_path, model, clock=clock, **SLOW) as gateway:
+        first = await gateway.console.receive_message("tea at five?", sender="ann")
+        await gateway.console.receive_message("or coffee?", sender="ann")
+        async with passing(clock):
+            await gateway.asked(1)
+        await gateway.console.receive_delete(first)
+        model.go.set()
+        await gateway.screen.until(1)
+        await gateway.took(1)
+    (answered,) = await gateway.turns()
+    assert (answered.outcome, len(gateway.screen.parts)) == ("replied", 1)
 
 
 async def test_an_edit_is_no_news_where_the_message_was_never_for_the_agent(tmp_path: Path) -> None:
