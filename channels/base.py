@@ -288,6 +288,9 @@ class CanPage(Protocol):
     def page_count(self, post: Post) -> int:
         """Return the number of pages of `post.text`, at least 1. Pure."""
 
+    def line_count(self, post: Post) -> int:
+        """Return the number of lines that people see of this page, at least 1. Pure."""
+
 
 @runtime_checkable
 class HasSpaces(Protocol):

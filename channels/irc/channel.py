@@ -114,8 +114,7 @@ class IrcChannel:
 
     def split(self, post: Post) -> tuple[str, ...]:
         room, session = post.to.room, self._session
-        pages, target = self._paginate(post), message_target(room, post.to.thread)
-        page = pages[min(post.page, len(pages)) - 1]
+        page, target = self._find_page(post), message_target(room, post.to.thread)
         if session is None:
             return page
         if nicks := session.users.nicks_in(room):  # no mass mention; lines may be longer than one message then
@@ -126,6 +125,13 @@ class IrcChannel:
     def page_count(self, post: Post) -> int:
         return len(self._paginate(post))
 
+    def line_count(self, post: Post) -> int:
+        return len(self._find_page(post))
+
+    def _find_page(self, post: Post) -> tuple[str, ...]:
+        pages = self._paginate(post)
+        return pages[min(post.page, len(pages)) - 1]
+
     def _paginate(self, post: Post) -> tuple[tuple[str, ...], ...]:
         """Return all pages of the post, as messages."""
         target = message_target(post.to.room, post.to.thread)
@@ -134,7 +140,9 @@ class IrcChannel:
             line_bytes = max(line_bytes, limits.max_bytes - 1)  # text for one person is sent line by line
         # A person who is asked to approve something must see all of it.
         page_lines = 0 if post.style == "notice" and not post.private else self._config.page_lines
-        more = f"{self.nick}: more" if is_room_name(post.to.room) else "more"  # works with any command prefix
+        more = f"{self.nick}: more"  # works with any command prefix
+        if not is_room_name(post.to.room):  # clients show a notice where the person is, not in a chat with us
+            more = f"/msg {self.nick} more" if post.style == "notice" else "more"
         return paginate(post.text, worst_case_body_bytes(self._config.nick, target), line_bytes, page_lines, more)
 
     def max_body_bytes(self, target: str) -> int:

@@ -131,6 +131,8 @@ class CommandReply:
     """Facts to append with it. None: the command changes nothing."""
     private: bool | None = None
     """True: only the sender may see it. None: as the table says."""
+    repeats: bool = False
+    """It goes on with an answer, or repeats one, so it stays where that is, however long it is."""
     ok: bool = True
     """False: the request was not carried out. For the audit."""
     data: object = None

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from channels.base import CanCompleteCommands, HasNick
+from channels.base import CanCompleteCommands, CanPage, HasNick
 from gateway.access.policy import AccessDecision, decide
 from gateway.access.texts import is_formatted_code
 from gateway.commands import help  # noqa: A004 - the command has this name
@@ -70,6 +70,8 @@ logger = logging.getLogger("reverie.commands")
 
 MAX_OVERHEARD_MORE_AGE = timedelta(minutes=5)
 """Time after a page in which an unaddressed "more" in a room asks for the next one."""
+MAX_ROOM_LINES: Final = 3
+"""Longest answer, in lines, that is said in a room of a platform with pages; a longer one goes to whoever asked."""
 MAX_COMMAND_AGE_S = 60.0
 """Seconds in which an acting command is carried out; later, its reason may be gone."""
 ANSWER_TIMEOUT_S = 5.0
@@ -199,15 +201,18 @@ class CommandDispatcher:
         if row is not None and (facts := self._audit.build_use_facts(row, command, answer.text, ok=answer.ok)):
             change = replace(change or CommandEffect(answer=""), facts=(*(change.facts if change else ()), *facts))
         private = tapped or row is None or (row.private if answer.private is None else answer.private)
-        aside = private and row is not None and row.is_administrative and not (command.direct or tapped)
+        text, secret = self._finish_text(answer.text), private and row is not None and row.is_administrative
+        is_long = not answer.repeats and self._is_long(command.at, text)
+        aside = (secret or is_long) and not (command.direct or tapped)
         to = self._context.channels.private_address(command.at, command.sender) if aside else command.at
         post = Post(
             key=answer_key(command),
             to=to,
-            text=self._finish_text(answer.text),
+            text=text,
             reply_to=MessageId(command.id) if to == command.at else None,
             style="notice" if to != command.at or (tapped and answer.effect and answer.effect.facts) else "message",
-            private=private,
+            # Not in pages, if only its length sends it there: not everybody may ask for the next one in a direct chat.
+            private=private and (secret or to == command.at),
             page=answer.page,
             buttons=answer.buttons if self._shows_choices(command, to) else (),
         )
@@ -215,6 +220,12 @@ class CommandDispatcher:
         if payload:
             judged = replace(judged, fate="context", urgency=AMBIENT, rule="they came by a link with a word")
         return CommandResult(judgement=judged, post=post, effect=change)
+
+    def _is_long(self, at: Address, text: str) -> bool:
+        """Return whether an answer would fill a room where each of its lines is a message."""
+        channel: object = self._context.channels.get(at.channel)
+        post = Post(key=PostKey(""), to=at, text=text)
+        return isinstance(channel, CanPage) and channel.line_count(post) > MAX_ROOM_LINES
 
     def _shows_choices(self, command: Command, to: Address) -> bool:
         """Return whether an answer to this command, posted there, may have buttons: they act where they are tapped."""

@@ -228,13 +228,15 @@ async def handle_more(call: CommandCall, context: CommandContext) -> str | Comma
     post = await find_next_page(context, call.command)
     if post is None:
         return _("There is nothing more to show.")
-    return CommandReply(text=post.text, page=post.page + 1, private=post.private)
+    return CommandReply(text=post.text, page=post.page + 1, private=post.private, repeats=True)
 
 
-async def handle_again(call: CommandCall, context: CommandContext) -> str:
+async def handle_again(call: CommandCall, context: CommandContext) -> str | CommandReply:
     """Repeat answers that may not have arrived, word for word."""
     posts = await find_uncertain_posts(context.store, call.command.at.conversation)
-    return "\n\n".join(post.text for post in posts) or _("All my messages here have arrived.")
+    if not posts:
+        return _("All my messages here have arrived.")
+    return CommandReply(text="\n\n".join(post.text for post in posts), repeats=True)
 
 
 async def find_next_page(

@@ -229,6 +229,8 @@ class OnIrc(Seat):
     platform: str = IRC
     called: bool = False
     """Commands are given by saying our name, and not with the prefix."""
+    aside: bool = False
+    """They also look at what is said to them alone."""
 
     def __post_init__(self) -> None:
         self.direct, self.name = not self.room, self.client.nick
@@ -247,7 +249,8 @@ class OnIrc(Seat):
         self.client.send(f"INVITE {NICK} {self.room}")
 
     def shown(self) -> list[str]:
-        return self.client.told(self.room or self.client.nick)
+        places = {self.room or self.client.nick, self.client.nick if self.aside else ""}
+        return [text for to, text in self.client.said if to in places]
 
     async def settled(self) -> None:
         await self.client.settled()

@@ -5,7 +5,7 @@ import contextlib
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,11 +73,15 @@ class Town:
         return OnIrc(self.clients[who], {"room": ROOM, "den": DEN, "alone": ""}[where])
 
     def answering(self, seat: Seat, name: str) -> Seat:
-        """Where what a command is answered is read: IRC can tell somebody aside what is not for the room's eyes."""
+        """Where what a command is answered is read.
+
+        On IRC what is not for the room's eyes is told aside, and what is long may be.
+        """
         row = COMMANDS_BY_NAME[name]
-        if seat.platform == IRC and not seat.direct and row.private and row.is_administrative:
-            return self.seat(IRC, seat.name, "alone")
-        return seat
+        if not isinstance(seat, OnIrc) or seat.direct:
+            return seat
+        is_secret = row.private and row.is_administrative
+        return self.seat(IRC, seat.name, "alone") if is_secret else replace(seat, aside=True)
 
     def room(self, platform: str, where: Where) -> str:
         """A room, as the gateway calls it."""

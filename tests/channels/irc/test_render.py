@@ -200,6 +200,13 @@ def test_a_long_text_comes_in_pages_and_says_so() -> None:
     assert irc.split(post(text, 3)) == irc.split(post(text, 9)) == tuple(numbered(24, 30))
 
 
+def test_a_notice_says_how_to_ask_for_the_next_page_wherever_it_is_shown() -> None:
+    aside = Address(channel=NAME, room=RoomId("ann!account:ann"))
+    told = replace(post("\n".join(numbered(0, 30))), to=aside, style="notice", private=True)
+    assert channel().split(told)[-1] == '(page 1 of 3; say "/msg reverie more")'
+    assert channel().split(replace(told, style="message"))[-1] == '(page 1 of 3; say "more")'
+
+
 @pytest.mark.parametrize(("lines", "pages"), [(1, 1), (12, 1), (13, 1), (14, 2), (25, 2), (26, 3)])
 def test_no_page_is_made_for_one_line(lines: int, pages: int) -> None:
     assert channel().page_count(post("\n".join(numbered(0, lines)))) == pages

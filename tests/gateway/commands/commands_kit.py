@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from channels.base import Capabilities, CommandCompletion
+from channels.base import Capabilities, Channel, CommandCompletion
 from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
 from gateway.commands.definition import CommandDefinition
 from gateway.commands.dispatcher import CommandDispatcher, CommandResult
@@ -104,6 +104,7 @@ async def counter(
     answers: Mapping[str, CommandHandler] = ECHO,
     redactor: Redactor | None = None,
     per_minute: int = 1000,
+    channels: Mapping[ChannelName, Channel] | None = None,
 ) -> AsyncIterator[Desk]:
     clock = ManualClock()
     async with await Store.open(folder / "reverie.db", clock) as store:
@@ -111,7 +112,7 @@ async def counter(
             store,
             clock,
             live=parts_of(settings=parts_of(commands=CommandsConfig(per_minute=per_minute))),
-            channels=PlayedChannels({IRC: cast("Any", _Named())}, prefixes={IRC: "!"}),
+            channels=PlayedChannels(channels or {IRC: cast("Any", _Named())}, prefixes={IRC: "!"}),
             access_policy=POLICY,
             redactor=redactor or Redactor(),
         )

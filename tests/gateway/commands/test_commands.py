@@ -33,7 +33,7 @@ from gateway.core.facts import AuditRecord, Judgement, PostQueued
 from gateway.core.redaction import Redactor
 from gateway.store import Store
 from gateway.stream.trace import explain_event
-from tests.gateway.commands.commands_kit import ECHO, Desk, command, counter, somebody
+from tests.gateway.commands.commands_kit import ECHO, IRC, Desk, command, counter, somebody
 from tests.gateway.commands.commands_kit import LOBBY as AUDIT_LOBBY
 from tests.kits.approvals import HERE, house
 from tests.kits.approvals import LOBBY as THEIR_LOBBY
@@ -447,6 +447,9 @@ class Paged(ConsoleChannel):
     def page_count(self, post: Post) -> int:
         return -(-len(post.text) // 40)
 
+    def line_count(self, post: Post) -> int:
+        return self.split(post)[0].count("\n") + 1
+
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text[(post.page - 1) * 40 : post.page * 40],)
 
@@ -624,6 +627,50 @@ async def test_what_is_told_aside_is_paged_there(tmp_path: Path) -> None:
             await screen.until(count)
         assert [part.to.room for part in screen.parts] == ["root", "root"]
         assert screen.parts[1].body not in ("There is nothing more to show.", screen.parts[0].body)
+
+
+class Lined(Whispering):
+    """Shows five lines on a page, each a message."""
+
+    def page_count(self, post: Post) -> int:
+        return -(-len(post.text.split("\n")) // 5)
+
+    def line_count(self, post: Post) -> int:
+        return len(self.split(post))
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return tuple(post.text.split("\n")[(post.page - 1) * 5 : post.page * 5])
+
+
+@pytest.mark.parametrize(("lines", "where"), [(3, "#lobby"), (4, "ann")])
+async def test_an_answer_goes_to_whoever_asked_if_it_has_more_than_three_lines(
+    lines: int, where: str, tmp_path: Path
+) -> None:
+    async def list_them(_call: CommandCall, _context: CommandContext) -> CommandReply:
+        return CommandReply(text="\n".join(f"line {number}" for number in range(lines)))
+
+    lined, in_room = Lined(IRC, lambda _: None), where == "#lobby"
+    async with counter(tmp_path, answers={"whoami": list_them}, channels={IRC: lined}) as it:
+        post = (await it.desk.handle(command("whoami", who="ann"))).post
+        assert post is not None
+        assert (post.to.room, post.style) == (where, "message" if in_room else "notice")
+        assert post.reply_to == (MessageId("c1") if in_room else None)
+        assert post.private == in_room, "what goes aside is not paged: a guest may not ask for the next page there"
+        alone = (await it.desk.handle(command("whoami", who="ann", direct=True))).post
+        assert alone is not None
+        assert (alone.to.room, alone.style) == ("ann", "message")
+
+
+async def test_pages_and_repeats_of_an_answer_stay_in_its_room(tmp_path: Path) -> None:
+    screen = Screen()
+    lined = Lined(CONSOLE, screen.show)
+    script = Script(rules=(ScriptRule(match="long", reply="\n".join(f"line {number}" for number in range(10))),))
+    async with running(tmp_path, script, channels={CONSOLE: lined}, access=ROLES):
+        await lined.receive_message("reverie: a long one", sender="ann", room="lobby")
+        await screen.until(5)
+        await lined.receive_message("!more", sender="ann", room="lobby")
+        await screen.until(10)
+        assert {part.to.room for part in screen.parts} == {"lobby"}
 
 
 async def test_an_answer_that_was_not_sent_is_sent_by_the_next_process(tmp_path: Path) -> None:

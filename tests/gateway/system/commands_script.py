@@ -11,7 +11,7 @@ _CODE: Final = r"[A-Z0-9]{4}-[A-Z0-9]{4}"
 
 ME_AND_YOU: Final[Sequence[Line]] = (
     Use(command="help", says="Me and you.*/?.?help.*How I run.*shows how to use one command"),
-    Use(command="help", given={"command": "dmn", "sub": "sleep"}, says=r"dmn sleep \[until\]: Rest until woken"),
+    Use(command="help", given={"command": "dmn", "sub": "sleep"}, says=r"dmn sleep \[until\]: Rest until"),
     Use(command="about", says="I am a bot, not a person.*Model: fake-main"),
     Use(command="whoami", says=r"You are @channel@:\S+, which the platform confirms\. Your role: owner"),
     Use(command="status", says=r"Running for .* fake-main.*telegram\.main: up.*discord\.main: up.*irc\.main: up"),

@@ -4,56 +4,18 @@ And owners are told of it only while their nick is known to be theirs.
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from agent.models.scripted import Script, ScriptedModel
-from gateway import app
-from gateway.config.loader import parse_config
-from gateway.core.clock import SystemClock
 from gateway.core.events import ConversationId
 from gateway.ops.health import check_health
 from gateway.store import Store
 from gateway.stream.trace import explain_event
+from tests.gateway.system.irc_kit import gateway
 from tests.kits.channels import story
 from tests.servers.ircd import Ircd
 
 NOTICE = r"(?:@\S+ )?NOTICE %s :(.*)"
-
-
-@contextlib.asynccontextmanager
-async def gateway(folder: Path, ircd: Ircd, **access: Any) -> AsyncIterator[None]:
-    made = parse_config(
-        {
-            "channels": {
-                "irc.test": {
-                    "platform": "irc",
-                    "host": "127.0.0.1",
-                    "port": ircd.port,
-                    "tls": False,
-                    "nick": "reverie",
-                    "rooms": ["#lobby"],
-                }
-            },
-            "agents": [{"id": "reverie"}],
-            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
-            "access": {"roles": {"owner": ["irc.test:account:olga"]}, **access},
-            "store": {"path": "reverie.db"},
-            "ops": {"port": 0},
-        },
-        folder,
-    )
-    stop = asyncio.Event()
-    model = ScriptedModel(Script(), clock=SystemClock())
-    task = asyncio.create_task(app.run(made, stop, model=model))
-    try:
-        yield
-    finally:
-        stop.set()
-        await task
 
 
 @story

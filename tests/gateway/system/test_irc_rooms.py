@@ -1,0 +1,33 @@
+"""What rooms on IRC are shown: each line is a message there, and nothing marks whom it answers."""
+
+import re
+from pathlib import Path
+
+from agent.models.scripted import Script, ScriptRule
+from tests.gateway.system.irc_kit import gateway
+from tests.kits.channels import story
+from tests.servers.ircd import Ircd
+
+OPTIONAL_TAGS = r"(?:@\S+ )?"
+
+
+def said_in(ircd: Ircd, target: str) -> list[str]:
+    found = (re.match(rf"{OPTIONAL_TAGS}(?:PRIVMSG|NOTICE) {target} :(.*)", line) for line in ircd.lines)
+    return [match[1] for match in found if match]
+
+
+@story
+async def test_long_answers_of_commands_go_to_whoever_asked(tmp_path: Path) -> None:
+    script = Script(rules=(ScriptRule(match="count", reply="\n".join(f"- line {n}" for n in range(1, 31))),))
+    async with Ircd() as ircd, gateway(tmp_path, ircd, script):
+        await ircd.joined("reverie", "#lobby")
+        ircd.people["olga"] = "olga!o@h", "olga"
+        await ircd.say("#lobby", "!help", by="olga!o@h", account="olga")
+        await ircd.received(OPTIONAL_TAGS + r"NOTICE olga :.*shows how to use one command")
+        await ircd.say("#lobby", "!version", by="gus!g@h", account="gus")
+        await ircd.received(OPTIONAL_TAGS + r"PRIVMSG #lobby :Reverie \d")
+        assert len(said_in(ircd, "#lobby")) == 1
+        await ircd.say("#lobby", "reverie: count", by="gus!g@h", account="gus")
+        await ircd.received(OPTIONAL_TAGS + r"PRIVMSG #lobby :\(page 1 of 3; ")
+        await ircd.say("#lobby", "more", by="gus!g@h", account="gus")
+        await ircd.received(OPTIONAL_TAGS + r"PRIVMSG #lobby :\(page 2 of 3; ")
