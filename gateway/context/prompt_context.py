@@ -260,6 +260,7 @@ class PromptContextBuilder:
             binding=PromptBinding(
                 prompt=bound.prompt,
                 language=bound.language,
+                answers_all=not direct and bound.listen == "all",
                 peers=self._peers,
                 skills=bound.skills,
                 private=persona.private,

@@ -78,8 +78,8 @@ class MemoryTools:
         return await self._journal.remember(context, text)
 
     @tool(
-        "Search what was said before, and what you wrote down, for words. Gives at most ten places, the newest first, "
-        "of those that may be told here.",
+        "Search earlier messages and your own notes for words, to find what was said. Returns up to ten results, the "
+        "newest first.",
         parallel=True,
     )
     async def recall(
@@ -91,7 +91,7 @@ class MemoryTools:
             Field(
                 min_length=1,
                 max_length=MAX_QUERY_CHARS,
-                description="A few words that must have been said together.",
+                description="A few words that all occur in it.",
             ),
         ],
     ) -> ToolOutput:

@@ -99,13 +99,13 @@ class MessagingTools:
             return ""
         return await self._explain_risk(to.conversation, context)
 
-    @tool("Post something in another place that you live in.", risk=_risk, task=True)
+    @tool("Send a message to another room or chat that you are in.", risk=_risk, task=True)
     async def send_message(
         self,
         context: ToolContext,
         *,
-        address: Annotated[str, Field(description="Where: the title or the address of the place.")],
-        text: Annotated[str, Field(min_length=1, max_length=MAX_POST_CHARS, description="What to post, in Markdown.")],
+        address: Annotated[str, Field(description="Title or address of the place, e.g. #ops.")],
+        text: Annotated[str, Field(min_length=1, max_length=MAX_POST_CHARS, description="Text to post, in Markdown.")],
     ) -> str:
         if not text.strip():
             raise ToolCallRefused("A message needs text.")
@@ -353,13 +353,13 @@ class PlatformTools:
         await self._perform(fact, lambda: channel.react(found.at, target, reaction, add=add))
         return "It is there." if add else "It is taken off."
 
-    @tool("Let a message that you posted read differently.", ACT_PERMIT, task=True)
+    @tool("Edit one of your own posts.", ACT_PERMIT, task=True)
     async def edit_own(
         self,
         context: ToolContext,
         *,
         message: _OwnMessage,
-        text: Annotated[str, Field(min_length=1, max_length=MAX_EDIT_CHARS, description="All that it is to say.")],
+        text: Annotated[str, Field(min_length=1, max_length=MAX_EDIT_CHARS, description="The complete new text.")],
     ) -> str:
         if not text.strip():
             raise ToolCallRefused("A message needs text; delete_own takes one back.")
@@ -377,7 +377,7 @@ class PlatformTools:
         await self._perform(fact, lambda: channel.edit(found.at, target, text))
         return "It reads like that now. What you are shown of this conversation still has the old words."
 
-    @tool("Take back a message that you posted.", ACT_PERMIT, task=True)
+    @tool("Delete one of your own posts.", ACT_PERMIT, task=True)
     async def delete_own(self, context: ToolContext, *, message: _OwnMessage) -> str:
         """Delete a message of this agent, all parts of it. Raises ToolCallRefused."""
         found = await self._find_own(message, context)

@@ -98,7 +98,7 @@ MAX_MESSAGES: Final = 50
 MAX_ADDRESS_CHARS: Final = 500
 """Limit of a handle or an address."""
 _OtherPlace = Annotated[
-    str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Of another place, as it is written. Left out: here.")
+    str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Title or address of another place. Default: here.")
 ]
 BAD_BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
 MAX_PEOPLE: Final = 50
@@ -150,8 +150,7 @@ class RoomReader:
         self._conversation = ConversationReader(reader, access_policy, AttachmentDescriber(), redactor)
 
     @tool(
-        "Read what was said here before, or in another place that may be told of here, as it reads now. "
-        "Each message has a handle.",
+        "Read earlier messages of this room, or of another place: what was said before. Each has a handle.",
         parallel=True,
         polls=True,
     )
@@ -161,9 +160,9 @@ class RoomReader:
         *,
         address: _OtherPlace = None,
         before: Annotated[
-            str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Only what was said before this handle.")
+            str | None, Field(max_length=MAX_ADDRESS_CHARS, description="Only messages before this handle.")
         ] = None,
-        count: Annotated[int, Field(ge=1, le=MAX_MESSAGES, description="How many messages.")] = DEFAULT_MESSAGES,
+        count: Annotated[int, Field(ge=1, le=MAX_MESSAGES, description="Number of messages.")] = DEFAULT_MESSAGES,
     ) -> ToolOutput:
         at, context = await self._resolve_place(address, context)
         lines, more, label = await self._collect_lines(at, _parse_before(before), count, context)
@@ -177,7 +176,7 @@ class RoomReader:
         rendered = [f"{_format_handle(seq)} {line}" for seq, line in lines]
         return await self._build_output("\n".join([head, *rendered]), "messages", at, label)
 
-    @tool("Who is here, or in another place that may be told of here.", parallel=True, polls=True)
+    @tool("List the people in this room, or in another place.", parallel=True, polls=True)
     async def who(self, context: ToolContext, *, address: _OtherPlace = None) -> ToolOutput:
         at, context = await self._resolve_place(address, context)
         await self._privacy.titles.load([at.conversation])

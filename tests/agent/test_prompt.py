@@ -238,7 +238,7 @@ def test_very_small_models_get_plain_words() -> None:
 
 GOLDEN = {
     "inner": "fa038bbc8db383df",
-    "own": "e75b8a39b241a359",
+    "own": "b79c77519fc272d6",
     "quiet": "e95487e519faee02",
     "engaged": "b3e5c664970b7ddb",
     "working": "ae54964003b2ba8e",

@@ -64,7 +64,7 @@ def test_the_catalogue_says_what_each_takes() -> None:
             "- journal(text: string, title: string): Write an entry into your journal: what happened, what you found "
             "out, what you mean to do"
         ),
-        "- recall(query: string): Search what was said before, and what you wrote down, for words",
+        "- recall(query: string): Search earlier messages and your own notes for words, to find what was said",
     ]
     assert render_catalogue(reversed(NOTE_TOOLS)) == render_catalogue(NOTE_TOOLS)
 

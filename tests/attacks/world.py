@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import pytest
 
-from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult, append_suffix
+from agent.models.base import Model, ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult, append_suffix
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.core.events import Address, ChannelName, RoomId, Usage
@@ -337,6 +337,8 @@ class World:
     """The attacker's, which the operator lets be fetched."""
     clock: LeapingClock = field(default_factory=LeapingClock)
     puppet: Puppet = field(default_factory=Puppet)
+    model: Model | None = field(init=False)
+    """The puppet, if nobody else. None: the one that is configured."""
     roles: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Role -> people, as the operator writes them."""
     rooms: list[str] = field(default_factory=list)
@@ -355,6 +357,9 @@ class World:
     _running: asyncio.Task[None] | None = None
     _read_up_to: int = 0
 
+    def __post_init__(self) -> None:
+        self.model = self.puppet
+
     def person(self, platform: Platform, name: str, role: str = "guest") -> Person:
         """Somebody new. `role`: what the operator gives them."""
         if platform == "telegram":
@@ -368,9 +373,9 @@ class World:
             self.roles[role].append(f"{CHANNELS[platform]}:{who.id}")
         return who
 
-    def place(self, platform: Platform, *, public: bool = False) -> Place:
+    def place(self, platform: Platform, *, public: bool = False, title: str = "") -> Place:
         """A new room, which not everybody may enter unless it is public."""
-        title = f"room{next(self.numbers)}"
+        title = title or f"room{next(self.numbers)}"
         made: Place
         if platform == "telegram":
             chat = self.telegram.group(title)
@@ -419,7 +424,7 @@ class World:
         settings = parse_config(self._written(), self.folder)
         identified, polled = len(self.discord.identifies), len(self.telegram.asked("getUpdates"))
         self._stop = asyncio.Event()
-        running = app.run(settings, self._stop, clock=self.clock, model=self.puppet)
+        running = app.run(settings, self._stop, clock=self.clock, model=self.model)
         self._running = asyncio.create_task(running)
         await self._so(lambda: len(self.discord.identifies) > identified and bool(self.discord.live))
         await self._so(lambda: len(self.telegram.asked("getUpdates")) > polled)
