@@ -117,6 +117,11 @@ class Gateway:
     """When its log said that the link is up; of several links, the last."""
     bot: Client
 
+    def cpu_s(self) -> float:
+        """Processor time that it has taken until now, also in the kernel."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def resident_mb(self) -> float:
         """What it holds in memory now: VmRSS."""
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
@@ -170,10 +175,12 @@ async def _drain(log: asyncio.StreamReader) -> None:
 
 @dataclass(slots=True)
 class FirstByte(asyncio.Protocol):
-    """One connection of `answering`: a chat completion for every request, and when its first byte came."""
+    """One connection of `answering`: a chat completion for every request, and the times of both."""
 
     stamps: list[float]
-    """Shared by all connections."""
+    """When the first byte of each request came. Shared by all connections."""
+    answered: list[float]
+    """When the last byte of each answer was written. Shared by all connections."""
     _ahead: bytearray = field(default_factory=bytearray)
     _transport: asyncio.Transport | None = None
 
@@ -191,6 +198,7 @@ class FirstByte(asyncio.Protocol):
         self._ahead.clear()
         assert self._transport is not None
         self._transport.write(_ANSWER)
+        self.answered.append(time.perf_counter())
 
 
 def _length(head: bytes) -> int:
@@ -219,12 +227,13 @@ class FastModel:
 
     def __init__(self) -> None:
         self.stamps: list[float] = []
-        """When the first byte of each request came."""
+        self.answered: list[float] = []
+        """As in `FirstByte`."""
         self.url = ""
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: FirstByte(self.stamps), "127.0.0.1", 0)
+        self._server = await loop.create_server(lambda: FirstByte(self.stamps, self.answered), "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
         return self
 
