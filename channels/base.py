@@ -7,7 +7,10 @@ people, attention or answers, stores nothing on disk, and knows no other adapter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
+
+# Their `isinstance` is thirty times as fast as that of Python 3.11's typing.
+from typing_extensions import Protocol, runtime_checkable
 
 from gateway.core.events import (
     Address,

@@ -104,7 +104,8 @@ def to_notifications(
     if room is not None:
         # https://modern.ircdocs.horse/#statusmsg-parameter: for some members only, so a separate place.
         status = line.param(0).removesuffix(room)
-        at = replace(_room_address(room, context), thread=ThreadId(status) if status else None)
+        at = _room_address(room, context)
+        at = replace(at, thread=ThreadId(status)) if status else at
     elif context.isupport.fold(line.param(0)) == context.isupport.fold(context.own_nick):
         at = Address(channel=context.channel, room=direct_chat(sender, line.source))
     else:

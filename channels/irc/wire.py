@@ -301,13 +301,16 @@ def mentions_nick(text: str, nick: str, isupport: Isupport) -> bool:
     host name (`reverie.org` is no mention; `reverie.` at the end of a sentence is). Not mentioned is a name in a URL,
     in code, in quotes or in a pasted line of a log, a channel `#reverie`, and what is voted on with `reverie++`.
     """
+    folded_nick = isupport.fold(nick)
+    if not nick or folded_nick not in isupport.fold(text):
+        return False  # most lines
     folded = isupport.fold(_QUOTED.sub(lambda found: " " * len(found[0]), text))
-    word = re.escape(isupport.fold(nick))
+    word = re.escape(folded_nick)
     wide = isupport.has_wide_nicks or not nick.isascii()
     part = rf"(?:{_WIDE_NICK_CHARACTERS})" if wide else f"[{_NICK_CHARACTERS}]"
     before = rf"(?<!{part})(?<![/#])(?<!{part}[.@])"
     after = rf"(?!{part}|/|\+\+|[.@]{part})"
-    return bool(nick) and re.search(before + word + after, folded) is not None
+    return re.search(before + word + after, folded) is not None
 
 
 _NETSPLIT_BATCHES: Final = frozenset({"netsplit", "netjoin"})

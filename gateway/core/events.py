@@ -7,6 +7,7 @@ them, because they cannot be written as UTF-8).
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Final, Literal, NewType, Self
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -58,8 +59,7 @@ class Address:
     @property
     def conversation(self) -> ConversationId:
         """This address on one line: equal for equal addresses, different for different ones; `parse` reverses it."""
-        parts = [self.channel, self.room] + ([self.thread] if self.thread is not None else [])
-        return ConversationId("/".join(p.replace("%", "%25").replace("/", "%2F") for p in parts))
+        return _format_conversation(self.channel, self.room, self.thread)
 
     @classmethod
     def parse(cls, conversation: str) -> Self:
@@ -74,6 +74,12 @@ class Address:
             if address.conversation == conversation:
                 return address
         raise ValueError(f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread")
+
+
+@lru_cache(maxsize=4096)
+def _format_conversation(*parts: str | None) -> ConversationId:
+    escaped = (part.replace("%", "%25").replace("/", "%2F") for part in parts if part is not None)
+    return ConversationId("/".join(escaped))
 
 
 def room_of(conversation: ConversationId) -> str:

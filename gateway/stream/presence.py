@@ -281,7 +281,9 @@ class PresenceTracker:
     def on_judged(self, entries: Sequence[LogEntry]) -> None:
         """Record accepted messages. Subscribes to `Judgement` and `Message`."""
         for event, _, judged in judged_events(entries):
-            if isinstance(event, Message) and not event.history and judged.fate != "refused":
+            if not isinstance(event, Message) or event.kind == "room":
+                continue
+            if not event.history and judged.fate != "refused":
                 self.record_message(event, role_of(self._policy, event.at, event.sender))
 
     def record_message(self, message: Message, role: Role) -> None:

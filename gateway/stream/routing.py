@@ -45,6 +45,7 @@ from gateway.core.identity import (
     RosterState,
     normalize_person_key,
 )
+from gateway.core.ratelimit import LruDict
 from gateway.core.scopes import (
     OWNER_SCOPE,
     PUBLIC,
@@ -103,6 +104,8 @@ class Bindings:
 
     def __init__(self, patterns: Sequence[BindingPattern]) -> None:
         self._patterns = tuple(patterns)
+        self._found = LruDict[Address, ConversationBinding]()
+        """Bindings of the places that were asked for last."""
 
     @property
     def patterns(self) -> Sequence[BindingPattern]:
@@ -115,14 +118,17 @@ class Bindings:
 
     def find(self, place: Address) -> ConversationBinding:
         """Return the first binding that matches; without one, the agent listens to nothing there."""
-        for pattern in self.patterns:
-            if (
-                _matches(place.channel, pattern.channel)
+        if (found := self._found.get(place)) is None:
+            matching = (
+                pattern.binding
+                for pattern in self._patterns
+                if _matches(place.channel, pattern.channel)
                 and _matches(place.room, pattern.room)
                 and (pattern.thread is None or _matches(place.thread or "", pattern.thread))
-            ):
-                return pattern.binding
-        return UNBOUND
+            )
+            found = next(matching, UNBOUND)
+            self._found.put(place, found)
+        return found
 
     def find_agent(self, channel: ChannelName) -> str:
         """Return the agent of the first pattern for that channel, whatever its rooms. "": none."""
@@ -139,11 +145,14 @@ class LiveBindings(Bindings):
 
     @property
     def patterns(self) -> Sequence[BindingPattern]:
-        return self._live.derive(build_binding_patterns)
+        return self._live.derive(build_bindings).patterns
+
+    def find(self, place: Address) -> ConversationBinding:
+        return self._live.derive(build_bindings).find(place)
 
 
-def build_binding_patterns(settings: Settings) -> Sequence[BindingPattern]:
-    """Build the patterns of all agents.
+def build_bindings(settings: Settings) -> Bindings:
+    """Build the bindings of all agents.
 
     The first agent gets what matches nothing else in the operator's own channel.
     """
@@ -170,7 +179,7 @@ def build_binding_patterns(settings: Settings) -> Sequence[BindingPattern]:
     if settings.ops.token is not None:
         own = ConversationBinding(listen="all", agent=settings.agents[0].id, private=True)
         patterns.append(BindingPattern(channel=OPERATOR_CHANNEL, room="*", thread=None, binding=own))
-    return patterns
+    return Bindings(patterns)
 
 
 class LiveAccessPolicy(AccessPolicy):
