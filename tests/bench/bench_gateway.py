@@ -77,7 +77,7 @@ class Bench:
 
     async def answers(self, samples: int) -> "Answers":
         """Say a line, wait for the answer, say the next."""
-        requested, posted = [], []
+        requested, posted, warm_s = list[float](), list[float](), 0.0
         async with running(self._wire, self.config(remote=True)) as gateway:
             for number in range(samples + WARM_UP):
                 if number == WARM_UP:
