@@ -359,7 +359,8 @@ class Intake:
         elif isinstance(event, ReactionChanged):
             handled = CommandResult(judgement=await judge.judge_reaction(event))
         elif isinstance(event, MessageEdited):
-            handled = CommandResult(judgement=await judge.judge_edit(event))
+            judged = await judge.judge_edit(event)
+            handled = self._check_lost_end(event, judged) or CommandResult(judgement=judged)
         else:
             handled = CommandResult(judgement=judge.judge(event))
         quiet = getattr(event, "history", False) or (isinstance(event, Command) and event.origin == "button")
@@ -369,15 +370,17 @@ class Intake:
             handled = replace(handled, post=self._dispatcher.build_refusal_post(event))
         return event, handled, place
 
-    def _check_lost_end(self, message: Message, judged: Judgement) -> CommandResult | None:
-        """Return the result of a message that may have been answered in the end that the log has lost. None: no.
+    def _check_lost_end(self, event: Message | MessageEdited, judged: Judgement) -> CommandResult | None:
+        """Return the result of a message or edit that may have been answered in the end that the log has lost.
 
-        Platforms with a history deliver such messages again. No turn is shown them: a model would answer them again.
+        None: it was not. Platforms with a history deliver such messages again. No turn is shown them: a model would
+        answer them again.
         """
         end = self._store.newest_lost_end
-        if end is None or message.sent > end.at or judged.fate != "due":
+        is_for_model = judged.fate == ("due" if isinstance(event, Message) else "context")
+        if end is None or event.sent > end.at or not is_for_model:
             return None
-        post = build_lost_end_notice(end, message.at) if judged.urgency >= URGENT else None
+        post = build_lost_end_notice(end, event.at) if judged.urgency >= URGENT else None
         rule = "the log has lost its end: this may have been answered before"
         return CommandResult(judgement=replace(judged, fate="noted", urgency=AMBIENT, rule=rule), post=post)
 

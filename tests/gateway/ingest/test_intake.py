@@ -26,6 +26,7 @@ from gateway.core.events import (
     ConnectionChanged,
     EventId,
     Message,
+    MessageEdited,
     MessageId,
     Notification,
     Post,
@@ -177,7 +178,13 @@ async def test_what_a_lost_end_may_have_answered_is_answered_in_no_later_process
     async with built(tmp_path, **ANN_RULES) as house:
         assert (await house.judged(question)).fate == "noted"
         assert [one.post.text for one in house.posts] == [LOST_END_TEXT]
-        assert (await house.judged(replace(said(2, "mention"), sent=NOW + timedelta(seconds=1)))).fate == "due"
+        later = replace(said(2, "mention"), sent=NOW + timedelta(seconds=1))
+        assert (await house.judged(later)).fate == "due"
+        edit = MessageEdited(
+            id=EventId("e"), at=AT, sender=ANN, message=later.id, text="ho", sent=NOW - timedelta(seconds=1)
+        )
+        assert (await house.judged(edit)).fate == "noted"
+        assert (await house.judged(replace(edit, id=EventId("f"), text="hey", sent=later.sent))).fate == "context"
 
 
 @pytest.mark.parametrize("steps", range(12))

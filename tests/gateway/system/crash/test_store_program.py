@@ -311,11 +311,14 @@ async def test_without_a_standard_error_it_starts_and_logs_to_a_file(ruin: str, 
 @story
 async def test_what_a_log_that_lost_its_end_has_answered_is_not_answered_again(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
-        ann, ben = it.api.person("Ann"), it.api.person("Ben")
+        ann, ben, cy = it.api.person("Ann"), it.api.person("Ben"), it.api.person("Cy")
         it.config["access"]["roles"] = {"owner": [f"telegram.test:{ben.id}"]}
         it.write()
         await it.start()
-        await it.answered(it.say(ann), it.say(ben))
+        question = it.api.private_says(cy, f"what about {it.token()}?")
+        await it.answered(it.say(ann), it.say(ben), it.say(cy))
+        edited = it.token()
+        it.api.edits(cy, question, f"what about {edited}?")
         await it.calm()
         fast = it.model.default
         it.model.default = lambda body: replace(fast(body), delay_s=3.0)
@@ -337,7 +340,8 @@ async def test_what_a_log_that_lost_its_end_has_answered_is_not_answered_again(t
         await it.api.until(lambda: any("the log has lost its end" in text.casefold() for text in it.api.said(ben)))
         assert "the log has lost its end" in (await ran(it, "health"))[1]
         await it.calm()
-        await it.answered(it.say(ann))
+        await it.answered(it.say(ann), it.say(cy))
+        assert it.heard(edited) == 0, "nor is an edit that may have been told"
         assert it.heard(token) == 1, "a question that may have been answered is not shown to the model again"
         await it.kill()
         told_before = it.log.count("has lost its end: it had")
