@@ -200,9 +200,9 @@ class Channel(Protocol):
         """Return once the platform has certainly accepted the part, else raise a `SendError`.
 
         `before_send` is awaited once, when only the hand-over itself is left. If it raises, its error comes out and
-        nothing was sent. Until then a part was surely not sent, whatever happens. Parts go out in the order of the
-        calls, also when several are in flight. Waits for the platform's rate limit. After cancellation it is unknown
-        whether the part was sent.
+        nothing was sent. Until then a part was surely not sent, whatever happens. Parts for one place go out in the
+        order of the calls, also when several are in flight. Waits for the platform's rate limit. After cancellation it
+        is unknown whether the part was sent.
         """
 
 

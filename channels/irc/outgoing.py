@@ -1,4 +1,4 @@
-"""Outgoing lines of one connection: paced, in order, and confirmed.
+"""Outgoing lines of one connection: paced, confirmed, in order for each target, and targets take turns.
 
 IRC has no acknowledgements, but a server answers in order: when it has answered a PING, it has processed all lines
 written before, and has reported each refusal among them (RFC 1459 section 4.6.2). Such a PING is a barrier here. Where
@@ -33,7 +33,7 @@ from channels.irc.wire import (
     refusal_reason,
 )
 from gateway.core.events import MessageId, Receipt, RoomId
-from gateway.core.ratelimit import Rate, TokenBuckets
+from gateway.core.ratelimit import LruDict, Rate, TokenBuckets
 
 if TYPE_CHECKING:
     from channels.irc.session import IrcSession
@@ -226,6 +226,11 @@ class SendItem:
     """Lines written with a label."""
 
     @property
+    def place(self) -> str:
+        """The person or the folded room that it is for; empty: a line of our own."""
+        return self.chat or self.target
+
+    @property
     def is_cancelled(self) -> bool:
         return self.future is not None and self.future.cancelled() and self.lines_written == 0
 
@@ -268,6 +273,7 @@ MAX_IN_FLIGHT = 4
 _MAX_UNCONFIRMED_LINES = 64
 """Unconfirmed lines that trigger a barrier, so that answers to CTCP never pile up."""
 _MAX_RESENDS = 2
+_MAX_TARGETS: Final = 1_000
 
 
 class IrcOutgoing:
@@ -298,6 +304,8 @@ class IrcOutgoing:
         self._blocked: list[SendItem] = []
         """Items that wait for the result of lines to the same person under another nick."""
         self._tokens, self._numbers, self._label_numbers = itertools.count(1), itertools.count(1), itertools.count(1)
+        self._turns, self._last_turns = itertools.count(1), LruDict[str, int](_MAX_TARGETS)
+        """Counter of the lines, and the number of the last one to each `SendItem.place`."""
         self._wake = asyncio.Event()
         self._is_lost = False
         """A line could not be written. `close` follows, once what the server has said before is read."""
@@ -367,7 +375,7 @@ class IrcOutgoing:
         while True:
             if self._is_lost:
                 await asyncio.Event().wait()
-            self._discard_cancelled()
+            self._choose_next()
             barrier = self._is_barrier_due()
             if not self._waiting and not barrier:
                 self._wake.clear()
@@ -427,13 +435,15 @@ class IrcOutgoing:
             item.future.set_exception(cut_off if item.lines_written else RecipientAway(absence_text(chat)))
 
     def _requeue(self, items: Iterable[SendItem]) -> None:
-        """Insert the items at the front, in their order."""
+        """Insert the items at the front; those for one person keep their order."""
         first = 1 if self._waiting and self._waiting[0].lines_written else 0
         for item in sorted(items, key=lambda entry: entry.position):
-            position = first
-            while position < len(self._waiting) and 0 < self._waiting[position].position < item.position:
-                position += 1
-            self._waiting.insert(position, item)
+            earlier = [
+                index
+                for index, other in enumerate(self._waiting, 1)
+                if other.place == item.place and other.position < item.position
+            ]
+            self._waiting.insert(max([first, *earlier]), item)
         self._wake.set()
 
     def handle_whois(self, nick: str) -> None:
@@ -462,9 +472,19 @@ class IrcOutgoing:
             if item.future is not None and not item.future.done():
                 item.future.set_exception(error)
 
-    def _discard_cancelled(self) -> None:
-        while self._waiting and self._waiting[0].is_cancelled:
-            self._waiting.popleft()
+    def _choose_next(self) -> None:
+        """Move the item whose turn it is to the front: targets take turns, and in each of them the order is kept.
+
+        So a short answer does not wait for long ones elsewhere. Nothing passes a line of our own, such as a JOIN.
+        """
+        for item in [item for item in self._waiting if item.is_cancelled]:
+            self._waiting.remove(item)
+        if not self._waiting or self._waiting[0].is_handed_over:
+            return
+        movable = itertools.takewhile(lambda item: item.future is not None, self._waiting)
+        chosen = min(movable, key=lambda item: self._last_turns.get(item.place, 0), default=self._waiting[0])
+        self._waiting.remove(chosen)
+        self._waiting.appendleft(chosen)
 
     def _is_barrier_due(self) -> bool:
         parts = len(self._unconfirmed)
@@ -494,6 +514,7 @@ class IrcOutgoing:
         else:
             item.lines.popleft()
             item.lines_written += 1
+            self._last_turns.put(item.place, next(self._turns))
             if not item.lines:
                 self._waiting.popleft()
                 if item in self._unlabelled:

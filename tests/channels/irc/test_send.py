@@ -178,6 +178,54 @@ async def test_a_part_goes_only_when_its_turn_has_come() -> None:
         assert gone == ["a", "b", "c", "d"]
 
 
+def _bodies(ircd: Ircd) -> list[str]:
+    return [line.partition(" :")[2] for line in ircd.lines if "PRIVMSG " in line]
+
+
+@pytest.mark.parametrize("caps", [CAPS, f"{CAPS} labeled-response"], ids=["barriers", "labels"])
+async def test_places_take_turns_and_a_short_answer_passes_long_ones_elsewhere(caps: str) -> None:
+    async with Ircd(options=Options(caps=caps)) as ircd, running(ircd) as run:
+        await run.up()
+        for nick in "abc":
+            ircd.people[nick] = f"{nick}!{nick}@h", nick
+            ircd.clients[0].send(f":{nick}!{nick}@h JOIN #room {nick} :real")
+        await settled(ircd.clients[0], "seen")
+        pages = [part(f"{nick}{line}", f"{nick}!account:{nick}") for nick in "abc" for line in range(4)]
+        told = await sent_together(run, [*pages, part("short")])
+        assert all(isinstance(receipt, Receipt) for receipt in told)
+        assert _bodies(ircd) == ["a0", "b0", "c0", "short", "a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3"]
+
+
+async def test_nothing_passes_a_line_that_may_open_the_way_for_it() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        session = run.channel._session
+        assert session is not None
+        before = [asyncio.create_task(run.channel.send(part(body))) for body in "ab"]
+        await asyncio.sleep(0)  # both are queued, and nothing is written yet
+        session.outgoing.queue_line("JOIN #other")
+        await asyncio.gather(*before, run.channel.send(part("c", "#other")), return_exceptions=True)
+        assert [line[-1] for line in ircd.lines if re.search(":[abc]$|#other$", line)] == ["a", "b", "r", "c"]
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(queue=st.text("abcd", min_size=1, max_size=14))
+def test_the_order_in_each_place_is_kept_and_none_waits_for_more_than_a_line_of_each_other(queue: str) -> None:
+    async def check() -> None:
+        parts = [part(f"{room}{number}", f"#{room}") for number, room in enumerate(queue)]
+        async with Ircd() as ircd, running(ircd, rooms=["#a", "#b", "#c", "#d"]) as run:
+            await run.up()
+            await sent_together(run, parts)
+            bodies = _bodies(ircd)
+        for room in "abcd":
+            here = [body for body in bodies if body[0] == room]
+            assert here == [one.body for one in parts if one.body[0] == room]
+            waits = len({body[0] for body in bodies})
+            assert all(bodies.index(body) < waits * number for number, body in enumerate(here, 1))
+
+    asyncio.run(check())
+
+
 FLOODS: dict[str, tuple[str, Sequence[type]]] = {
     "echoes": (CAPS, (Receipt, Receipt, Unreachable, Unreachable)),
     "labels": (f"{CAPS} labeled-response", (Receipt, Receipt, Unreachable, Unreachable)),
