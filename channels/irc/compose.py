@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from channels.irc.render import RenderedLine, guard_command, render, split_line
+from channels.irc.render import BLANK_LINE, RenderedLine, guard_command, render, split_line
 from channels.irc.tls import parse_numbers
 from channels.irc.wire import IrcLine, Isupport, add_tags, format_line
 from channels.split import split_text
@@ -70,23 +70,27 @@ def worst_case_body_bytes(nick: str, target: str) -> int:
 def paginate_lines(
     lines: Sequence[RenderedLine], limit_bytes: int, page_lines: int, more: str = "more"
 ) -> tuple[tuple[str, ...], ...]:
-    """Return the pages of `lines`, at least one, as messages of at most `limit_bytes`; together they are all of it.
+    """Return the pages of `lines`, at least one, as lines of at most `limit_bytes`; together they are all of it.
 
-    A page has at most `page_lines` messages (0: no limit), plus one that announces the next page. It ends at a blank
-    line if there is one among its last lines, else at the end of a line; where there is a choice, neither the last nor
-    the first line of a code block is alone on a page.
+    A page has at most `page_lines` lines (0: no limit), plus one that announces the next page. It ends at a blank line
+    if there is one among its last lines, else at the end of a line; where there is a choice, neither the last nor the
+    first line of a code block is alone on a page. A blank line where a page ends is left out.
     """
     bodies = [
         replace(line, text=piece, starts_line=index == 0, after_blank=line.after_blank and index == 0)
         for line in lines
-        for index, piece in enumerate(split_line(line.text, limit_bytes))
+        for index, piece in enumerate([line.text] if line is BLANK_LINE else split_line(line.text, limit_bytes))
     ]
     starts = [0]
     # A single remaining line stays: the announcement of a next page would take a line, too.
     while page_lines and len(bodies) - starts[-1] > page_lines + 1:
-        starts.append(_page_end(bodies, starts[-1], page_lines))
+        end = _page_end(bodies, starts[-1], page_lines)
+        starts.append(next(index for index in range(end, len(bodies)) if bodies[index].text.strip()))
     pages = [bodies[start:end] for start, end in zip(starts, [*starts[1:], len(bodies)], strict=True)]
     notes = (f'(page {number} of {len(pages)}; say "{more}")' for number in range(1, len(pages)))
+    for page in pages:
+        while not page[-1].text.strip():
+            del page[-1]
     return tuple(
         tuple(body.text for body in page) + ((note,) if note else ())
         for page, note in itertools.zip_longest(pages, notes)
@@ -106,7 +110,9 @@ def _break_score(bodies: Sequence[RenderedLine], at: int) -> int:
     if not (bodies[at].is_code and bodies[at - 1].is_code):
         return 3 if bodies[at].starts_line else 1
     lonely = at < 2 or not bodies[at - 2].is_code or at + 1 == len(bodies) or not bodies[at + 1].is_code  # noqa: PLR2004 - two back
-    return 0 if lonely or not bodies[at].starts_line else 2
+    if lonely or not bodies[at].starts_line:
+        return 0
+    return 2 if bodies[at].text.strip() else 3
 
 
 TYPING_INTERVAL_S: Final = 3.0
@@ -165,6 +171,17 @@ class MultilineLimits:
         return len(pieces) <= self.max_lines and sum(len(p.encode()) + 1 for p in pieces) <= self.max_bytes
 
 
+def join_blank_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return rendered lines as bodies of one line each, but for blank ones: they belong to the body before them."""
+    bodies: list[str] = []
+    for line in lines:
+        if line.strip() or not bodies:
+            bodies.append(line)
+        else:
+            bodies[-1] += LINE_BREAK + line
+    return tuple(bodies)
+
+
 def pack_bodies(lines: Sequence[str], line_bytes: int, limits: MultilineLimits) -> tuple[str, ...]:
     """Return rendered lines as bodies that each fit one multiline message, with `LINE_BREAK` between their lines."""
     bodies: list[list[str]] = []
@@ -177,7 +194,7 @@ def pack_bodies(lines: Sequence[str], line_bytes: int, limits: MultilineLimits) 
         else:
             bodies.append([text])
             sizes = pieces
-    return tuple(LINE_BREAK.join(body) for body in bodies)
+    return tuple(LINE_BREAK.join(body) for body in bodies if any(map(str.strip, body)))
 
 
 def _split_oversized(line: str, line_bytes: int, limits: MultilineLimits) -> tuple[str, ...]:
@@ -217,8 +234,10 @@ def retarget(raw: str, target: str, line_bytes: int) -> list[str]:
 
 def split_body(body: str, line_bytes: int) -> list[str]:
     """Return the texts of a body's lines. Usually one each: the limit may have shrunk since the post was split."""
-    lines = [line for line in body.split(LINE_BREAK) if line.strip()]
-    return [piece for line in lines for piece in (split_line(line, line_bytes) or split_text(line, line_bytes))]
+    lines = [line for line in body.split(LINE_BREAK) if line]
+    return [
+        piece for line in lines for piece in (split_line(line, line_bytes) or split_text(line, line_bytes) or [line])
+    ]
 
 
 def compose_multiline(
@@ -235,7 +254,7 @@ def compose_multiline(
 
     Raises ValueError like `compose_messages`.
     """
-    groups = [_split_exactly(line, line_bytes) for line in body.split(LINE_BREAK) if line.strip()]
+    groups = [_split_exactly(line, line_bytes) for line in body.split(LINE_BREAK) if line]
     flat = [piece for group in groups for piece in group]
     if len(flat) < 2 or not limits.allows(flat):  # noqa: PLR2004 - one line needs no batch
         return None

@@ -185,7 +185,8 @@ def _is_echo_of(written: str, echoed: str) -> bool:
 
     A room that changes words gives False: whether the line was accepted stays unknown.
     """
-    return bool(strip_formatting(echoed)) and strip_formatting(written).startswith(strip_formatting(echoed))
+    said, seen = strip_formatting(written), strip_formatting(echoed)
+    return bool(seen) and said.startswith(seen) and bool(said.strip()) == bool(seen.strip())
 
 
 NO_SUCH_NICK = "(401)"

@@ -7,6 +7,7 @@ there stay Markdown: `~~wrong~~`, `||secret||` and the backticks of `code`.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from channels.markdown import BULLET, Mark, TextRun, parse_markdown
 from channels.split import split_text
@@ -32,15 +33,19 @@ _TOGGLE_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedLine:
-    """One line to show: not blank, without CR, LF or NUL."""
+    """One line to show: without CR, LF or NUL, and not blank but for `BLANK_LINE`."""
 
     text: str
     is_code: bool = False
     """The line is part of a code block: no formatting, and nothing changed but for `guard_command`."""
     after_blank: bool = False
-    """A blank line (which IRC cannot show) was before it."""
+    """A blank line was before it."""
     starts_line: bool = True
     """False: it continues the line before it."""
+
+
+BLANK_LINE: Final = RenderedLine(text=" ", is_code=True)
+"""Blank line inside a code block: IRC has no empty messages."""
 
 
 def strip_formatting(text: str) -> str:
@@ -56,7 +61,7 @@ def strip_colours(text: str) -> str:
 def render(markdown: str) -> tuple[RenderedLine, ...]:
     """Return the lines to show, at least one. Formatting ends with each line and begins again on the next.
 
-    Blank lines are left out, in code too; code blocks lose their fences.
+    Blank lines are left out, but for those inside a code block; code blocks lose their fences.
     """
     writer = _LineWriter()
     runs = parse_markdown(markdown)
@@ -119,11 +124,15 @@ class _LineWriter:
     def write(self, run: TextRun, before: TextRun | None, *, ends_link: bool) -> None:
         self._toggle_literal(run)
         if "pre" in run.marks:
-            for index, line in enumerate(run.text.split("\n")):
+            lines = run.text.split("\n")
+            filled = [index for index, line in enumerate(lines) if line.strip()]
+            for index, line in enumerate(lines):
                 if index:
                     self._end_line()
                 self._is_code = True
                 self._add_text(line, run)
+                if not line.strip() and filled and filled[0] < index < filled[-1]:
+                    self._lines.append(BLANK_LINE)
             return
         text = _in_backticks(run.text) if "code" in run.marks else run.text
         for index, line in enumerate(text.split("\n")):

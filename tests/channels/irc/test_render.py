@@ -12,6 +12,7 @@ from channels.irc.channel import IrcChannel
 from channels.irc.compose import _split_exactly, paginate, paginate_lines
 from channels.irc.config import IrcConfig
 from channels.irc.render import (
+    BLANK_LINE,
     BOLD,
     ITALIC,
     RenderedLine,
@@ -55,8 +56,9 @@ def texts(markdown: str) -> tuple[str, ...]:
         (r"2 \* 3 \*not\*", ("2 * 3 *not*",)),
         (
             "x\n```py\ndef __init__(self):\n    a*b*c\n\n\t# no\n```\n*y*",
-            ("x", "def __init__(self):", "    a*b*c", "\t# no", f"{I}y{I}"),
+            ("x", "def __init__(self):", "    a*b*c", " ", "\t# no", f"{I}y{I}"),
         ),
+        ("```\n\na\n\n\n  \nb\n\n```\n\n```\n\nc\n```\n\nd", ("a", " ", " ", " ", "b", "c", "d")),
         ("```\n**open**", ("**open**",)),
         ("~~~\n```\n~~~", ("```",)),
         ("````\n```\n````", ("```",)),
@@ -82,14 +84,16 @@ def test_lines_are_lines(markdown: str) -> None:
     lines = texts(markdown)
     assert lines
     for shown in lines:
-        assert strip_formatting(shown).strip()
+        assert strip_formatting(shown).strip() or shown == " "
         assert not set(shown) & set("\r\n\0\x01")
         assert shown.count(B) % 2 == shown.count(I) % 2 == 0
 
 
 @given(st.text("ab*_`\\[]()# \n~", max_size=60))
 def test_code_is_never_touched(code: str) -> None:
-    kept = tuple(line for line in code.split("\n") if line.strip())
+    lines = code.split("\n")
+    filled = [index for index, line in enumerate(lines) if line.strip()]
+    kept = tuple(line if line.strip() else " " for line in lines[filled[0] : filled[-1] + 1]) if filled else ()
     if kept and not any(line.lstrip(" ").startswith("~~~") for line in kept):
         assert tuple(line.removeprefix("•") for line in texts(f"~~~\n{code}\n~~~")) == kept
 
@@ -118,6 +122,7 @@ def test_knows_where_code_and_blank_lines_were() -> None:
     assert render("a\n```\nb\n\nc\n```\n\nd") == (
         RenderedLine(text="a"),
         RenderedLine(text="b", is_code=True),
+        BLANK_LINE,
         RenderedLine(text="c", is_code=True, after_blank=True),
         RenderedLine(text="d", after_blank=True),
     )
@@ -238,6 +243,7 @@ def code(lines: int) -> str:
         (f"a\nb\n{code(5)}\n{'z ' * 80}", "code 2"),
         (f"{code(7)}\nz", "code 4"),
         (f"{code(20)}", "code 5"),
+        ("```\na\nb\nc\nd\n\ne\nf\ng\nh\ni\nj\n```", "d"),
         ("a\nb\nc\nd\n" + "words " * 60, "d"),
     ],
 )
@@ -245,12 +251,15 @@ def test_a_page_ends_in_a_good_place(markdown: str, last: str) -> None:
     assert first_page(markdown)[-1] == last
 
 
-@given(st.text("ab `*#->\n", max_size=300), st.integers(0, 9), st.integers(30, 60))
-def test_pages_are_all_of_it(markdown: str, page_lines: int, limit: int) -> None:
-    lines = render(markdown)
+@given(st.text("ab `*#->\n", max_size=300), st.text("a \n", max_size=60), st.integers(0, 9), st.integers(30, 60))
+def test_pages_are_all_of_it(markdown: str, code: str, page_lines: int, limit: int) -> None:
+    lines = render(f"{markdown}\n```\n{code}\n```")
     pages = paginate_lines(lines, limit, page_lines)
     (whole,) = paginate_lines(lines, limit, 0)
-    assert whole == tuple(body for page in pages[:-1] for body in page[:-1]) + pages[-1]
+    paged = [*(body for page in pages[:-1] for body in page[:-1]), *pages[-1]]
+    assert [body for body in whole if body != " "] == [body for body in paged if body != " "]
+    assert all(" " not in (page[0], page[-1], *page[-2:-1]) for page in pages[:-1]), "no page begins or ends so"
+    assert len(pages) > 1 or tuple(paged) == whole
     assert all(len(page) <= page_lines + 1 for page in pages) or not page_lines
     assert all(page[-1] == f'(page {number} of {len(pages)}; say "more")' for number, page in enumerate(pages[:-1], 1))
     assert all(len(body.encode()) <= limit for page in pages for body in page)

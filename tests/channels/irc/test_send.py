@@ -23,7 +23,7 @@ from tests.servers.ircd import CAPS, MODERN, Ircd, Options
 
 @given(
     text=st.text(
-        st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="*_`#[]<>\\~|&"), min_size=1
+        st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="*_`#[]<>\\~|&•"), min_size=1
     )
 )
 @settings(max_examples=examples(60))
@@ -34,7 +34,8 @@ def test_every_relayed_line_fits_and_nothing_is_lost(text: str) -> None:
     bodies = channel.split(Post(key=PostKey("k"), to=Address(channel=NAME, room=RoomId("#room")), text=text))
     mask = "reverie!~" + "u" * 10 + "@" + "h" * 63
     assert all(len(f":{mask} PRIVMSG #room :{body}\r\n".encode()) <= 512 for body in bodies)
-    assert "".join("".join(bodies).split()) == "".join(text.split())
+    bare = [body.removeprefix("•") for body in bodies]  # in front of what another bot may take for a command
+    assert "".join("".join(bare).split()) == "".join(text.split())
 
 
 async def test_a_message_is_said_once_with_the_servers_id(ircd: Ircd, run: Running) -> None:
@@ -194,6 +195,24 @@ async def test_places_take_turns_and_a_short_answer_passes_long_ones_elsewhere(c
         told = await sent_together(run, [*pages, part("short")])
         assert all(isinstance(receipt, Receipt) for receipt in told)
         assert _bodies(ircd) == ["a0", "b0", "c0", "short", "a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3"]
+
+
+@pytest.mark.parametrize("caps", [CAPS, f"{CAPS} labeled-response", MODERN], ids=["barriers", "labels", "multiline"])
+@pytest.mark.parametrize("room", ["#room", "ann!account:ann"])
+async def test_blank_lines_of_code_are_said_and_the_code_is_whole(caps: str, room: str) -> None:
+    code = "import os\n\n\ndef f():\n    x = 1\n\n    return x"
+    async with Ircd(options=Options(caps=caps)) as ircd, running(ircd) as run:
+        await run.up()
+        ircd.people["ann"] = "ann!a@h", "ann"
+        ircd.clients[0].send(":ann!a@h JOIN #room ann :real")
+        await settled(ircd.clients[0], "seen")
+        post = Post(key=PostKey("p"), to=part("x", room).to, text=f"Here:\n```py\n{code}\n```\nThat is it.")
+        bodies = run.channel.split(post)
+        assert all(body.strip() for body in bodies)
+        told = await sent_together(run, [part(body, room) for body in bodies])
+        assert all(isinstance(receipt, Receipt) for receipt in told), told
+        said = [body if body.strip() else "" for body in _bodies(ircd)]
+        assert "\n".join(said) == f"Here:\n{code}\nThat is it."
 
 
 async def test_nothing_passes_a_line_that_may_open_the_way_for_it() -> None:
