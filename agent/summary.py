@@ -66,7 +66,11 @@ def build_summary_request(
 def _name_summarized_part(tail: int) -> str:
     if tail <= 0:
         return "the whole conversation"
-    return f"the conversation but its last {tail} exchanges" if tail > 1 else "the conversation but its last exchange"
+    return (
+        f"the conversation except its last {tail} exchanges"
+        if tail > 1
+        else "the conversation except its last exchange"
+    )
 
 
 # The answer

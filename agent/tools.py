@@ -19,14 +19,14 @@ from gateway.core.tool_spec import ToolArguments, ToolCall, ToolSpec, canonical_
 
 STAY_SILENT = ToolSpec(
     name="stay_silent",
-    description="Post nothing and end this turn. For lines that need no answer from you.",
-    schema='{"additionalProperties":false,"properties":{},"type":"object"}',
+    description="Post nothing and end this turn. Use it for lines that need no answer.",
+    schema='{"properties":{},"type":"object"}',
     is_task=False,
 )
 YIELD_TO_USER = ToolSpec(
     name="yield_to_user",
     description="End this turn and rest until somebody speaks to you. Text written beside this call is posted.",
-    schema='{"additionalProperties":false,"properties":{},"type":"object"}',
+    schema='{"properties":{},"type":"object"}',
     is_task=False,
 )
 ENDING_TOOLS = (STAY_SILENT, YIELD_TO_USER)
@@ -39,23 +39,23 @@ MAX_SIGNATURE_CHARS: Final = 600
 class CallCapabilityArgs(ToolArguments):
     """Arguments of `call_capability`."""
 
-    capability: Annotated[str, Field(min_length=1, description="Its name, as the catalogue has it.")]
-    args: Annotated[dict[str, Any], Field(description="What it takes, by name.")] = {}  # noqa: RUF012 - pydantic copies it
+    capability: Annotated[str, Field(min_length=1, description="Name from the catalogue.")]
+    args: Annotated[dict[str, Any], Field(description="Its arguments, by name.")] = {}  # noqa: RUF012 - pydantic copies it
     purpose: Annotated[str, Field(description="What for, in a few words.")] = ""
 
 
 CALL_CAPABILITY: Final = define_tool(
     "call_capability",
-    "Use a capability of the catalogue: whatever you do besides writing text is done by this.",
+    "Use a capability from the catalogue. Everything besides writing text is done with this tool.",
     CallCapabilityArgs,
 )
 CAPABILITY_USAGE: Final = (
-    'Write {"capability": "...", "args": {...}, "purpose": "..."}: the name of a capability as the catalogue has it, '
-    "and an object with what it takes."
+    'Write {"capability": "...", "args": {...}, "purpose": "..."}: the name of a capability from the catalogue, and '
+    "an object with its arguments."
 )
 CATALOGUE_HEADING: Final = """\
 # Capabilities
-Call them by `call_capability`. Behind each name stands what it takes; `?` may be left out."""
+Call them with `call_capability`. The arguments follow each name; those with `?` are optional."""
 
 
 def specs_on_wire(specs: Sequence[ToolSpec], surface: ToolSurface, *, late: bool = False) -> tuple[ToolSpec, ...]:

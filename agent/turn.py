@@ -63,11 +63,11 @@ MAX_UNREADABLE = 2
 TOO_MANY_IN_ANSWER = f"This was not carried out: an answer may have at most {MAX_CALLS} calls."
 CUT_OFF = "Interrupted before it ended. It may have had an effect all the same."
 EMPTY_ANSWER_HINT = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
-ANSWER_NOW_HINT = "(No more tool calls will be carried out in this turn. Answer now from what is above.)"
+ANSWER_NOW_HINT = "(No more tool calls are carried out in this turn. Answer now from the results above.)"
 TOO_MANY_IN_TURN = "Not carried out: there were too many tool calls in this turn."
 ENDLESS_CALLS_REASON = "the model calls tools where it is to answer"
 UNANSWERED_HINT = (
-    "(Somebody has spoken to you and has no answer yet, so the turn goes on. Write the text to be posted, or call "
+    "(Somebody has spoken to you and has no answer yet, so the turn goes on. Write the text to post, or call "
     "stay_silent.)"
 )
 OVER_BUDGET_REASON = "dmn.daily_cost_usd"
@@ -251,7 +251,8 @@ class _TurnLoop:
             self._request.forbid_tools()
         self._request.set_reminder(
             ANSWER_NOW_HINT if self._must_answer else load_prompt("synthesise"),
-            format_call_list(self._call_list, self._duplicates.repeated_count),
+            # The calls of the first answer stand right above.
+            format_call_list(self._call_list, self._duplicates.repeated_count) if self._rounds > 1 else "",
         )
         arrivals = join_surrogates(await self._host.fetch_arrivals(self._request.remaining_tokens()))
         if self._host.is_addressed:

@@ -624,8 +624,8 @@ MAX_FAILED_CALLS: Final = 2
 MAX_SAME_CALLS: Final = 2
 """Times that a turn may make the same call."""
 REPEATED_CALL: Final = (
-    "Not carried out: you have made this very call twice in this turn, and what it brought stands above. Answer from "
-    "that, or do something else."
+    "Not carried out: you have made the same call twice in this turn, and its result stands above. Answer from it, or "
+    "do something else."
 )
 
 
@@ -686,7 +686,7 @@ def format_call_list(calls: Sequence[str], repeated: int) -> str:
     """Return the list of this turn's calls. It quotes the model, which may quote others."""
     listed = list(dict.fromkeys(calls))
     more = [f"- and {len(listed) - MAX_LISTED_CALLS} more"] if len(listed) > MAX_LISTED_CALLS else []
-    repeats = [f"({repeated} calls were the same again: they were answered from the first result.)"] if repeated else []
+    repeats = [f"({repeated} calls were repeated and got the first result again.)"] if repeated else []
     return "\n".join(
-        ["Asked for in this turn so far:", *(f"- {call}" for call in listed[-MAX_LISTED_CALLS:]), *more, *repeats]
+        ["Calls in this turn so far:", *(f"- {call}" for call in listed[-MAX_LISTED_CALLS:]), *more, *repeats]
     )

@@ -126,7 +126,10 @@ def parse_arguments(arguments: type[ArgumentsT], json_text: str) -> ArgumentsT:
 
 
 def _simplify_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON of any shape
-    """Remove pydantic's titles, and the null that only marks an argument as optional."""
+    """Remove pydantic's titles, the null that only marks an argument as optional, and what says nothing to a model.
+
+    That an argument is not known, or that a text is empty or too long, is said when it happens.
+    """
     if isinstance(schema, list):
         return [_simplify_schema(one) for one in schema]
     if not isinstance(schema, dict):
@@ -136,7 +139,9 @@ def _simplify_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON of any shape
         if key in ("properties", "$defs")
         else _simplify_schema(value)
         for key, value in schema.items()
-        if key != "title" and not (key == "default" and value is None)
+        if key not in ("title", "minLength", "maxLength")
+        and not (key == "default" and value in (None, "", [], False))
+        and not (key == "additionalProperties" and value is False)
     }
     choices = [one for one in simplified.get("anyOf", ()) if one != {"type": "null"}]
     if len(choices) == 1:

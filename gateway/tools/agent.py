@@ -49,17 +49,17 @@ class RestTools:
         self._live = live
         self._send_directive = send
 
-    @tool("Begin nothing by yourself until then. Who speaks to you is still answered.")
+    @tool("Rest: begin nothing by yourself until a time. You still answer people.")
     async def rest_until(
         self,
         context: ToolContext,
         *,
         time: Annotated[
-            str | None, Field(description="ISO 8601, or like `in 2h` or `18:30`. Left out: until something comes.")
+            str | None, Field(description="E.g. `in 2h`, `18:30` or ISO 8601. Default: until something comes.")
         ] = None,
         events: Annotated[
             tuple[str, ...],
-            Field(max_length=10, description="Types of notifications that wake you earlier, e.g. `irc.libera.room`."),
+            Field(max_length=10, description="Notifications that wake you earlier, e.g. `irc.libera.room`."),
         ] = (),
     ) -> str:
         _require_trusted(context)
@@ -70,12 +70,12 @@ class RestTools:
         woken += [f"by {kind}" for kind in events]
         return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
 
-    @tool("Let nothing below urgent disturb anybody until then.")
+    @tool("Be quiet until a time: only urgent things may disturb people.")
     async def go_quiet(
         self,
         context: ToolContext,
         *,
-        time: Annotated[str, Field(description="Until when: ISO 8601, or like `in 2h` or `18:30`. At most a day.")],
+        time: Annotated[str, Field(description="E.g. `in 2h`, `18:30` or ISO 8601. At most a day.")],
     ) -> str:
         _require_trusted(context)
         until = self._parse_time(time)
@@ -141,12 +141,12 @@ class SkillTools:
     def _workspace(self, agent: str) -> Path:
         return self._live.agent_config(agent).workspace or default_workspace()
 
-    @tool("Read a skill: the instructions for a task, or another of its files.", parallel=True)
+    @tool("Read a skill: instructions for a task, or another of its files.", parallel=True)
     async def load_skill(
         self,
         context: ToolContext,
         *,
-        name: Annotated[str, Field(min_length=1, max_length=64, description="As the catalogue of skills names it.")],
+        name: Annotated[str, Field(min_length=1, max_length=64, description="Name from the catalogue of skills.")],
         file: Annotated[
             str,
             Field(

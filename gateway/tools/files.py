@@ -83,7 +83,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _FileKey = tuple[int, int, int, int]
 """Device, inode, size and time of change of a file."""
-_Path = Annotated[str, Field(description="From the top of your files, e.g. notes/today.md.")]
+_Path = Annotated[str, Field(description="Path in your files, e.g. notes/today.md.")]
 
 
 class FileTools:
@@ -100,8 +100,7 @@ class FileTools:
         """By agent."""
 
     @tool(
-        "Read a text file, with its lines numbered (the number and the tab are not in the file). "
-        "Says where to go on if there is more of it.",
+        "Read a text file. Its lines are shown with a number and a tab, which are not in the file.",
         ALLOW_MEMBERS,
         task=True,
         parallel=True,
@@ -127,12 +126,16 @@ class FileTools:
         return ToolOutput(text=text, origin=origin, is_untrusted=True, label=label)
 
     @tool(
-        "Make a file, or replace all of one. Directories above it are made. To change a part, use edit_file.",
+        "Write a file: create it, or replace all of it. To change a part, use edit_file.",
         ALLOW_ADMINS,
         task=True,
     )
     async def write_file(
-        self, context: ToolContext, *, path: _Path, text: Annotated[str, Field(description="All of the file.")]
+        self,
+        context: ToolContext,
+        *,
+        path: _Path,
+        text: Annotated[str, Field(description="The complete text of the file.")],
     ) -> str:
         data, root = encode_text(text), self._files.root(context.agent)
         if not await self._labels.may_replace(root, path, context):
@@ -145,15 +148,17 @@ class FileTools:
             f"{text.count(chr(10)):,} line ends."
         )
 
-    @tool("Replace a piece of text in a file with another, and show the lines that changed.", ALLOW_ADMINS, task=True)
+    @tool("Replace a piece of text in a file, and show the changed lines.", ALLOW_ADMINS, task=True)
     async def edit_file(
         self,
         context: ToolContext,
         *,
         path: _Path,
-        old: Annotated[str, Field(min_length=1, description="Exactly as it stands in the file, without line numbers.")],
-        new: Annotated[str, Field(description="What stands there instead.")],
-        all: Annotated[bool, Field(description="Replace it everywhere; else it must stand there once.")] = False,  # noqa: A002 - the model's word
+        old: Annotated[
+            str, Field(min_length=1, description="Text to replace, exactly as in the file, without line numbers.")
+        ],
+        new: Annotated[str, Field(description="Text to put in its place.")],
+        all: Annotated[bool, Field(description="Replace every occurrence. Default: it must occur once.")] = False,  # noqa: A002 - the model's word
     ) -> ToolOutput:
         name, root = display_path(parse_file_path(path)), self._files.root(context.agent)
         before, label = await self._labels.read(root, path, context)
@@ -177,7 +182,7 @@ class FileTools:
         return ToolOutput(text=text, origin=name, is_untrusted=True, label=label)
 
     @tool(
-        "List files and directories by pattern; `*` stays in one directory, `**` goes through all.",
+        "List files and directories by pattern: `*` stays in one directory, `**` goes through all.",
         ALLOW_MEMBERS,
         task=True,
         parallel=True,
@@ -213,7 +218,7 @@ class FileTools:
             str,
             Field(min_length=1, max_length=MAX_PATTERN_CHARS, description="Regular expression, matched line by line."),
         ],
-        path: Annotated[str, Field(description="File or directory; left out: all files.")] = "",
+        path: Annotated[str, Field(description="File or directory. Default: all files.")] = "",
         glob: Annotated[str, Field(max_length=MAX_PATTERN_CHARS, description="Only these files, e.g. `*.md`.")] = "",
         ignore_case: bool = False,
         context: Annotated[int, Field(ge=0, le=MAX_CONTEXT_LINES, description="Lines to show around each match.")] = 0,
@@ -239,7 +244,7 @@ class FileTools:
             text=text, origin=f"lines of files, {display_path(pattern)}", is_untrusted=True, label=shown.label
         )
 
-    @tool("Look at a PNG, JPEG, GIF or WebP file.", ALLOW_MEMBERS, task=True, parallel=True)
+    @tool("Look at an image file: PNG, JPEG, GIF or WebP.", ALLOW_MEMBERS, task=True, parallel=True)
     async def view_image(self, context: ToolContext, *, path: _Path) -> ToolOutput:
         root = self._files.root(context.agent)
         data, label = await self._labels.read(root, path, context)

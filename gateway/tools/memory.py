@@ -43,8 +43,8 @@ class MemoryTools:
         self._evidence = evidence
 
     @tool(
-        "Write an entry into your journal: what happened, what you found out, what you mean to do. Nothing is posted. "
-        "It keeps to where it was written: what you write in private is found in private only.",
+        "Write an entry into your journal: what happened, what you found out, what you plan. Nothing is posted. What "
+        "you write in a private chat is found in private only.",
         ephemeral=True,
     )
     async def journal(
@@ -60,7 +60,7 @@ class MemoryTools:
 
     @tool(
         "Keep a fact for good, such as a name, a preference or a promise. Nothing is posted. "
-        "It keeps to where it was written, as a journal entry does."
+        "What you write in a private chat is found in private only."
     )
     async def remember(
         self,
@@ -99,7 +99,7 @@ class MemoryTools:
         return ToolOutput(text=found, kind="messages", is_untrusted=True, label=label)
 
     @tool(
-        "Forget for good what you wrote down with remember or journal. What was said in conversations is not touched.",
+        "Delete notes that you made with remember or journal. Messages of conversations stay.",
         FORGET_PERMIT,
     )
     async def forget(
@@ -111,15 +111,15 @@ class MemoryTools:
             Field(
                 min_length=1,
                 max_length=MAX_QUERY_CHARS,
-                description="Words that are all in it, or its handle, e.g. n12, as recall shows it.",
+                description="Words that all occur in the note, or its handle from recall, e.g. n12.",
             ),
         ],
     ) -> str | ToolOutput:
         return await self._forgetter.forget(what, context)
 
     @tool(
-        "Read word for word what you were told only in part: a result of a tool, a document that somebody sent, or "
-        "turns that are not shown any more. Says where to go on if there is more of it.",
+        "Read the full text of something that you were shown only in part: a tool result, a document that somebody "
+        "sent, or earlier turns.",
         parallel=True,
     )
     async def fetch_evidence(
@@ -131,18 +131,18 @@ class MemoryTools:
             Field(
                 min_length=1,
                 max_length=200,
-                description="As it stands where that was told, e.g. e12, t12.3, a12.1 or v12-34.",
+                description="Handle that stands beside the part, e.g. e12, t12.3, a12.1 or v12-34.",
             ),
         ],
-        offset: Annotated[int, Field(ge=0, description="How many characters of it to leave out.")] = 0,
+        offset: Annotated[int, Field(ge=0, description="Number of characters to skip.")] = 0,
         limit: Annotated[
-            int, Field(ge=1, le=MAX_EVIDENCE_CHARS, description="How many characters of it to give, at most.")
+            int, Field(ge=1, le=MAX_EVIDENCE_CHARS, description="Most characters to return.")
         ] = DEFAULT_EVIDENCE_CHARS,
         find: Annotated[
             str,
             Field(
                 max_length=MAX_QUERY_CHARS,
-                description="Words to look for in it: what is given begins at their first place at or after offset.",
+                description="Words to look for: the text begins where they first occur, at or after offset.",
             ),
         ] = "",
     ) -> ToolOutput:
@@ -156,10 +156,7 @@ class ReminderTools:
         self._reminders = reminders
         self._clock = clock
 
-    @tool(
-        "Set a reminder: when its time comes, you are told its text here and can act on it. Give `at`, `every` or "
-        "`cron`."
-    )
+    @tool("Set a reminder. At its time you are told its text here. Give `at`, `every` or `cron`.")
     async def remind(
         self,
         context: ToolContext,
@@ -167,21 +164,18 @@ class ReminderTools:
         text: Annotated[str, Field(description="What to be reminded of, in one line of at most 500 characters.")],
         at: Annotated[
             str,
-            Field(description="When: 2026-11-22T09:00 (with or without an offset), 18:30, tomorrow 9:00, or in 2h30m."),
+            Field(description="When: 2026-11-22T09:00, 18:30, tomorrow 9:00 or in 2h30m."),
         ] = "",
         every: Annotated[
             str,
-            Field(description="To repeat: how long between two times, e.g. 90 min or 1 day. The first time is `at`."),
+            Field(description="Time between repeats, e.g. 90 min or 1 day. `at` is the first time."),
         ] = "",
         cron: Annotated[
             str,
-            Field(
-                description="To repeat by the calendar, without `at` and `every`: minute, hour, day of the month, "
-                "month and day of the week, e.g. 0 9 * * 1-5."
-            ),
+            Field(description="Repeat by the calendar, without `at` and `every`, e.g. 0 9 * * 1-5."),
         ] = "",
         timezone: Annotated[
-            str, Field(description="Of `at` or `cron`, e.g. Europe/Zurich; left out: the operator's.")
+            str, Field(description="Time zone of `at` or `cron`, e.g. Europe/Zurich. Default: the operator's.")
         ] = "",
     ) -> str:
         """Set a reminder for the requester with the least role; of several, for the last one."""
@@ -209,7 +203,7 @@ class ReminderTools:
         )
         return f"Reminder {reminder.id} is set for {format_due(reminder, self._reminders.timezone)}, in {ahead}{then}."
 
-    @tool("List the reminders of this conversation that are still to come.", parallel=True)
+    @tool("List the reminders of this conversation.", parallel=True)
     async def list_reminders(self, context: ToolContext) -> str | ToolOutput:
         place = _place_of(context)
         found = await self._reminders.list(context.agent, place.conversation if place is not None else None)
@@ -227,7 +221,7 @@ class ReminderTools:
         self,
         context: ToolContext,
         *,
-        id: Annotated[str, Field(description="As list_reminders and remind name it.")],  # noqa: A002 - the model's word
+        id: Annotated[str, Field(description="Id from remind or list_reminders.")],  # noqa: A002 - the model's word
     ) -> str:
         place = _place_of(context)
         done = await self._reminders.cancel(

@@ -151,17 +151,14 @@ class MessagingTools:
         )
         await self._store.append([record, queued])
 
-    @tool(
-        "Have the turn of a room that you were shown taken at once. In it you see that room alone, and what you write "
-        "is posted there."
-    )
+    @tool("Have a room's own turn taken now. In it you see that room alone, and what you write is posted there.")
     async def attend(
         self,
         context: ToolContext,
         *,
-        room: Annotated[str, Field(description="As it is written above what is pending there.")],
+        room: Annotated[str, Field(description="Title of the room, as it stands above its lines.")],
         reason: Annotated[
-            str, Field(max_length=MAX_REASON_CHARS, description="Why, for those who run you: the room is not shown it.")
+            str, Field(max_length=MAX_REASON_CHARS, description="Why, for the operator. The room does not see it.")
         ] = "",
     ) -> str:
         """Have a room's own turn taken; on return that is durable, and a restart takes it, too. Raises ToolCallRefused.
@@ -293,15 +290,13 @@ _Message = Annotated[
     Field(
         min_length=1,
         max_length=MAX_ADDRESS_CHARS,
-        description="`last`: the one that you answer. `mine`: your newest post here. Or a handle like m12, which "
-        "read_room and recall show.",
+        description="`last`: the message that you answer. `mine`: your last post here. Or a handle like m12 from "
+        "read_room or recall.",
     ),
 ]
 _OwnMessage = Annotated[
     str,
-    Field(
-        min_length=1, max_length=MAX_ADDRESS_CHARS, description="`mine`: your newest post here. Or a handle like m12."
-    ),
+    Field(min_length=1, max_length=MAX_ADDRESS_CHARS, description="`mine`: your last post here. Or a handle like m12."),
 ]
 
 
@@ -332,14 +327,14 @@ class PlatformTools:
         self._messaging = messaging
         self._labels = labels
 
-    @tool("Put a reaction on a message of this conversation.")
+    @tool("Put a reaction on a message here.")
     async def react(
         self,
         context: ToolContext,
         *,
         message: _Message,
         reaction: Annotated[str, Field(min_length=1, max_length=MAX_REACTION_CHARS, description="An emoji.")],
-        remove: Annotated[bool, Field(description="Take it off again.")] = False,
+        remove: Annotated[bool, Field(description="Take the reaction off.")] = False,
     ) -> str:
         reaction, add = to_single_line(reaction), not remove
         if not reaction:
@@ -389,9 +384,12 @@ class PlatformTools:
             await self._perform(fact, partial(channel.delete, found.at, target))
         return "It is gone there. What you are shown of this conversation still has it."
 
-    @tool("Change the topic of the room that you are in.", ALLOW_ADMINS, task=True)
+    @tool("Change the topic of this room.", ALLOW_ADMINS, task=True)
     async def set_topic(
-        self, context: ToolContext, *, topic: Annotated[str, Field(max_length=MAX_TOPIC_CHARS, description="One line.")]
+        self,
+        context: ToolContext,
+        *,
+        topic: Annotated[str, Field(max_length=MAX_TOPIC_CHARS, description="The new topic, in one line.")],
     ) -> str:
         at, topic = context.at, to_single_line(topic, MAX_TOPIC_CHARS)
         if is_inner(at.conversation) or await self._privacy.is_direct(at.conversation) is not False:
@@ -408,8 +406,10 @@ class PlatformTools:
         self,
         context: ToolContext,
         *,
-        path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS, description="Of one of your files.")],
-        text: Annotated[str, Field(max_length=MAX_CAPTION_CHARS, description="Posted with it, in Markdown.")] = "",
+        path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS, description="Path in your files.")],
+        text: Annotated[
+            str, Field(max_length=MAX_CAPTION_CHARS, description="Text to post with it, in Markdown.")
+        ] = "",
     ) -> str:
         """Post a file. Raises ToolCallRefused and StoreError. When cancelled, the log says whether it was posted."""
         max_bytes = self._max_file_bytes(context.at)

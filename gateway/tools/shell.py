@@ -467,7 +467,7 @@ SANDBOX_FIX: Final = (
 )
 
 
-_Job = Annotated[str, Field(max_length=20, description="As `bash` named it, e.g. j1.")]
+_Job = Annotated[str, Field(max_length=20, description="Name from `bash`, e.g. j1.")]
 
 
 READ_PERMIT: Final = ToolPermit(role="admin")
@@ -544,8 +544,8 @@ class ShellTools:
         return explain_sink(context.request.label, context.visibility, EVERYBODY, "a command with network")
 
     @tool(
-        "Run a command in your files, and read its output and exit status. It has no input and no terminal; each "
-        "command begins anew, and whatever it leaves running is ended with it.",
+        "Run a shell command in your files and read its output and exit status. It has no input and no terminal, and "
+        "whatever it leaves running is ended with it.",
         ALLOW_ADMINS,
         timeout_s=_max_call_s,
         risk=_risk,
@@ -556,13 +556,15 @@ class ShellTools:
         self,
         context: ToolContext,
         *,
-        command: Annotated[str, Field(min_length=1, max_length=MAX_COMMAND_BYTES, description="For `bash -c`.")],
+        command: Annotated[
+            str, Field(min_length=1, max_length=MAX_COMMAND_BYTES, description="Command for `bash -c`.")
+        ],
         timeout: Annotated[  # noqa: ASYNC109 - the model's word
             float | None,
-            Field(gt=0, description="Seconds, if the usual time will not do; long work belongs in the back."),
+            Field(gt=0, description="Seconds. For long work, use `background`."),
         ] = None,
         background: Annotated[
-            bool, Field(description="Answer at once and let it run; you are told when it has ended.")
+            bool, Field(description="Return at once. You are told when the command has ended.")
         ] = False,
     ) -> str | ToolOutput:
         if len(command.encode()) > MAX_COMMAND_BYTES or "\0" in command:
@@ -620,21 +622,21 @@ class ShellTools:
         text = f"[{state}]\n{text}" if text else f"[{state}, no output]"
         return ToolOutput(text=text, kind="command", origin=origin, is_untrusted=True, label=label)
 
-    @tool("List what you run in the background here.", READ_PERMIT, parallel=True, polls=True)
+    @tool("List your background jobs of this conversation.", READ_PERMIT, parallel=True, polls=True)
     async def jobs(self, context: ToolContext) -> str:
         return (
             "\n".join(f"{job.render()} (begun {age:.0f} s ago)" for job, age in await self._jobs.list_visible(context))
             or "No jobs."
         )
 
-    @tool("Read what a background job has written so far.", READ_PERMIT, task=True, parallel=True, polls=True)
+    @tool("Read what a background job has printed so far.", READ_PERMIT, task=True, parallel=True, polls=True)
     async def job_output(
         self,
         context: ToolContext,
         *,
         job: _Job,
         tail: Annotated[
-            int | None, Field(ge=1, le=MAX_TAIL_LINES, description="Only so many of its last lines; left out: all.")
+            int | None, Field(ge=1, le=MAX_TAIL_LINES, description="Only its last lines, so many. Default: all.")
         ] = None,
     ) -> ToolOutput:
         found = await self._jobs.find(job, context)

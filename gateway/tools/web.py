@@ -538,7 +538,7 @@ class WebTools:
         return f"no member wrote {'this address' if url else 'these words'} here, {why}"
 
     @tool(
-        "Read a page on the public web as text, with its links, or see a picture. Runs no scripts, sends no logins.",
+        "Read a public web page as text, with its links, or see a picture. No scripts are run, no logins are sent.",
         ALLOW_MEMBERS,
         timeout_s=_max_call_s,
         risk=_risk,
@@ -551,13 +551,13 @@ class WebTools:
         *,
         url: Annotated[
             str,
-            Field(min_length=1, max_length=MAX_URL_CHARS, description="The whole address, with http:// or https://."),
+            Field(min_length=1, max_length=MAX_URL_CHARS, description="Full address, with http:// or https://."),
         ],
     ) -> ToolOutput:
         return await self._within_timeout(self._fetch_page(url, context.at.conversation))
 
     @tool(
-        "Search the web: titles, addresses and short extracts. Read what fits with web_fetch.",
+        "Search the web. Returns titles, addresses and short extracts; web_fetch reads a page.",
         ALLOW_MEMBERS,
         timeout_s=_max_call_s,
         risk=_risk,
@@ -569,7 +569,7 @@ class WebTools:
         _: ToolContext,
         *,
         query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A few words.")],
-        count: Annotated[int, Field(ge=1, le=MAX_RESULTS, description="How many results.")] = DEFAULT_RESULTS,
+        count: Annotated[int, Field(ge=1, le=MAX_RESULTS, description="Number of results.")] = DEFAULT_RESULTS,
     ) -> ToolOutput:
         return await self._within_timeout(self._search_web(query, count))
 

@@ -158,6 +158,6 @@ def test_the_tools_are_told_in_the_same_bytes_and_are_no_work() -> None:
         ("recall", False),
     ]
     assert NOTE_TOOLS[2].schema == (
-        '{"additionalProperties":false,"properties":{"query":{"description":"A few words that all occur '
-        'in it.","maxLength":200,"minLength":1,"type":"string"}},"required":["query"],"type":"object"}'
+        '{"properties":{"query":{"description":"A few words that all occur in it.","type":"string"}},'
+        '"required":["query"],"type":"object"}'
     )

@@ -237,19 +237,19 @@ def test_very_small_models_get_plain_words() -> None:
 
 
 GOLDEN = {
-    "inner": "fa038bbc8db383df",
+    "inner": "a9e73db201981cdc",
     "own": "b79c77519fc272d6",
-    "quiet": "e95487e519faee02",
+    "quiet": "6917a7e0b1e2dad1",
     "engaged": "b3e5c664970b7ddb",
-    "working": "ae54964003b2ba8e",
-    "foraging": "55a30771c459fbc2",
-    "resting": "0cf4acde9f88cfcf",
-    "stored": "e331ee7d1be37f8a",
-    "dreaming": "c1c786d12d921b16",
-    "write_down": "6d9640a095cfcf05",
-    "paused": "6060a3ae68889029",
-    "off": "840982ab8ba5349f",
-    "summarise": "06444066919f702c",
+    "working": "4aac5d329789594b",
+    "foraging": "d57fef910edac339",
+    "resting": "a63c0ad265824306",
+    "stored": "3d5374325c85948a",
+    "dreaming": "3c6ecf2face55ff2",
+    "write_down": "91ef1e2227c20788",
+    "paused": "7efdacb7bf7ba5e6",
+    "off": "003ca96fd8b22be0",
+    "summarise": "a32592a7f61c5aa2",
 }
 MOST_CHARS = 320
 """Some 80 tokens: what a state says is paid for in every turn that nobody asked for."""

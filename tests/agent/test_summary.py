@@ -103,9 +103,9 @@ def test_asking_begins_with_all_that_was_there_and_ends_on_the_side_of_the_user(
 @pytest.mark.parametrize(
     ("tail", "says"),
     [
-        (0, "Summarise the whole conversation, in"),
-        (1, "Summarise the conversation but its last exchange, in"),
-        (7, "Summarise the conversation but its last 7 exchanges, in"),
+        (0, "Summarise the whole conversation for yourself, in"),
+        (1, "Summarise the conversation except its last exchange for yourself, in"),
+        (7, "Summarise the conversation except its last 7 exchanges for yourself, in"),
     ],
 )
 def test_the_model_is_told_what_to_summarise_and_how_long(tail: int, says: str) -> None:

@@ -396,8 +396,10 @@ def test_who_has_used_tools_is_told_to_answer_and_what_was_asked() -> None:
     first, second, third = model.requests
     assert (first.now, first.aside) == ("", "")
     assert second.now == third.now == load_prompt("synthesise")
-    assert second.aside == 'Asked for in this turn so far:\n- know {"q": "x\\ny"}'
-    assert third.aside.endswith("(1 calls were the same again: they were answered from the first result.)")
+    assert second.aside == ""  # it stands right above
+    assert third.aside == (
+        'Calls in this turn so far:\n- know {"q": "x\\ny"}\n(1 calls were repeated and got the first result again.)'
+    )
     assert second.tools == third.tools == first.tools
 
 
@@ -904,7 +906,7 @@ async def test_the_request_at_the_limit_of_tools_is_billed_as_was_expected(bench
 # A turn with tools, on the wire: each request begins with the bytes of the one before, also across turns.
 
 
-ASKED_FOR = "Asked for in this turn so far:"
+ASKED_FOR = "Calls in this turn so far:"
 STEPS = st.lists(
     st.builds(
         TurnStep,
@@ -946,7 +948,7 @@ def lasting(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if last["role"] == "system" and last["content"] == load_prompt("synthesise"):
         *earlier, last = earlier
     if isinstance(last["content"], str):
-        content: Any = last["content"].split(ASKED_FOR)[0].rstrip()
+        content: Any = last["content"].split(ASKED_FOR)[0].replace(load_prompt("synthesise"), "").rstrip()
     else:
         content = [one for one in last["content"] if not one.get("text", "").startswith(ASKED_FOR)]
     return [*earlier, {**last, "content": content}] if content else earlier

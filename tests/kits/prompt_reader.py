@@ -90,9 +90,9 @@ SHAPES = {
 }
 """What is known by its form, in what people write and in the examples of descriptions."""
 BM25_K, BM25_B = 1.2, 0.75
-"""The usual constants (Robertson and Zaragoza, The Probabilistic Relevance Framework, 2009)."""
+"""The usual constants of BM25F (Robertson and Zaragoza, The Probabilistic Relevance Framework, 2009)."""
 NAME_WEIGHT = 3
-"""A word of a tool's name counts so often."""
+"""Words of a tool's name count so often."""
 LEAST_COMMON, LEAST_SCORE = 2, 2.0
 """Of a tool that is called: concepts that it has in common with the request, if its name has none, and its score."""
 LEAST_SHARE = 0.5
@@ -220,7 +220,7 @@ def concepts(text: str) -> set[str]:
 
 
 def choose_tool(text: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
-    """Return the tool whose name and descriptions fit a request best, by BM25. None: none fits."""
+    """Return the tool whose name and descriptions fit a request best, by BM25F. None: none fits."""
     wanted = concepts(re.sub(r'"[^"]*"', " ", text))  # what is quoted is not what is asked for
     about = [(tool, concepts(tool.name.replace("_", " ")), concepts(_describe(tool))) for tool in tools]
     counts = Counter(one for _, names, words in about for one in names | words)
@@ -232,8 +232,9 @@ def choose_tool(text: str, tools: Sequence[ToolSpec]) -> ToolSpec | None:
             return 0.0
         for one in common:
             rarity = math.log(1 + (len(about) - counts[one] + 0.5) / (counts[one] + 0.5))
-            times = NAME_WEIGHT * (one in names) + (one in words)
-            total += rarity * times * (BM25_K + 1) / (times + BM25_K * (1 - BM25_B + BM25_B * len(words) / usual))
+            times = NAME_WEIGHT * (one in names) / len(names) if names else 0.0
+            times += (one in words) / (1 - BM25_B + BM25_B * len(words) / usual)
+            total += rarity * times * (BM25_K + 1) / (times + BM25_K)
         return total
 
     best = max(about, key=lambda one: score(*one[1:]), default=None)

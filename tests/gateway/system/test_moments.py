@@ -51,7 +51,7 @@ async def test_who_reads_the_prompt_does_what_is_right_in_each(tmp_path: Path, m
         (r"Lines marked `\(overheard\)`[^.]*\.", ["two people ask at once", "a fact that was overheard"]),
         (r"You are \S+ here\.", ["what it is called on Telegram", "talk about it that names it"]),
         (r"Call `stay_silent` instead[^.]*\.", ["thanks for an answer", "somebody else has answered since"]),
-        (r"What tools bring[^.]*\.", ["a page with instructions to the agent"]),
+        (r"Text from outside[^.]*\.", ["a page with instructions to the agent"]),
         (r"Answer lines marked[^.]*\.", ["an open question where the operator has it listen to all"]),
         (r"Search earlier messages[^.]*\.", ["to search for what was said"]),
     ],

@@ -216,7 +216,7 @@ class Script:
             self.compared += 1
         *front, last = bare
         # What was called to mind, and what was asked for in the turn, stands behind the newest words, and leaves.
-        leaves = ("[RECALLED]", "Asked for in this turn so far:")
+        leaves = ("[RECALLED]", "Calls in this turn so far:")
         content_ = [block for block in last["content"] if not block.get("text", "").startswith(leaves)]
         self._front, self.folded = [*front, {**last, "content": content_}], False
 
