@@ -311,8 +311,15 @@ def _error_line(error: yaml.YAMLError, text: str) -> int:
     if isinstance(error, yaml.reader.ReaderError):  # has a position, in bytes or in characters
         control = yaml.reader.Reader.NON_PRINTABLE.search(text)
         return text.count("\n", 0, control.start()) + 1 if control else 1
-    mark = getattr(error, "problem_mark", None)
+    mark = _open_bracket(error) or getattr(error, "problem_mark", None)
     return mark.line + 1 if mark else 1
+
+
+def _open_bracket(error: yaml.YAMLError) -> yaml.Mark | None:
+    """Return the place of a bracket that is not closed where something else begins; None: that is not what is wrong."""
+    if isinstance(error, yaml.MarkedYAMLError) and str(error.problem).startswith("did not find expected ','"):
+        return error.context_mark
+    return None
 
 
 def _explain_yaml_error(error: yaml.YAMLError, text: str) -> str:
@@ -325,6 +332,10 @@ def _explain_yaml_error(error: yaml.YAMLError, text: str) -> str:
         line, column = error.problem_mark.line, error.problem_mark.column
         if any(one[column : column + 1] == "\t" for one in text.splitlines()[line : line + 1]):
             return "indent with spaces, not with tabs"
+    if bracket := _open_bracket(error):
+        opened = text.splitlines()[bracket.line]
+        hint = "; `#` begins a comment, so a room's name needs quotes" if re.search(r"[\s\[,{]#", opened) else ""
+        return f"the `{opened[bracket.column]}` is not closed, or a comma is missing behind it{hint}"
     for start, explanation in _QUOTE_HINTS.items():
         if start in f"{problem} {error.context}":
             return explanation

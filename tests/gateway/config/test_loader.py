@@ -286,6 +286,21 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
     [
         pytest.param("a: [", 2, "", "not YAML: did not find expected node content", id="syntax"),
         pytest.param(
+            "a: 1\nb: [1, 2\nc: 3",
+            2,
+            "",
+            "not YAML: the `[` is not closed, or a comma is missing behind it",
+            id="bracket",
+        ),
+        pytest.param(
+            "a: {rooms: [#b]}\nc: 3",
+            1,
+            "",
+            "not YAML: the `[` is not closed, or a comma is missing behind it; `#` begins a comment, "
+            "so a room's name needs quotes",
+            id="comment",
+        ),
+        pytest.param(
             "a: b\n c: d", 2, "", "not YAML: mapping values are not allowed in this context", id="indentation"
         ),
         pytest.param("a: 1\nb: *planted", 2, "", "not YAML: a value that starts with `*` needs quotes", id="alias"),
