@@ -26,6 +26,7 @@ from gateway.access.texts import (
     MAX_PENDING_CODES,
     NAME_CHARS,
     TRY_LATER_TEXT,
+    render_identity,
     render_invite_request,
     render_login_needed,
     render_not_approved,
@@ -58,7 +59,7 @@ LOGIN_NOTICES_PER_MINUTE: Final = 10
 """Login notices on one channel. An unidentified person may use any number of names."""
 HELP_PER_MINUTE: Final = 3
 """Answers to a stranger who asks for help, and login notices to one host."""
-_HELP_COMMANDS: Final = frozenset({"help", "commands", "start", "about"})
+_HELP_COMMANDS: Final = frozenset({"help", "commands", "start", "about", "whoami"})
 _WILDCARDS: Final = frozenset("*?")
 """A mask with one of these would match other people too."""
 _LINK_SUBCOMMANDS: Final = frozenset({"start", "list", "remove"})
@@ -157,7 +158,8 @@ class Greeter:
         if request is not None or not self._can_issue_code(event, place, who, who):
             return self._remind(event, place, who, request)
         minted = generate_code(self._roster.request_names)
-        text = render_pairing_prompt(minted.code, self._channels.command_prefix(place.channel))
+        prompt = render_pairing_prompt(minted.code, self._channels.command_prefix(place.channel))
+        text = _identify_asker(event) + prompt
         issued = CodeIssued(
             request=minted.request,
             what="pair",
@@ -210,7 +212,7 @@ class Greeter:
             if not self._help_limiter.try_add(stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE):
                 return None
             text = render_pairing_reminder(request) if request is not None else render_not_approved()
-            return PairingNotice(post=_build_notice_post(event, place, text))
+            return PairingNotice(post=_build_notice_post(event, place, _identify_asker(event) + text))
         self._reminded = {one: notified for one, notified in self._reminded.items() if now < notified[0]}
         if request is None or self._reminded.get(who, (now, key))[1] != key:
             return None
@@ -317,6 +319,13 @@ class Greeter:
             return
         self._warned = True
         logger.warning("nobody is an owner or admin: only `reverie pair` can let people in and open rooms")
+
+
+def _identify_asker(event: Notification) -> str:
+    """Return the beginning of the answer to a stranger who asks for their id: whoever sets up a gateway needs it."""
+    if not isinstance(event, Command) or event.name != "whoami":
+        return ""
+    return f"{render_identity(event.at.channel, event.sender)} "
 
 
 def _build_notice_post(event: Notification, to: Address, text: str) -> Post:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from gateway.access.approval_texts import PLACE_CHARS, inline_code
-from gateway.core.events import ChannelName, ConversationId, PostButton
+from gateway.access.approval_texts import PLACE_CHARS, escape_invisible, inline_code
+from gateway.core.events import ChannelName, ConversationId, PostButton, Sender
 from gateway.core.facts import CodeEnded, CodeIssued, IdentityLinked
 from gateway.core.format import format_time
 from gateway.core.i18n import _
@@ -154,6 +154,16 @@ def render_unknown_request(written: str, prefix: str, what: str) -> str:
         f"`{prefix}{what} list` shows who "
         "waits; a code is valid for an hour, and only once."
     )
+
+
+def render_identity(channel: ChannelName, sender: Sender) -> str:
+    """Return who somebody is, as the configuration takes it."""
+    known = (
+        _("You are `{id}`, which the platform confirms.")
+        if sender.verified
+        else _("You are `{id}`, which the platform does not confirm.")
+    )
+    return known.format(id=escape_invisible(f"{channel}:{sender.id}"))
 
 
 def render_pairing_prompt(minted: str, prefix: str) -> str:

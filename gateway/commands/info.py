@@ -13,6 +13,7 @@ from typing import Final, get_args
 
 from channels.base import CanPage
 from gateway.access.approval_texts import APPROVER_ROLES, PLACE_CHARS, Approver, inline_code
+from gateway.access.texts import render_identity
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandCall, CommandContext, CommandReply, find_hidden, sees_everything
 from gateway.commands.definition import CommandDefinition, SubcommandDefinition, make_arg
@@ -101,13 +102,7 @@ def _format_model(call: CommandCall, context: CommandContext) -> str:
 
 async def handle_whoami(call: CommandCall, _context: CommandContext) -> str:
     """Show the sender's id as the configuration takes it, and their role; to owners and admins also its origin."""
-    command = call.command
-    me = escape_code(f"{command.at.channel}:{command.sender.id}")
-    who = (
-        _("You are `{id}`, which the platform confirms.")
-        if command.sender.verified
-        else _("You are `{id}`, which the platform does not confirm.")
-    ).format(id=me)
+    who = render_identity(call.command.at.channel, call.command.sender)
     role = _("Your role: {role}.").format(role=call.role)
     if call.role in ADMIN_ROLES:
         role = _("Your role: {role}, by {rule}.").format(role=call.role, rule=call.rule)

@@ -68,7 +68,9 @@ def _owner_lines(answers: SetupAnswers, directory: str) -> Iterator[str]:
         yield ""
         yield f"You are its owner, but not on {', '.join(without)} yet"
     if without:
-        yield "  Say whoami to it there (/whoami, on IRC !whoami): it tells you an id. Then"
+        irc = answers.irc.channel if answers.irc else ""
+        forms = ["/whoami"] * any(one != irc for one in without) + ["!whoami on IRC"] * (irc in without)
+        yield f"  Say {' or '.join(forms)} to it alone: it tells you an id. Then"
         yield f"  reverie ctl pair seed ID owner --config {shlex.quote(directory)}"
 
 

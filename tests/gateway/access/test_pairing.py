@@ -240,7 +240,7 @@ async def test_a_stranger_who_asks_for_help_is_always_told(it: Town) -> None:
         told = await it.hear(it.command(TG, EVE, name))
         assert told is not None
         assert "after my operator has approved you" in told.text
-    assert await it.hear(it.command(TG, EVE, "help")) is None, "three a minute"
+    assert await it.hear(it.command(TG, EVE, "whoami")) is None, "three a minute"
     assert await it.hear(it.command(TG, EVE, "status")) is None
     (request,) = it.roster.pending_requests("pair")
     await it.ask(TG, OWNER, "pair revoke", who=request.request)
@@ -248,6 +248,17 @@ async def test_a_stranger_who_asks_for_help_is_always_told(it: Town) -> None:
     told = await it.hear(it.command(TG, EVE, "help"))
     assert told is not None
     assert "the code" not in told.text
+
+
+async def test_a_stranger_is_told_their_id_for_the_one_who_sets_it_up(it: Town) -> None:
+    mine = f"You are `{TG}:{EVE.id}`, which the platform confirms. "
+    first = await it.hear(it.command(TG, EVE, "whoami"))
+    again = await it.hear(it.command(TG, EVE, "whoami"))
+    assert first is not None
+    assert again is not None
+    assert first.text.startswith(f"{mine}Hi, I'm a bot.")
+    assert again.text.startswith(f"{mine}I'm a bot, and I can answer you only")
+    assert it.role(TG, EVE) == "guest"
 
 
 @pytest.mark.parametrize("form", ["code", "name", "NAME", "`person`"])
