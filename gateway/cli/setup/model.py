@@ -47,14 +47,14 @@ def ask_model(person: Respondent, before: ModelAnswers | None, url: str | None =
     """
     person.tell(*_MODEL_INTRO)
     existing_key = before.api_key if before else None
+    keyed = False
     while True:
-        answers = _ask_provider(person, before, url)
-        way = "again"
+        answers = _ask_provider(person, before, url, keyed=keyed)
+        way, offered = "again", ModelListing()
         while way == "again":
             if answers.api_key is not None and answers.api_key.value is None:
                 person.tell(f"  {answers.api_key.reference} is not set here, so the model cannot be asked now.")
                 return _ask_model_name(person, answers, ModelListing())
-            offered = ModelListing()
             if answers.kind in {"anthropic", "openai"}:
                 person.tell("  Asking which models there are ...")
                 offered = person.probe(list_models(build_provider_config(answers)))
@@ -73,6 +73,7 @@ def ask_model(person: Respondent, before: ModelAnswers | None, url: str | None =
                 way = "again"
         if way == "go on":
             return answers
+        keyed = answers.api_key is not None or any(one.code == "model.key" for one in offered.findings)
         before = replace(
             answers, api_key=answers.api_key if answers.api_key is None or not answers.api_key.is_new else existing_key
         )
@@ -86,7 +87,8 @@ def _load_prices(directory: Path) -> PriceTable:
         return load_price_table(None)
 
 
-def _ask_provider(person: Respondent, before: ModelAnswers | None, other: str | None) -> ModelAnswers:
+def _ask_provider(person: Respondent, before: ModelAnswers | None, other: str | None, *, keyed: bool) -> ModelAnswers:
+    """Ask for the provider, its address and its key. `keyed`: it wanted one a moment ago."""
     known = _provider_choice(before) if before else "anthropic"
     choice = person.ask(
         SetupQuestion("model.provider", "Who answers", default=known, choices=tuple(_PROVIDERS), parse=str.lower)
@@ -103,13 +105,13 @@ def _ask_provider(person: Respondent, before: ModelAnswers | None, other: str | 
         answers = replace(answers, base_url=url)
     if kind == "local":
         return replace(answers, api_key=None, base_url=None)
-    return _ask_key(person, answers, needed=address is None)
+    return _ask_key(person, answers, needed=address is None, keyed=keyed)
 
 
-def _ask_key(person: Respondent, answers: ModelAnswers, *, needed: bool) -> ModelAnswers:
+def _ask_key(person: Respondent, answers: ModelAnswers, *, needed: bool, keyed: bool) -> ModelAnswers:
     if not needed:
-        keyed = "yes" if answers.api_key else "no"
-        question = SetupQuestion("model.keyed", "Does it want a key", default=keyed, choices=("no", "yes"))
+        default = "yes" if keyed or answers.api_key else "no"
+        question = SetupQuestion("model.keyed", "Does it want a key", default=default, choices=("no", "yes"))
         wants = person.ask(replace(question, secret_key="model.key"))  # noqa: S106 - the name of an answer
         if wants == "no":
             return replace(answers, api_key=None)

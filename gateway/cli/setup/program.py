@@ -174,12 +174,14 @@ class TerminalRespondent:
     """Asks at the terminal. Questions that a flag answered are not asked.
 
     On `back` the interview runs anew, and what was given before the question that is asked again is given once more,
-    without asking, probing or telling it.
+    without asking, probing or telling it. That question proposes its last answer.
     """
 
     def __init__(self, directory: Path, flags: AnswerFlags) -> None:
         self.directory, self._flags = directory, flags
         self._past: list[_Past] = []
+        self._proposed: tuple[str, str] | None = None
+        """The question that was stepped back to, and its last answer. None: that is not what is asked next."""
         self._repeated = 0
         """Number of items of the past that this run of the interview has been given again."""
         self.seen_secrets: list[str] = []
@@ -188,8 +190,12 @@ class TerminalRespondent:
     def step_back(self) -> None:
         """Forget the person's last answer and what came after it; the interview is then to be run anew."""
         self._repeated = 0
-        while self._past and not self._past.pop().by_person:
-            pass
+        self._proposed = None
+        while self._past:
+            last = self._past.pop()
+            if last.by_person:
+                self._proposed = (last.key, last.value) if last.key and isinstance(last.value, str) else None
+                break
 
     def _is_new(self, key: str) -> bool:
         """Return whether the flag of a question was not used yet."""
@@ -220,6 +226,9 @@ class TerminalRespondent:
         default = question.default
         if question.is_optional and default is not None:
             return default
+        if self._proposed is not None and self._proposed[0] == question.key:
+            default = self._proposed[1]
+        self._proposed = None
 
         def parse(words: str) -> str:
             if words.strip():
@@ -228,7 +237,7 @@ class TerminalRespondent:
                 raise ValueError("This one is needed.")
             return default
 
-        return self._keep(_Prompt(question.text, parse, hint=default or "")())
+        return self._keep(_Prompt(question.text, parse, hint=default or "")(), key=question.key)
 
     def ask_secret(self, question: SecretQuestion) -> SecretReference:
         if self._is_repeating:

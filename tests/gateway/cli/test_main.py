@@ -38,6 +38,25 @@ def test_every_command_is_found_by_its_name_alone(capsys: pytest.CaptureFixture[
         assert capsys.readouterr().out.startswith(f"usage: reverie {name} "), name
 
 
+INTERRUPTED = """
+import sys
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from gateway.cli.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("module", ["gateway.cli.main", "gateway.cli.operate", "gateway.cli.setup.program"])
+def test_ctrl_c_while_it_still_loads_ends_it_without_a_word(module: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED.format(module=module), "setup", "--config", str(tmp_path / "new")]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 # `reverie dashboard`, as a person and a program run it
 
 TOKEN = "a-secret/of#tests&more+"

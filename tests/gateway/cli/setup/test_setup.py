@@ -458,7 +458,7 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
         await person.says("Groups", "lounge")
         await person.says("is not a group's id.*Groups", "-100200")
         await person.says("Who answers", "back")
-        await person.says("Groups", "-100300")
+        await person.says(r"Groups[^\n]*\[-100200\]", "-100300")
         await person.says("Who answers", "embedded")
         assert len(api.calls) == asked
         await person.says("Its name", "Mira")
@@ -473,6 +473,28 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
     assert 'rooms: ["-100300"]' in files["reverie.yaml"]
     assert "id: nora" in files["reverie.yaml"]
     assert person.screen.count("A bot is made by talking to @BotFather") == 3
+
+
+async def test_a_server_that_refused_for_want_of_a_key_is_taken_to_want_one(tmp_path: Path) -> None:
+    async with model() as fake, at_terminal("--config", str(tmp_path / "bot")) as person:
+        await person.says("Platforms", "irc")
+        await person.says("Server", "127.0.0.1:1")
+        await person.says("TLS", "no")
+        await person.says("Nick")
+        await person.says("Its account", "none")
+        await person.says("Rooms", "none")
+        await person.says("nothing listens.*Your choice", "go on")
+        await person.says("Your own account", "later")
+        await person.says("Who answers", "compatible")
+        await person.says("Its address", f"{fake.url}/v1")
+        await person.says(r"want a key[^\n]*\[no\]")
+        await person.says("none is given.*Your choice")
+        await person.says("Who answers")
+        await person.says("Its address")
+        await person.says(r"want a key[^\n]*\[yes\]")
+        await person.says("Key", KEY)
+        await person.says("Model", "1")
+        await person.sees("claude-sonnet-5-5 answers")
 
 
 # `reverie setup` on a configuration that is there, without anybody to ask, and when it goes wrong
