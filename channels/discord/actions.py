@@ -55,7 +55,7 @@ class DiscordActions:
         return self._session.api
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        channel, number = parse_channel_id(at), parse_message_id(message)
+        channel, number = parse_channel_id(at, self._directory, message), parse_message_id(message)
         emoji = await self._resolve_emoji(channel, single_line(reaction, len(reaction)))
         path, method = MESSAGE_PATH + "/reactions/{emoji}/@me", "PUT" if add else "DELETE"
         other = emoji.removesuffix(_EMOJI_SELECTOR) if emoji.endswith(_EMOJI_SELECTOR) else emoji + _EMOJI_SELECTOR
@@ -91,7 +91,7 @@ class DiscordActions:
         if not new or more:
             raise Rejected("the text is too long for one message" if more else "a message needs text")
         content = message_content(new) | ({"flags": SUPPRESS_EMBEDS} if self._flags & SUPPRESS_EMBEDS else {})
-        channel, number = parse_channel_id(at), parse_message_id(message)
+        channel, number = parse_channel_id(at, self._directory, message), parse_message_id(message)
         await self._api.call("PATCH", MESSAGE_PATH, json=content, channel_id=channel, message_id=number)
 
     async def delete(self, at: Address, message: MessageId) -> None:
@@ -99,7 +99,7 @@ class DiscordActions:
 
         Checks its author first: with the right permission, a bot can delete other people's messages.
         """
-        channel, number = parse_channel_id(at), parse_message_id(message)
+        channel, number = parse_channel_id(at, self._directory, message), parse_message_id(message)
         try:
             answer = await self._api.call("GET", MESSAGE_PATH, channel_id=channel, message_id=number)
             if get_snowflake(get_object({"result": answer}, "result").get("author"), "id") != self._directory.own_id:
@@ -128,7 +128,9 @@ class DiscordActions:
         if at.thread is not None and not new:
             raise Rejected("a thread needs a name")
         try:
-            await self._api.call("PATCH", "/channels/{channel_id}", json={key: new}, channel_id=parse_channel_id(at))
+            await self._api.call(
+                "PATCH", "/channels/{channel_id}", json={key: new}, channel_id=parse_channel_id(at, self._directory)
+            )
         except DiscordRefused as error:
             if error.code == _WRONG_CHANNEL_TYPE:
                 raise Rejected("a direct chat has no topic") from None
@@ -142,7 +144,9 @@ class DiscordActions:
         if at.thread is None:
             raise Rejected(_CANNOT_LEAVE if self._directory.guild_of(at.room) else "bots leave nothing but threads")
         try:
-            await self._api.call("DELETE", "/channels/{channel_id}/thread-members/@me", channel_id=parse_channel_id(at))
+            await self._api.call(
+                "DELETE", "/channels/{channel_id}/thread-members/@me", channel_id=parse_channel_id(at, self._directory)
+            )
         except DiscordRefused as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
@@ -174,7 +178,7 @@ class DiscordActions:
         return get_snowflake(get_object({"result": answer}, "result"), "user_id") == user
 
     async def list_members(self, at: Address, limit: int) -> RoomMembers:
-        channel, limit = parse_channel_id(at), max(0, min(limit, _MAX_MEMBERS - 1))
+        channel, limit = parse_channel_id(at, self._directory), max(0, min(limit, _MAX_MEMBERS - 1))
         try:
             if guild := self._directory.guild_of(channel):
                 return await self._guild_members(guild, at, limit)
@@ -198,7 +202,7 @@ class DiscordActions:
         except DiscordRefused as error:
             if error.status != HTTPStatus.FORBIDDEN:  # it is for bots with the intent GUILD_MEMBERS only
                 raise
-            speakers = self._to_senders(await self._recent_speakers(parse_channel_id(at)), limit)
+            speakers = self._to_senders(await self._recent_speakers(parse_channel_id(at, self._directory)), limit)
             return RoomMembers(members=speakers, total=total, note=_SPEAKERS_NOTE)
         members = [get_object(entry, "member") or entry for entry in get_objects(answer, "result")]
         senders = self._to_senders([(get_object(entry, "user"), entry) for entry in members], limit)
@@ -209,7 +213,7 @@ class DiscordActions:
             return await self._api.call("GET", "/guilds/{guild_id}/members", params={"limit": limit}, guild_id=guild)
         path, query = "/channels/{channel_id}/thread-members", {"limit": min(limit, _MAX_THREAD_MEMBERS)}
         return await self._api.call(
-            "GET", path, params=query | {"with_member": "true"}, channel_id=parse_channel_id(at)
+            "GET", path, params=query | {"with_member": "true"}, channel_id=parse_channel_id(at, self._directory)
         )
 
     async def _member_count(self, guild: str) -> int | None:

@@ -3,6 +3,7 @@
 import contextlib
 import random as _random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -70,10 +71,10 @@ class DiscordChannel:
     ) -> None:
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._commands, self._cursor = tuple(commands), cursor
-        self._directory = DiscordDirectory(name)
+        self._directory = DiscordDirectory(name, threads=config.threads)
         self._members = AnswerCache[tuple[str, str], Sequence[str]](clock, 0.0)
         """Guild and user -> the roles of a member."""
-        self._outgoing = DiscordOutgoing(clock, link_previews=config.link_previews)
+        self._outgoing = DiscordOutgoing(clock, self._directory, link_previews=config.link_previews)
         self._session: DiscordSession | None = None
         """Set while `run` runs."""
         self._state: DiscordAccountState | None = None
@@ -192,10 +193,10 @@ class DiscordChannel:
         session = self._session
         if not active or session is None or not self._config.typing:
             return  # the indicator expires, or ends with the message
+        where = replace(at, thread=None) if self._directory.is_unopened(at) else at
         with contextlib.suppress(SendError):
-            await session.api.call(
-                "POST", "/channels/{channel_id}/typing", again=False, channel_id=parse_channel_id(at)
-            )
+            channel = parse_channel_id(where, self._directory)
+            await session.api.call("POST", "/channels/{channel_id}/typing", again=False, channel_id=channel)
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         await self._actions.react(at, message, reaction, add=add)
@@ -270,7 +271,7 @@ class DiscordPreviewChannel(DiscordChannel):
             MESSAGE_PATH,
             json=message_content(first),
             patience_s=_PREVIEW_PATIENCE_S,
-            channel_id=parse_channel_id(at),
+            channel_id=parse_channel_id(at, self._directory),
             message_id=parse_message_id(preview_id),
         )
         return preview_id
@@ -279,7 +280,7 @@ class DiscordPreviewChannel(DiscordChannel):
         try:
             if is_provisional(preview_id):
                 preview_id = await self._outgoing.find_preview(self._require_session().api, at, preview_id, "\u2026")
-            await self._actions.delete_own(parse_channel_id(at), parse_message_id(preview_id))
+            await self._actions.delete_own(parse_channel_id(at, self._directory), parse_message_id(preview_id))
         except DiscordRefused as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise

@@ -19,6 +19,8 @@ class DiscordConfig(ConfigSection):
     """Server of the events (the gateway of Discord)."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
     """Ids of the channels or guilds where the bot may act; `*` means any. Direct messages are `access.dm`'s."""
+    threads: tuple[str, ...] = Field(default=(), strict=False)
+    """Ids of channels or guilds where a message that mentions the bot is answered in a new thread; `*` means all."""
     history_age: Duration = 3600.0
     """Age up to which messages of an absence are answered afterwards (seconds, or `1h`). 0: none are."""
     shards: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = None
@@ -35,7 +37,7 @@ class DiscordConfig(ConfigSection):
     request_timeout: Duration = Field(default=30.0, gt=0)
     """Longest time of a request to the HTTP API."""
 
-    @field_validator("rooms")
+    @field_validator("rooms", "threads")
     @classmethod
     def _rooms(cls, rooms: tuple[str, ...]) -> tuple[str, ...]:
         for room in rooms:

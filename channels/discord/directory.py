@@ -13,6 +13,7 @@ from channels.base import Audience
 from channels.discord.ids import get_snowflake, get_snowflakes
 from channels.text import Json, clean_name, get_bool, get_int, get_object, get_objects, get_str
 from gateway.core.events import Address, ChannelName, PlaceNames, RoomId, Sender, SenderId, ThreadId
+from gateway.core.ratelimit import LruDict
 
 THREAD_TYPES = frozenset({10, 11, 12})
 """Announcement, public and private threads; forum posts are public threads."""
@@ -20,6 +21,8 @@ DIRECT_TYPES = frozenset({1, 3})
 _PRIVATE_THREAD_TYPE = 12
 _ADMINISTRATOR, _VIEW_CHANNEL, _READ_MESSAGE_HISTORY = 1 << 3, 1 << 10, 1 << 16
 _CONNECT, _MANAGE_THREADS = 1 << 20, 1 << 34
+_OPEN_THREADS = 1 << 35 | 1 << 38
+"""CREATE_PUBLIC_THREADS and SEND_MESSAGES_IN_THREADS."""
 """https://discord.com/developers/docs/topics/permissions#permissions-bitwise-permission-flags."""
 _ALL_PERMISSIONS = -1
 _VOICE_TYPES = frozenset({2, 13})
@@ -27,6 +30,10 @@ _VOICE_TYPES = frozenset({2, 13})
 _MAX_DIGITS = 40
 _SILENT_TYPES = frozenset({4, 14, 15, 16})
 """Categories, directories, forums: only their threads have messages."""
+_THREADED_TYPES = frozenset({0, 5})
+"""Text and announcements: a thread can be made of a message there."""
+ANY_ROOM = "*"
+_MAX_PLANNED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +56,10 @@ class DiscordPlace:
     is_private: bool = False
     """Private thread: only added people and moderators can read it."""
     is_voice: bool = False
+    owner: str = ""
+    """Who opened the thread; empty: unknown, or a channel."""
+    takes_threads: bool = False
+    """A thread can be made of a message there."""
     overwrites: tuple[tuple[str, int, int], ...] | None = None
     """Role or person, and the permissions they are allowed and denied in addition to their roles. None: unknown."""
 
@@ -56,8 +67,9 @@ class DiscordPlace:
 class DiscordDirectory:
     """Known places of one account; fed with events by `apply_event`."""
 
-    def __init__(self, channel: ChannelName) -> None:
-        self._channel = channel
+    def __init__(self, channel: ChannelName, *, threads: Iterable[str] = ()) -> None:
+        """`threads`: as configured."""
+        self._channel, self._thread_rooms = channel, frozenset(threads)
         self.own_id = ""
         """Our user id; empty until READY."""
         self._handle = ""
@@ -78,16 +90,67 @@ class DiscordDirectory:
         self._owners: dict[str, str] = {}
         """Guild -> user who owns it."""
         self._own_roles: set[str] = set()
+        self._our_roles: dict[str, list[str]] = {}
+        """Guild -> the roles that we have there."""
+        self._planned = LruDict[str, str](_MAX_PLANNED)
+        """Message whose answer opens a thread -> its room."""
+        self._opened = LruDict[str, None](_MAX_PLANNED)
+        self.unopened = LruDict[str, str](_MAX_PLANNED)
+        """Thread that Discord does not let us open -> the room where its messages stand instead."""
 
-    def address(self, channel: str) -> Address:
-        """Return the place of a channel.
+    def address(self, channel: str, message: str = "") -> Address:
+        """Return the place of a channel. `message`: of an event there; a message with a thread of ours belongs to that.
 
         An unknown channel is a room of its own, in no guild: closed unless opened by its id.
         """
+        thread = self.places.get(message)
+        if self._planned.get(message) == channel or (
+            thread is not None and thread.parent == channel and self.is_own_thread(message)
+        ):
+            return Address(channel=self._channel, room=RoomId(channel), thread=ThreadId(message))
         place = self.places.get(channel)
         if place is not None and place.parent:
             return Address(channel=self._channel, room=RoomId(place.parent), thread=ThreadId(channel))
         return Address(channel=self._channel, room=RoomId(channel))
+
+    def plan_thread(self, at: Address) -> None:
+        """Record that the answer to a message there opens the thread."""
+        if at.thread is not None:
+            self._planned.put(at.thread, at.room)
+
+    def opens_threads(self, room: str) -> bool:
+        """Return whether the operator wants threads there, and Discord lets us open them, as far as is known."""
+        place = self.places.get(room)
+        if place is None or not place.takes_threads or not self.is_thread_room(room):
+            return False
+        if room in self.unopened.values():
+            return False
+        roles = self._our_roles.get(place.guild)
+        permissions = 0 if roles is None else self._member_permissions(room, self.own_id, roles)
+        return not permissions or permissions & _OPEN_THREADS == _OPEN_THREADS
+
+    def is_thread_room(self, room: str) -> bool:
+        """Return whether the operator wants threads there."""
+        return ANY_ROOM in self._thread_rooms or bool({room, self.guild_of(room)} & self._thread_rooms)
+
+    def is_own_thread(self, channel: str) -> bool:
+        """Return whether it is a thread that we have opened."""
+        place = self.places.get(channel)
+        return place is not None and bool(place.parent) and bool(self.own_id) and place.owner == self.own_id
+
+    def is_unopened(self, at: Address) -> bool:
+        """Return whether a place is a thread that has to be opened, or that is not known since it is archived."""
+        if at.thread is None or at.thread in self.places or at.thread in self._opened:
+            return False
+        room = self.places.get(at.room)
+        if room is None:  # its guild has not arrived yet
+            return bool(self._thread_rooms)
+        return room.takes_threads and self.is_thread_room(at.room)
+
+    def record_opened(self, at: Address) -> None:
+        """Record that the thread is there: its event comes later."""
+        if at.thread is not None:
+            self._opened.put(at.thread, None)
 
     def guild_of(self, channel: str) -> str:
         """Return the guild of a channel; empty: none, or unknown."""
@@ -195,7 +258,7 @@ class DiscordDirectory:
         """Return whether it is the role that Discord created for this bot: its mention addresses the bot."""
         return role in self._own_roles
 
-    def apply_event(self, event: str, data: Json) -> None:  # noqa: C901 - one case per event
+    def apply_event(self, event: str, data: Json) -> None:  # noqa: C901, PLR0912 - one case per event
         """Process one event of the gateway; events without places change nothing."""
         match event:
             case "READY":
@@ -204,6 +267,7 @@ class DiscordDirectory:
                 named = {get_snowflake(guild, "id") for guild in get_objects(data, "guilds")}
                 self._awaited_guilds = (self._awaited_guilds or set()) | (named - self._guilds.keys())
                 self._outdated_guilds |= named
+                self.unopened.clear()
             case "GUILD_CREATE":
                 self._add_guild(data)
             case "GUILD_UPDATE":
@@ -214,7 +278,10 @@ class DiscordDirectory:
                 # Archived threads are unlimited in number; Discord sends one again when it is used.
                 self.places.pop(get_snowflake(data, "id"), None)
             case "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "THREAD_CREATE" | "THREAD_UPDATE":
+                self._expect_threads(get_snowflake(data, "id"))
                 self.add_channel(data, get_snowflake(data, "guild_id"))
+            case "GUILD_MEMBER_UPDATE":
+                self._learn_own(data, get_snowflake(data, "guild_id"))
             case "CHANNEL_DELETE" | "THREAD_DELETE":
                 self.places.pop(get_snowflake(data, "id"), None)
             case "THREAD_LIST_SYNC":
@@ -222,6 +289,7 @@ class DiscordDirectory:
                     self.add_channel(thread, get_snowflake(data, "guild_id"))
             case "GUILD_ROLE_CREATE" | "GUILD_ROLE_UPDATE":
                 self._add_role(get_object(data, "role"), get_snowflake(data, "guild_id"))
+                self.unopened.clear()
             case "GUILD_ROLE_DELETE":
                 self._forget_role(get_snowflake(data, "role_id"))
             case _:
@@ -243,6 +311,8 @@ class DiscordDirectory:
             topic=get_str(data, "topic") if "topic" in data else None,
             is_private=kind == _PRIVATE_THREAD_TYPE,
             is_voice=kind in _VOICE_TYPES,
+            owner=get_snowflake(data, "owner_id") if kind in THREAD_TYPES else "",
+            takes_threads=kind in _THREADED_TYPES,
             overwrites=_parse_overwrites(data),
         )
         self.places[channel] = place
@@ -265,16 +335,27 @@ class DiscordDirectory:
         self._outdated_guilds.discard(guild)
         self._update_guild(data)
         for member in get_objects(data, "members"):
-            if (
-                self.own_id
-                and get_snowflake(get_object(member, "user"), "id") == self.own_id
-                and (nick := get_str(member, "nick"))
-            ):
-                self._nicks[guild] = nick
+            self._learn_own(member, guild)
         for channel in (*get_objects(data, "channels"), *get_objects(data, "threads")):
             self.add_channel(channel, guild)
         for role in get_objects(data, "roles"):
             self._add_role(role, guild)
+
+    def _expect_threads(self, room: str) -> None:
+        """Try again to open threads in a room whose permissions may have changed."""
+        for thread in [one for one, where in self.unopened.items() if where == room]:
+            del self.unopened[thread]
+
+    def _learn_own(self, member: Json, guild: str) -> None:
+        """Take in what a member object tells of us; others are ignored."""
+        if not guild or not self.own_id or get_snowflake(get_object(member, "user"), "id") != self.own_id:
+            return
+        self._our_roles[guild] = get_snowflakes(member, "roles")
+        self.unopened.clear()
+        if nick := get_str(member, "nick"):
+            self._nicks[guild] = nick
+        else:
+            self._nicks.pop(guild, None)
 
     def _update_guild(self, data: Json) -> None:
         guild = get_snowflake(data, "id")
@@ -302,6 +383,7 @@ class DiscordDirectory:
         self._guilds.pop(guild, None)
         self._owners.pop(guild, None)
         self._nicks.pop(guild, None)
+        self._our_roles.pop(guild, None)
 
     def _forget_role(self, role: str) -> None:
         self._roles.pop(role, None)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from channels.aio import BackpressureBuffer, cancel_and_wait
 from channels.base import Denied, Emit, Rejected, SendError
 from channels.discord import wire
-from channels.discord.directory import DiscordDirectory, DiscordPlace
+from channels.discord.directory import ANY_ROOM, DiscordDirectory, DiscordPlace
 from channels.discord.ids import get_snowflake, parse_id, snowflake_at
 from channels.discord.rest import fetch_channel, parse_messages
 from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from channels.discord.session import DiscordAccountState
 
 logger = logging.getLogger("reverie.discord")
-ANY_ROOM = "*"
 MAX_DIRECTS = 64
 """Direct chats that are remembered, the latest ones: Discord does not list them."""
 _MARGIN = timedelta(seconds=60)
@@ -469,6 +468,8 @@ class DiscordEventPipeline:
                 if event.id in self._seen:
                     continue
                 self._seen.put(event.id, None)
+                if event.opens_thread:
+                    self._directory.plan_thread(event.at)
             if event.kind == "deleted" and event.message in self.deleted_ids:
                 self.deleted_ids.discard(event.message)
                 continue

@@ -23,17 +23,26 @@ from channels.base import (
     Part,
     Rejected,
     Uncertain,
+    Unreachable,
     is_provisional,
     no_before_send,
     provisional_hint,
     provisional_id,
 )
 from channels.commonmark import format_table
+from channels.discord.directory import DiscordDirectory
 from channels.discord.errors import DiscordRefused
-from channels.discord.ids import message_nonce
-from channels.discord.wire import build_receipt, parse_channel_id, parse_message_id, parse_reply_id
+from channels.discord.ids import message_nonce, parse_id
+from channels.discord.wire import (
+    build_receipt,
+    parse_channel_id,
+    parse_message,
+    parse_message_id,
+    parse_reply_id,
+    thread_title,
+)
 from channels.split import split_markdown
-from channels.text import clean_outgoing
+from channels.text import clean_outgoing, get_object
 from gateway.core.clock import Clock, id_created_at, new_id
 from gateway.core.events import Address, MessageId, PostButton, Receipt
 
@@ -114,6 +123,9 @@ RESEND_WINDOW_S: Final = 120.0
 """https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique `in the past few
 minutes`; that is at least two."""
 _PREVIEW_TRIES: Final = 3
+_HAS_THREAD, _WRONG_CHANNEL_TYPE = 160004, 50024
+"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#json"""
+_ARCHIVE_MINUTES: Final = 1440
 MESSAGES_PATH = "/channels/{channel_id}/messages"
 MESSAGE_PATH = MESSAGES_PATH + "/{message_id}"
 
@@ -136,8 +148,8 @@ def build_components(buttons: Sequence[PostButton]) -> list[dict[str, object]]:
 class DiscordOutgoing:
     """Outgoing messages of one account; outlives connections."""
 
-    def __init__(self, clock: Clock, *, link_previews: bool) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, directory: DiscordDirectory, *, link_previews: bool) -> None:
+        self._clock, self._directory = clock, directory
         self.flags = 0 if link_previews else SUPPRESS_EMBEDS
         """Flags of all our messages."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -146,7 +158,7 @@ class DiscordOutgoing:
     async def send(
         self, api: "DiscordRestClient", interactions: "InteractionResponder", part: Part, before_send: BeforeSend
     ) -> Receipt:
-        channel = parse_channel_id(part.to)
+        channel = parse_channel_id(part.to, self._directory)
         if part.file is not None and len(part.file.data) > MAX_FILE_BYTES:
             raise Rejected(f"Discord takes files of at most {MAX_FILE_BYTES} bytes")
         lock = self._locks.setdefault(channel, asyncio.Lock())
@@ -181,7 +193,10 @@ class DiscordOutgoing:
         content |= {"flags": flags, "nonce": message_nonce(part.key), "enforce_nonce": True}
         if part.buttons:
             content["components"] = build_components(part.buttons)
-        return await self._post(api, part.to, content, part.reply_to, file=part.file, before_send=before_send)
+        title = part.thread_title
+        return await self._post(
+            api, part.to, content, part.reply_to, file=part.file, title=title, before_send=before_send
+        )
 
     async def begin_preview(
         self, api: "DiscordRestClient", at: Address, text: str, reply_to: MessageId | None, announce: Announce
@@ -231,10 +246,41 @@ class DiscordOutgoing:
                 MESSAGE_PATH,
                 json=message_content(part.body) | {"components": build_components(part.buttons)},
                 before_send=before_send,
-                channel_id=parse_channel_id(part.to),
+                channel_id=parse_channel_id(part.to, self._directory),
                 message_id=parse_message_id(message),
             )
         )
+
+    async def _open_thread(self, api: "DiscordRestClient", at: Address, title: str) -> None:
+        """Open the thread of a place, unless it is there. Where that is not possible, its messages stand in the room.
+
+        It has the id of the message that it is made of, so opening it again changes nothing.
+        https://discord.com/developers/docs/resources/channel#start-thread-from-message
+        """
+        if at.thread is None or not self._directory.is_unopened(at) or at.thread in self._directory.unopened:
+            return
+        room, message = parse_id(at.room), parse_id(at.thread)
+        try:
+            if not title:
+                found = get_object({"d": await api.call("GET", MESSAGE_PATH, channel_id=room, message_id=message)}, "d")
+                title = thread_title("", parse_message(found, self._directory))
+            name = {"name": thread_title(title, None), "auto_archive_duration": _ARCHIVE_MINUTES}
+            await api.call("POST", f"{MESSAGE_PATH}/threads", json=name, channel_id=room, message_id=message)
+        except DiscordRefused as error:
+            if error.status == HTTPStatus.NOT_FOUND or error.code == _WRONG_CHANNEL_TYPE:
+                return  # it is an archived one that was made of no message, or the message is gone
+            if error.code != _HAS_THREAD:
+                logger.warning(
+                    "Discord does not let me open threads in %s, so I answer in the channel: %s (a thread needs the "
+                    "permissions Create Public Threads and Send Messages in Threads)",
+                    self._directory.channel_name(at.room) or at.room,
+                    error.reason,
+                )
+                self._directory.unopened.put(at.thread, at.room)
+                return
+        except Uncertain as error:
+            raise Unreachable(error.reason) from error  # the message itself was surely not sent
+        self._directory.record_opened(at)
 
     async def _post(
         self,
@@ -245,8 +291,11 @@ class DiscordOutgoing:
         *,
         file: OutgoingFile | None = None,
         again: bool = True,
+        title: str = "",
         before_send: BeforeSend,
     ) -> Receipt:
+        await self._open_thread(api, at, title)
+        channel = parse_channel_id(at, self._directory)
         post = partial(
             api.call,
             "POST",
@@ -254,9 +303,10 @@ class DiscordOutgoing:
             file=file,
             again=again,
             before_send=before_send,
-            channel_id=parse_channel_id(at),
+            channel_id=channel,
         )
-        if replied := parse_reply_id(reply_to):
+        replied = parse_reply_id(reply_to)
+        if replied and parse_channel_id(at, self._directory, MessageId(replied)) == channel:
             reply = {"message_id": replied, "fail_if_not_exists": False}
             try:
                 return build_receipt(await post(json=content | {"message_reference": reply}))

@@ -6,6 +6,7 @@ dropped, and nothing fails. https://discord.com/developers/docs/events/gateway-e
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
@@ -23,6 +24,7 @@ from channels.discord.directory import (
     resolve_references,
 )
 from channels.discord.ids import get_snowflake, get_snowflakes, parse_id, snowflake_time
+from channels.split import utf16_length
 from channels.text import (
     Json,
     clean_text,
@@ -35,6 +37,7 @@ from channels.text import (
     get_raw_str,
     get_str,
     parse_button_command,
+    single_line,
 )
 from gateway.core.events import (
     MAX_QUOTED_CHARS,
@@ -52,6 +55,7 @@ from gateway.core.events import (
     Receipt,
     Sender,
     SenderId,
+    ThreadId,
 )
 
 _SUBCOMMAND: Final = 1
@@ -114,12 +118,23 @@ def _option_value(option: Json) -> str:
     return clean_text(str(value)).strip() if isinstance(value, str | int | float) else ""
 
 
-def parse_channel_id(to: Address) -> str:
-    """Return the Discord channel of an address: a thread is a channel. Raises `Rejected`."""
-    found = parse_id(to.thread or to.room)
+def parse_channel_id(to: Address, directory: DiscordDirectory, message: MessageId | None = None) -> str:
+    """Return the Discord channel of an address: a thread is a channel. Raises `Rejected`.
+
+    `message`: of this one, if it is known there; the message that a thread is made of stands in the room.
+    """
+    stands_in_room = to.thread in directory.unopened or (str(message) == to.thread and not _is_post(to, directory))
+    name = to.room if to.thread is None or stands_in_room else to.thread
+    found = parse_id(name)
     if not found:
-        raise Rejected(f"{to.thread or to.room!r} is not a channel of Discord")
+        raise Rejected(f"{name!r} is not a channel of Discord")
     return found
+
+
+def _is_post(to: Address, directory: DiscordDirectory) -> bool:
+    """Return whether the place is a post of a forum, whose first message has its id and stands in it."""
+    room = directory.places.get(to.room)
+    return room is not None and not room.has_messages
 
 
 def parse_message_id(message: MessageId) -> str:
@@ -178,6 +193,8 @@ def parse_message(data: Json, directory: DiscordDirectory) -> Message | None:
     number_, channel = get_snowflake(data, "id"), get_snowflake(data, "channel_id")
     is_thread_starter = get_int(data, "type") == _THREAD_STARTER_TYPE
     if is_thread_starter:
+        if directory.is_own_thread(channel):
+            return None  # the conversation there begins with it
         data = _thread_starter(data)
     sender = _parse_author(data)
     if not number_ or not channel or sender is None or sender.id == directory.own_id:
@@ -192,9 +209,11 @@ def parse_message(data: Json, directory: DiscordDirectory) -> Message | None:
     (text, carried), files = _message_text(data, sender, directory), _parse_attachments(data, *where)
     if not text and not files:
         return None
+    opens = not is_thread_starter and _opens_thread(data, text, directory)
+    room = directory.address(channel)
     return Message(
         id=MessageId(number_),
-        at=directory.address(channel),
+        at=replace(room, thread=ThreadId(number_)) if opens else room,
         sender=sender,
         text=text,
         sent=snowflake_time(number_),
@@ -203,7 +222,44 @@ def parse_message(data: Json, directory: DiscordDirectory) -> Message | None:
         attachments=files,
         carried=carried,
         quoted=None if is_thread_starter else _quoted_message(data, directory),
+        opens_thread=opens,
     )
+
+
+_COMMAND_TEXT = re.compile(r"(?:@\S+\s+)?/\w")
+
+
+def _opens_thread(data: Json, text: str, directory: DiscordDirectory) -> bool:
+    """Return whether the answer to a message opens a thread: it calls us, and goes on with nothing that we said."""
+    return (
+        directory.opens_threads(get_snowflake(data, "channel_id"))
+        and _message_kind(data, directory) == "mention"
+        and not _is_reply_to(data, directory.own_id)
+        and not _COMMAND_TEXT.match(text)
+    )
+
+
+_MAX_TITLE_CHARS = 100
+"""https://discord.com/developers/docs/resources/channel#start-thread-from-message."""
+_TITLE_CHARS = 60
+_MARKUP = re.compile(r"<(?:@[!&]?|#|a?:\w+:|/[^:>]+:|t:)[-\d\w:]+>|\*\*|__|~~|\|\||`|\A[#>\s]+|@(?=\w)")
+
+
+def thread_title(title: str, question: Message | None) -> str:
+    """Return the title of a thread: `title` if it has any text, else the first words of the message that it is made of.
+
+    One line of at most `_MAX_TITLE_CHARS`, without mentions.
+    """
+    text = single_line(_MARKUP.sub("", title), _MAX_TITLE_CHARS)
+    if not text and question is not None:
+        said = re.sub(r"\A\s*@\S+[,:]?\s+", "", question.text)
+        text = " ".join(_MARKUP.sub("", said).split())
+        if len(text) > _TITLE_CHARS:
+            text = text[:_TITLE_CHARS].rsplit(" ", 1)[0] + "…"
+        text = single_line(text or question.sender.name, _MAX_TITLE_CHARS)
+    while utf16_length(text) > _MAX_TITLE_CHARS:
+        text = text[:-1]
+    return text or "Question"
 
 
 def _quoted_message(data: Json, directory: DiscordDirectory) -> QuotedMessage | None:
@@ -241,7 +297,7 @@ def parse_edit(data: Json, directory: DiscordDirectory, now: datetime) -> Messag
     text, carried = _message_text(data, sender, directory)
     return MessageEdited(
         id=EventId(f"{number_}@{when.timestamp():.6f}"),
-        at=directory.address(channel),
+        at=directory.address(channel, number_),
         sender=sender,
         message=MessageId(number_),
         text=text,
@@ -257,9 +313,11 @@ def parse_deletes(data: Json, directory: DiscordDirectory, now: datetime) -> lis
     if not channel:
         return []
     ids = [get_snowflake(data, "id"), *get_snowflakes(data, "ids")]
-    at, direct = directory.address(channel), _is_direct(data, directory)
+    direct = _is_direct(data, directory)
     return [
-        MessageDeleted(id=EventId(found), at=at, message=MessageId(found), sent=now, direct=direct)
+        MessageDeleted(
+            id=EventId(found), at=directory.address(channel, found), message=MessageId(found), sent=now, direct=direct
+        )
         for found in ids
         if found
     ]
@@ -277,7 +335,7 @@ def parse_reaction(
     user_data = get_object(member, "user")
     return ReactionChanged(
         id=EventId(f"{to}.{user}.{nonce}"),
-        at=directory.address(channel),
+        at=directory.address(channel, to),
         sender=Sender(
             id=SenderId(user),
             name=display_name(user_data, member) or user,
@@ -467,18 +525,23 @@ def _message_kind(data: Json, directory: DiscordDirectory) -> Literal["direct", 
     if _is_direct(data, directory):
         return "direct"
     me = directory.own_id
-    is_reply_to_us = (
-        bool(me)
-        and get_snowflake(get_object(get_object(data, "referenced_message"), "author"), "id") == me
-        and bool(_reply_target(data))
-    )
     if mentions_us(get_str(data, "content"), me) or any(
         map(directory.is_own_role, get_snowflakes(data, "mention_roles"))
     ):
         return "mention"
-    if is_reply_to_us:  # a reply pings its addressee, so `mentions` proves nothing here
+    if _is_reply_to(data, me):  # a reply pings its addressee, so `mentions` proves nothing here
         return "reply"
-    return "mention" if any(get_snowflake(user, "id") == me for user in get_objects(data, "mentions") if me) else "room"
+    mentioned = [get_snowflake(user, "id") for user in get_objects(data, "mentions")]
+    if me and me in mentioned:
+        return "mention"
+    # In a thread that we have opened people talk to us, unless they name somebody else.
+    is_ours = directory.is_own_thread(get_snowflake(data, "channel_id")) and not (mentioned or _reply_target(data))
+    return "reply" if is_ours else "room"
+
+
+def _is_reply_to(data: Json, user: str) -> bool:
+    author = get_object(get_object(data, "referenced_message"), "author")
+    return bool(user) and get_snowflake(author, "id") == user and bool(_reply_target(data))
 
 
 def _parse_attachments(data: Json, channel: str, message_id: str) -> tuple[Attachment, ...]:

@@ -158,6 +158,8 @@ class Message:
     context, never a command and never a reason for a turn."""
     quoted: QuotedMessage | None = None
     """The message that it replies to. None: it does not, it is not addressed to the agent, or nothing is reported."""
+    opens_thread: bool = False
+    """True if its answer opens the thread that `at` names. The message itself stands in the room."""
 
     @property
     def shown_attachments(self) -> tuple[Attachment, ...]:
@@ -454,6 +456,8 @@ class Post:
     channel with buttons. None: a new message."""
     finishes: MessageId | None = None
     """Message of ours that shows the growing answer, and becomes the first one of this post. None: there is none."""
+    thread_title: str = ""
+    """Title of the thread, if this post opens it (`Message.opens_thread`). Untrusted. Empty: the channel finds one."""
 
     def __post_init__(self) -> None:
         if not self.text.strip() or self.page < 1 or len(self.buttons) > MAX_BUTTONS:

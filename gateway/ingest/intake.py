@@ -33,6 +33,7 @@ from gateway.core.events import (
     Post,
     PostKey,
     ReactionChanged,
+    ThreadId,
 )
 from gateway.core.facts import (
     AMBIENT,
@@ -312,6 +313,8 @@ class Intake:
             event = replace(event, quoted=None) if role == "blocked" else event
         if isinstance(event, Message) and self._judge.bindings.find(event.at).addressing == "start":
             event = self._dispatcher.narrow_mention(event)
+        if isinstance(event, Message) and (event.opens_thread or event.kind == "mention"):
+            event = await self._keep_place(event)
         event, handled, place = await self._handle(event)
         now = self._clock.now()
         noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))
@@ -331,6 +334,16 @@ class Intake:
             where = handled.post.to.conversation
             entries.append(NewEntry(fact=queued, at=now, conversation=where, key=key, cause=noticed))
         return _DecidedEvent(event, handled, tuple(entries))
+
+    async def _keep_place(self, message: Message) -> Message:
+        """Return the message at the place where it is known, if it is: whether it opens a thread may have changed."""
+        room = replace(message.at, thread=None)
+        if message.opens_thread and await self._store.entry_by_key(f"message:{room.conversation}:{message.id}"):
+            return replace(message, at=room, opens_thread=False)
+        thread = replace(message.at, thread=ThreadId(message.id))
+        if message.at.thread is None and await self._store.entry_by_key(f"message:{thread.conversation}:{message.id}"):
+            return replace(message, at=thread, opens_thread=True)
+        return message
 
     async def _handle(self, event: Notification) -> tuple[Notification, CommandResult, ConversationId | None]:
         """Return the event as it was understood (text may be a command), its result, and its conversation.

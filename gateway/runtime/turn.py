@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -114,6 +115,8 @@ PUT_OFF_TEXTS: Mapping[FailureCause, str] = {
 }
 """Texts posted once where a question waits for a model: causes that pass by themselves."""
 
+_TITLE: Final = re.compile(r"\s*[#*_ ]*Title:[*_ ]*(\S[^\n]{0,200}?)[*_ ]*\n\s*(?=\S)", re.IGNORECASE)
+"""Answer to the prompt `thread_title`."""
 RENDER_TIMEOUT_S = 2.0
 """Time for rendering, less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`: the person waits for an answer."""
 NOTHING_TO_ANSWER = "nothing asks for an answer: what did was deleted, or it only tells what happened"
@@ -274,7 +277,7 @@ class TurnRunner:
             await self._record_over_budget(turn, turn.limit_hit)
         if turn.is_blocked():
             turn.handle.drop_reason = turn.handle.drop_reason or BLOCKED_REASON
-        return turn.handle.override_outcome(turn.with_preparation_cost(outcome))
+        return turn.handle.override_outcome(turn.with_preparation_cost(turn.take_title(outcome)))
 
     async def _record_over_budget(self, turn: "Turn", limit_hit: LimitHit) -> None:
         """Post that the budget is used up, unless that was posted today."""
@@ -389,6 +392,7 @@ class Turn(FoldHost):
         self._tracker = tracker
         self._is_compaction = is_compaction
         self._directives = ""
+        self.thread_title: str | None = None  # of the thread that its answer opens; None: the model is not asked for it
         self._rendered = RenderedInput()
         """New input of the next request."""
         self._card_label = TRUSTED_LABEL
@@ -493,7 +497,20 @@ class Turn(FoldHost):
         self.nudged = (
             is_nearly_full and takes_tools and not any(turn.record.nudged for turn in history.turns_since_fold())
         )
-        return "\n".join(filter(None, [directives, status, load_prompt("write_down") if self.nudged else ""]))
+        opens_thread = any(one.message.opens_thread for one in self.input.messages)
+        grows = self.preview is not None and self.preview.grows  # then the thread is there before the answer
+        asked = ["write_down"] if self.nudged else []
+        if opens_thread and not grows and not context.is_small_model:
+            self.thread_title = ""
+            asked.append("thread_title")
+        return "\n".join(filter(None, [directives, status, *map(load_prompt, asked)]))
+
+    def take_title(self, outcome: TurnOutcome) -> TurnOutcome:
+        """Return the outcome without the title of the thread in front of its text."""
+        if self.thread_title is None or (found := _TITLE.match(outcome.text)) is None:
+            return outcome
+        self.thread_title = self.context.reader.redactor(found[1])
+        return replace(outcome, text=outcome.text[found.end() :])
 
     async def compact_if_due(self) -> None:
         """Choose the new input that fits, and fold the view where that is due."""
@@ -899,7 +916,9 @@ async def write_record(turn: Turn, outcome: TurnOutcome) -> None:
         await store.append([record])
         return
     reply_to = find_reply_to((*turn.input.messages, *turn.input.arrived))
-    post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=reply_to)
+    post = Post(
+        key=PostKey(ended.turn), to=place, text=ended.text, reply_to=reply_to, thread_title=turn.thread_title or ""
+    )
     await store.append([record, *await _build_post_entries(turn, post, now, record)])
 
 

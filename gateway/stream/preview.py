@@ -325,6 +325,11 @@ class TurnPreview:
         else:
             await self._previews.post_notice(self._at, SLOW_TEXT, cause)
 
+    @property
+    def grows(self) -> bool:
+        """True if people see the answer while it is written."""
+        return self._preview is not None
+
     async def finish(self) -> MessageId | None:
         """End the preview, and return the message that the caller makes the answer. None: none stands any more.
 

@@ -38,7 +38,9 @@ from aiohttp import web
 
 from tests.servers.discord_api_gateway import CONTENT, RECONNECT, Connection, Session
 from tests.servers.discord_api_rest import LOADING, Acts, Call, Commands, Faults, Interaction, Options, Rest, Talk
-from tests.servers.discord_api_world import DM, EPHEMERAL, FORUM, Json, World, when
+from tests.servers.discord_api_world import DM, EPHEMERAL, FORUM, STARTER, Json, World, when
+
+HAS_THREAD: Final = 1 << 5
 
 
 class People:
@@ -55,7 +57,7 @@ class People:
     def visible(self, channel: str) -> list[Json]:
         """What everybody sees of the bot there now, oldest first."""
         mine = (m for m in self.world.messages[channel].values() if m["author"]["id"] == self.bot)
-        return [m for m in mine if not m["flags"] & (EPHEMERAL | LOADING)]
+        return [m for m in mine if m["type"] != STARTER and not m["flags"] & (EPHEMERAL | LOADING)]
 
     def texts(self, channel: str) -> list[str]:
         return [message["content"] for message in self.visible(channel)]
@@ -142,11 +144,22 @@ class People:
 
     def threads(self, parent: str, user: str, name: str, text: str = "", *, at: str | None = None) -> str:
         """Somebody starts a thread (at a message), or a post if the parent is a forum -> its id."""
-        made = self.world.add_thread(parent, name, user, at=at)
-        self.dispatch("THREAD_CREATE", made | {"newly_created": True})
+        made = self.starts_thread(parent, name, user, self.world.messages[parent][at] if at else None)
         if text:
             self.says(made["id"], user, text)
         return str(made["id"])
+
+    def starts_thread(self, parent: str, name: str, user: str, message: Json | None) -> Json:
+        """A thread is there; of one that is made of a message, the first message shows that."""
+        made = self.world.add_thread(parent, name, user, at=message["id"] if message else None)
+        self.dispatch("THREAD_CREATE", made | {"newly_created": True})
+        if message:
+            message["flags"] |= HAS_THREAD
+            self.dispatch("MESSAGE_UPDATE", self.world.seen_live(message))
+            reference = {"channel_id": parent, "message_id": message["id"], "guild_id": made["guild_id"], "type": 0}
+            more: Json = {"type": STARTER, "message_reference": reference, "referenced_message": {**message}}
+            self.show(self.world.add_message(made["id"], user, "", **more))
+        return made
 
     def _place(self, channel: str) -> Json:
         guild = self.world.channels[channel].get("guild_id")

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from tests.servers.discord_api_world import DM, EPHEMERAL, FORUM, PERMISSIONS, POST, SLASH, Json, when
+from tests.servers.discord_api_world import DM, EPHEMERAL, FORUM, NEWS, PERMISSIONS, POST, SLASH, TEXT, Json, when
 
 if TYPE_CHECKING:
     from tests.servers.discord_api import DiscordApi
@@ -386,6 +386,7 @@ def _length(thing: dict[str, Any]) -> int:
     return own + sum(map(_length, [*thing.get("options", []), *thing.get("choices", [])]))
 
 
+CREATE_PUBLIC_THREADS, SEND_MESSAGES_IN_THREADS = 1 << 35, 1 << 38
 CONTENT_CHARACTERS = 2000
 MAX_FILE_BYTES = 10 * 2**20
 
@@ -398,7 +399,7 @@ class Talk:
         self._nonces: dict[str, tuple[float, Json]] = {}
         channel, message = r"/channels/(\d+)", r"/channels/(\d+)/messages/(\d+)"
         rest.route(r"GET /users/@me", lambda _, __: self.world.users[self.world.bot])
-        rest.route(r"GET /users/@me/guilds", lambda _, __: [*self.world.guilds.values()])
+        rest.route(r"GET /users/@me/guilds", lambda _, __: [*map(self._joined, self.world.guilds.values())])
         rest.route(r"GET /users/(\d+)", lambda _, at: self.world.users.get(at[1]) or refuse(404, 10013, "Unknown User"))
         rest.route(r"GET /(oauth2/)?applications/@me", lambda _, __: self._application())
         rest.route(r"GET /gateway", lambda _, __: {"url": api.gateway_url})
@@ -425,6 +426,12 @@ class Talk:
             "team": None,
             "verify_key": "0",
         }
+
+    def _joined(self, guild: Json) -> Json:
+        """https://discord.com/developers/docs/resources/user#get-current-user-guilds"""
+        is_owner, held = guild["owner_id"] == self.world.bot, self.world.permissions(guild["id"])
+        made = {"id": guild["id"], "name": guild["name"], "icon": None, "banner": None, "owner": is_owner}
+        return made | {"permissions": str((1 << 53) - 1 if is_owner else held), "features": guild["features"]}
 
     def _gateway(self) -> Json:
         options = self.api.options
@@ -493,6 +500,8 @@ class Talk:
             refuse(403, 160005, "Thread is locked")
         if channel["type"] == DM and channel["recipients"][0].get("closed"):
             refuse(403, 50007, "Cannot send messages to this user")
+        if thread and not self.world.may(channel["guild_id"], SEND_MESSAGES_IN_THREADS):
+            refuse(403, 50013, "Missing Permissions")
         if thread and thread["archived"]:
             thread["archived"] = False
             self.api.dispatch("THREAD_UPDATE", channel)
@@ -541,13 +550,22 @@ class Talk:
         self.api.deletes(at[1], at[2])
 
     def _start_thread(self, call: Call, at: re.Match[str]) -> Json:
-        parent = self.channel(at[1])
-        message = at[2] if at.re.groups > 1 else None
-        if message and message in self.world.channels:
+        """https://discord.com/developers/docs/resources/channel#start-thread-from-message"""
+        parent, name = self.channel(at[1]), call.body.get("name")
+        message = self.message(at[1], at[2]) if at.re.groups > 1 else None
+        if parent["type"] not in {TEXT, NEWS}:
+            refuse(400, 50024, "Cannot execute action on this channel type")
+        if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARACTERS:
+            refuse(400, 50035, "Invalid Form Body")
+        if call.body.get("auto_archive_duration", 1440) not in {60, 1440, 4320, 10080}:
+            refuse(400, 50035, "Invalid Form Body")
+        if parent["id"] in self.world.muted | self.world.threadless or not self.world.may(
+            parent["guild_id"], CREATE_PUBLIC_THREADS
+        ):
+            refuse(403, 50013, "Missing Permissions")
+        if message and message["id"] in self.world.channels:
             refuse(400, 160004, "A thread has already been created for this message")
-        made = self.world.add_thread(parent["id"], str(call.body["name"]), self.world.bot, at=message)
-        self.api.dispatch("THREAD_CREATE", made | {"newly_created": True})
-        return made
+        return self.api.starts_thread(parent["id"], name, self.world.bot, message)
 
 
 KNOWN = frozenset({"👍", "🔥", "🎉", "❤️", "☃️", "👩‍💻", "🇩🇪", "1️⃣", "😀"})

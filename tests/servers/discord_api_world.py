@@ -13,9 +13,9 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 EPOCH_MS: Final = 1420070400000
-TEXT, DM, FORUM, POST, PRIVATE_THREAD = 0, 1, 15, 11, 12
+TEXT, DM, NEWS, FORUM, POST, PRIVATE_THREAD = 0, 1, 5, 15, 11, 12
 """Channel types; a forum post is a public thread."""
-DEFAULT, REPLY, SLASH = 0, 19, 20
+DEFAULT, REPLY, SLASH, STARTER = 0, 19, 20, 21
 """Message types."""
 EPHEMERAL: Final = 1 << 6
 MENTION = re.compile(r"<@!?(\d+)>")
@@ -56,6 +56,8 @@ class World:
         """Path below `/cdn/` -> bytes and content type."""
         self.muted: set[str] = set()
         """Channels where the bot must not write (50013)."""
+        self.threadless: set[str] = set()
+        """Channels where the bot must not open threads (50013), although its roles say that it may."""
         self.hidden: set[str] = set()
         """Channels that the bot cannot see (50001)."""
         self.unread: set[str] = set()
@@ -116,6 +118,18 @@ class World:
         }
         self.guilds[self.guild]["roles"].append(made)
         return dict(made)
+
+    def may(self, guild: str, permission: int) -> bool:
+        """Whether the bot has it everywhere there: by owning the guild, or by a role."""
+        return self.guilds[guild]["owner_id"] == self.bot or bool(self.permissions(guild) & (permission | 1 << 3))
+
+    def permissions(self, guild: str) -> int:
+        """Of the bot, by its roles."""
+        roles = {guild, *self.roles.get(self.bot, [])}
+        granted = 0
+        for role in self.guilds[guild]["roles"]:
+            granted |= int(role["permissions"]) if role["id"] in roles else 0
+        return granted
 
     def add_emoji(self, name: str) -> str:
         """A custom emoji of the guild -> `name:id`."""

@@ -1,7 +1,7 @@
 """Probe of a Discord bot: its token, its intents, its guilds and rooms.
 
-Codes: `discord.token`, `discord.intents`, `discord.sessions`, `discord.guilds`, `discord.rooms`, `discord.answer`, and
-those of `net`. https://discord.com/developers/docs/resources/application
+Codes: `discord.token`, `discord.intents`, `discord.sessions`, `discord.guilds`, `discord.rooms`, `discord.threads`,
+`discord.answer`, and those of `net`. https://discord.com/developers/docs/resources/application
 """
 
 import asyncio
@@ -27,6 +27,13 @@ _FULL, _LIMITED = 1 << 18, 1 << 19
 PERMISSIONS: Final = 1 << 6 | 1 << 10 | 1 << 11 | 1 << 14 | 1 << 15 | 1 << 16 | 1 << 38
 """ADD_REACTIONS, VIEW_CHANNEL, SEND_MESSAGES, EMBED_LINKS, ATTACH_FILES, READ_MESSAGE_HISTORY,
 SEND_MESSAGES_IN_THREADS: https://discord.com/developers/docs/topics/permissions"""
+_ADMINISTRATOR: Final = 1 << 3
+_OPEN_THREADS: Final = 1 << 35 | 1 << 38
+"""CREATE_PUBLIC_THREADS, SEND_MESSAGES_IN_THREADS."""
+_THREADS_FIX: Final = (
+    "give its role Create Public Threads and Send Messages in Threads (Server Settings, Roles), or take `threads` out; "
+    "meanwhile it answers in the channel"
+)
 _MIN_SESSIONS: Final = 20
 _MAX_ROOMS: Final = 10
 """Most rooms that are checked."""
@@ -46,6 +53,8 @@ class DiscordProbeResult:
     """True if it receives the contents of messages. None: not known."""
     guilds: tuple[tuple[str, str], ...] = ()
     """Id and name of its guilds, at most 200."""
+    threadless: tuple[str, ...] = ()
+    """Ids of the guilds where its roles do not let it open threads."""
     owner: tuple[str, str] = ("", "")
     """Id and name of the owner of the application, or of its team's. Empty: not known."""
 
@@ -115,6 +124,7 @@ async def _probe_account(
         except SendError as error:
             found.warn("discord.answer", f"Discord did not tell all: {error.reason}", "try again later")
     await _probe_rooms(api, found, state, config)
+    _check_threads(found, state, config)
 
 
 async def _read_name(api: "DiscordRestClient") -> str:
@@ -172,6 +182,7 @@ async def _probe_guilds(api: "DiscordRestClient", found: FindingCollector, state
     answer = await api.call("GET", "/users/@me/guilds", again=False)
     listed = [get_object({"g": one}, "g") for one in answer] if isinstance(answer, list) else []
     state.guilds = tuple((get_str(one, "id"), get_str(one, "name")) for one in listed if get_str(one, "id"))
+    state.threadless = tuple(get_str(one, "id") for one in listed if not _may_open_threads(get_str(one, "permissions")))
     if state.guilds:
         names = ", ".join(name or number for number, name in state.guilds[:5])
         found.ok("discord.guilds", f"it is in {len(state.guilds)} guild(s): {names}")
@@ -180,6 +191,21 @@ async def _probe_guilds(api: "DiscordRestClient", found: FindingCollector, state
         found.warn(
             "discord.guilds", what, f"open {build_invitation_url(state.application or state.id)} and choose a guild"
         )
+
+
+def _may_open_threads(permissions: str) -> bool:
+    """Return whether these permissions, a number written as text, let the bot open threads. Unknown ones may."""
+    held = int(permissions) if permissions.isascii() and permissions.isdigit() else _ADMINISTRATOR
+    return bool(held & _ADMINISTRATOR) or held & _OPEN_THREADS == _OPEN_THREADS
+
+
+def _check_threads(found: FindingCollector, state: DiscordProbeResult, config: "DiscordConfig") -> None:
+    """Warn of guilds where threads are wanted and the bot's roles do not let it open any."""
+    known = {number for number, _ in state.guilds}
+    anywhere = any(room == "*" or room not in known for room in config.threads)  # a channel may be in any of them
+    for number, name in state.guilds:
+        if number in state.threadless and (anywhere or number in config.threads):
+            found.warn("discord.threads", f"its roles do not let it open threads in {name or number}", _THREADS_FIX)
 
 
 async def _probe_rooms(

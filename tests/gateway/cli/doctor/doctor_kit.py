@@ -888,6 +888,14 @@ def a_channel_that_discord_hides(here: World, _: Any) -> None:
     here.discord.world.hidden.add(here.discord.room)
 
 
+@fault_of_server("discord.threads", "warning", "discord.main", "Create Public Threads")
+def threads_that_discord_does_not_let_it_open(here: World, _: Any) -> None:
+    only(here, "discord.main")["threads"] = [here.discord.room]
+    guild = here.discord.world.guilds[here.discord.guild]
+    guild["owner_id"] = here.discord.ann
+    guild["roles"][0]["permissions"] = str(1 << 10 | 1 << 11)
+
+
 @fault_of_server("discord.guilds", "warning", "discord.main", "choose a guild")
 def a_bot_that_nobody_invited(here: World, _: Any) -> None:
     only(here, "discord.main")["rooms"] = []

@@ -67,7 +67,11 @@ class Town(Program):
 
     async def verdict(self) -> Verdict:
         """All that was said against all that happened."""
-        wire = [Shown(room, text) for room in self.api.world.channels for text in self.api.texts(room)]
+        wire = [
+            Shown(place.get("parent_id") or room, text)  # as `Address.room`
+            for room, place in self.api.world.channels.items()
+            for text in self.api.texts(room)
+        ]
         return judge(Evidence(entries=await self.entries(), wire=wire, asked=self.asked))
 
     async def fair(self) -> Verdict:

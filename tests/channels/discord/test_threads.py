@@ -1,0 +1,229 @@
+"""Answers in threads of their own, where the operator wants them."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from channels.base import Rejected, Unreachable, no_announcement
+from channels.discord.channel import DiscordPreviewChannel
+from gateway.core.events import Message, MessageDeleted, MessageEdited, ReactionChanged
+from tests.channels.discord.channel_kit import Running, both, part, place, running
+from tests.servers.discord_api import DiscordApi
+
+ASKED = "how do I install it on a Mac?"
+MAKES = "POST .*/threads"
+
+
+async def asked(api: DiscordApi, run: Running, text: str = ASKED, *, number: int = 1, **more: Any) -> Message:
+    """Ann calls the bot in the room."""
+    api.says(api.room, api.ann, f"<@{api.bot}> {text}", **more)
+    return await run.message(number)
+
+
+async def answer(run: Running, message: Message, body: str = "so", **more: Any) -> None:
+    await run.channel.send(dataclasses.replace(part(body, message.at.room, **more), to=message.at, reply_to=message.id))
+
+
+async def test_a_question_is_answered_in_a_thread_that_is_made_of_it_and_the_talk_goes_on_there() -> None:
+    async with both(threads=["*"]) as (api, run):
+        message = await asked(api, run)
+        assert (message.at, message.kind, message.opens_thread) == (place(api.room, message.id), "mention", True)
+        await run.channel.typing(message.at, active=True)
+        assert api.typings == [api.room]  # there is no thread to type in yet
+        await answer(run, message, "Like this.", key="a#0")
+        await answer(run, message, "And that.", key="a#1")
+        assert (api.texts(message.id), api.texts(api.room)) == (["Like this.", "And that."], [])
+        assert api.world.channels[message.id]["name"] == "how do I install it on a Mac?"
+        assert len(api.made(MAKES)) == 1
+        assert "message_reference" not in api.made("POST .*/messages")[-1].body  # it stands above anyway
+        await run.channel.typing(message.at, active=True)
+        assert api.typings == [api.room, message.id]
+        api.says(message.id, api.ann, "and on Linux?")
+        api.says(message.id, api.ben, f"<@{api.ann}> easy")
+        api.says(api.room, api.ben, "nice weather")
+        said = [await run.message(number) for number in (2, 3, 4)]
+        assert [(one.at, one.kind) for one in said] == [
+            (message.at, "reply"),
+            (message.at, "room"),
+            (place(api.room), "room"),
+        ]
+        assert api.offences == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("nice weather", "room"), ("<@BOT> /help", "mention"), ("@everyone", "room")]
+)
+async def test_what_is_no_question_opens_no_thread(text: str, kind: str) -> None:
+    async with both(threads=["*"]) as (api, run):
+        api.says(api.room, api.ann, text.replace("BOT", api.bot))
+        message = await run.message(1)
+        assert (message.at, message.kind, message.opens_thread) == (place(api.room), kind, False)
+
+
+async def test_only_configured_rooms_open_threads_and_no_reply_to_what_the_bot_said() -> None:
+    async with DiscordApi() as api, running(api, threads=[api.other]) as run:
+        await run.up()
+        assert (await asked(api, run)).at == place(api.room)
+        api.says(api.other, api.ann, f"<@{api.bot}> hello")
+        assert (await run.message(2)).opens_thread
+        (said,) = (await run.channel.send(part("as I said", api.other))).ids
+        api.says(api.other, api.ann, f"<@{api.bot}> why?", reply_to=said)
+        assert (await run.message(3)).at == place(api.other)
+        api.says(api.world.dm(api.ann), api.ann, f"<@{api.bot}> hello")
+        assert (await run.message(4)).at.thread is None
+        thread = api.threads(api.other, api.ann, "aside")
+        api.says(thread, api.ann, f"<@{api.bot}> hello")
+        assert (await run.message(5)).at == place(api.other, thread)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "title"),
+    [
+        ("<@BEN> said **this** `works` in C# @everyone", "", "ben said this works in C# everyone"),
+        ("word " * 30, "", "word " * 11 + "word…"),
+        ("x" * 200, "", "x" * 60 + "…"),
+        (ASKED, "Install it on\na Mac", "Install it on a Mac"),
+        (ASKED, "<@1> " * 30 + "@here " * 30, ("here " * 30)[:100].strip()),
+        (ASKED, "🐈" * 100, "🐈" * 50),
+    ],
+)
+async def test_the_title_is_the_models_or_the_first_words_bounded_and_without_mentions(
+    text: str, given: str, title: str
+) -> None:
+    async with both(threads=["*"]) as (api, run):
+        message = await asked(api, run, text.replace("BEN", api.ben))
+        await answer(run, message, thread_title=given)
+        assert api.made(MAKES)[0].body["name"].strip() == title
+
+
+async def test_a_question_without_words_names_the_thread_after_who_asked() -> None:
+    async with both(threads=["*"]) as (api, run):
+        message = await asked(api, run, "", files=[("a.png", b"x", "image/png")])
+        await answer(run, message)
+        assert api.made(MAKES)[0].body["name"] == "ann"
+
+
+@pytest.mark.parametrize("fault", ["500 after", "reset after", "reset before"])
+async def test_a_bot_that_dies_between_thread_and_answer_says_it_once_there(fault: Any) -> None:
+    async with DiscordApi() as api:
+        async with running(api, threads=["*"]) as run:
+            await run.up()
+            message = await asked(api, run)
+            api.faults.add(MAKES, fault, times=10)
+            with pytest.raises(Unreachable):  # surely not sent: it is handed over again
+                await answer(run, message)
+        api.faults.rest.clear()
+        async with running(api, threads=["*"], cursor=run.cursor) as run:
+            await run.up()
+            await answer(run, message)
+            await answer(run, message)  # the same part once more
+        assert (api.texts(message.id), api.texts(api.room)) == (["so"], [])
+
+
+async def test_a_thread_of_an_earlier_process_is_gone_on_in_also_if_it_is_archived() -> None:
+    async with DiscordApi() as api:
+        async with running(api, threads=["*"]) as run:
+            await run.up()
+            message = await asked(api, run)
+            await answer(run, message)
+        api.world.channels[message.id]["thread_metadata"]["archived"] = True
+        scratch = api.threads(api.room, api.ben, "from scratch")
+        api.world.channels[scratch]["thread_metadata"]["archived"] = True
+        async with running(api, threads=["*"], cursor=run.cursor) as run:
+            await run.up()
+            await answer(run, message, "more", key="b#0")
+            await run.channel.send(part("here", api.room, thread=scratch, key="c#0"))
+            assert (api.texts(message.id), api.texts(scratch), api.texts(api.room)) == (["so", "more"], ["here"], [])
+            api.says(message.id, api.ann, "thanks, and then?")
+            await run.until(lambda: bool(run.messages) and run.messages[-1].text == "thanks, and then?")
+            assert (run.messages[-1].at, run.messages[-1].kind) == (message.at, "reply")
+            again = {one.id for one in run.messages if one.at == message.at}
+            assert again <= {message.id, run.messages[-1].id}  # what it is made of does not come twice
+
+
+async def test_where_the_bot_may_open_no_threads_it_answers_in_the_channel() -> None:
+    async with DiscordApi() as api:
+        api.world.guilds[api.guild]["owner_id"] = api.ann
+        everyone = api.world.guilds[api.guild]["roles"][0]
+        everyone["permissions"] = str(int(everyone["permissions"]) & ~(1 << 35))
+        async with running(api, threads=["*"]) as run:
+            await run.up()
+            message = await asked(api, run)
+            assert (message.at, message.opens_thread) == (place(api.room), False)
+            role = api.world.add_role("helper", 1 << 35)
+            api.dispatch("GUILD_ROLE_CREATE", {"guild_id": api.guild, "role": role})
+            api.world.roles[api.bot] = [role["id"]]
+            me = api.world.member(api.bot) | {"user": api.world.users[api.bot], "guild_id": api.guild}
+            api.dispatch("GUILD_MEMBER_UPDATE", me)
+            message = await asked(api, run, number=2)
+            assert message.opens_thread
+            await answer(run, message)
+            assert api.texts(message.id) == ["so"]
+
+
+async def test_a_refused_thread_is_answered_in_the_channel_and_told_the_operator_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with both(threads=["*"], preview="all") as (api, run):
+        api.world.threadless.add(api.room)
+        first, channel = await asked(api, run), run.channel
+        assert isinstance(channel, DiscordPreviewChannel)
+        grown = await channel.preview(first.at, "s", None, reply_to=first.id, announce=no_announcement)
+        await answer(run, first, finishes=grown)
+        (shown,) = api.visible(api.room)
+        assert (shown["content"], shown["message_reference"]["message_id"]) == ("so", first.id)
+        assert (await asked(api, run, number=2)).at == place(api.room)
+        warned = [record.message for record in caplog.records if "threads" in record.message]
+        assert len(warned) == 1
+        assert "#general" in warned[0] or "general" in warned[0]
+        assert "Create Public Threads" in warned[0]
+        api.world.threadless.clear()
+        api.dispatch("CHANNEL_UPDATE", api.world.channels[api.room])
+        third = await asked(api, run, number=3)
+        await answer(run, third, key="c#0")
+        assert api.texts(third.id) == ["so"]
+
+
+async def test_a_growing_answer_grows_in_its_thread() -> None:
+    async with both(threads=["*"], preview="all") as (api, run):
+        message, channel = await asked(api, run), run.channel
+        assert isinstance(channel, DiscordPreviewChannel)
+        grown = await channel.preview(message.at, "Like", None, reply_to=message.id)
+        assert grown is not None
+        await channel.preview(message.at, "Like th", grown)
+        await answer(run, message, "Like this.", finishes=grown)
+        assert (api.texts(message.id), api.texts(api.room)) == (["Like this."], [])
+
+
+async def test_what_happens_to_the_question_belongs_to_the_thread() -> None:
+    async with both(threads=["*"]) as (api, run):
+        message = await asked(api, run)
+        api.edits(api.room, message.id, f"<@{api.bot}> how on Linux?")
+        assert (await run.one(MessageEdited)).at == message.at
+        await answer(run, message)
+        await run.channel.react(message.at, message.id, "👍", add=True)
+        assert api.made("PUT")[0].path.startswith(f"/channels/{api.room}/messages/{message.id}/reactions")
+        api.reacts(api.room, message.id, api.ben, "🔥")
+        assert (await run.one(ReactionChanged)).at == message.at
+        api.deletes(api.room, message.id)
+        assert (await run.one(MessageDeleted)).at == message.at
+
+
+async def test_a_question_that_is_deleted_meanwhile_gets_no_thread() -> None:
+    async with both(threads=["*"]) as (api, run):
+        message = await asked(api, run)
+        api.deletes(api.room, message.id)
+        with pytest.raises(Rejected):
+            await answer(run, message)
+        assert (api.texts(api.room), message.id in api.world.channels) == ([], False)
+
+
+async def test_a_thread_of_people_shows_what_it_is_made_of_and_needs_a_mention() -> None:
+    async with both(threads=["*"]) as (api, run):
+        said = api.says(api.room, api.ann, "look at this")
+        first = await run.message(1)
+        thread = api.threads(api.room, api.ben, "aside", "well", at=said)
+        starter, reply = await run.message(2), await run.message(3)
+        assert (first.at, starter.at, starter.text) == (place(api.room), place(api.room, thread), "look at this")
+        assert (reply.at, reply.kind) == (starter.at, "room")
