@@ -41,7 +41,17 @@ from gateway.core.events import (
     SenderId,
     TaskFinished,
 )
-from gateway.core.facts import INNER_CHANNEL, Fact, MediaRef, PlatformAction, PostQueued, Seq, TurnRecord, address_of
+from gateway.core.facts import (
+    INNER_CHANNEL,
+    LOW,
+    Fact,
+    MediaRef,
+    PlatformAction,
+    PostQueued,
+    Seq,
+    TurnRecord,
+    address_of,
+)
 from gateway.core.identity import AccessPolicy, role_of
 from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role, label_of_work
 from gateway.core.media_types import is_document
@@ -337,8 +347,15 @@ class ConversationReader:
     async def is_answer_owed(self, unread: UnreadEntries, current: Sequence[CurrentMessage]) -> bool:
         """Return whether an unread message still wants an answer.
 
-        False if all that asked for one was deleted, and for events that only report.
+        False if all that asked for one was deleted, and for events that only report. A reaction to the agent's message
+        wants one if a rule of the operator makes it more urgent than reactions are.
         """
+        shown = {one.seq for one in current}
+        for stored in unread.messages:
+            if isinstance(stored.fact, ReactionChanged) and stored.seq in shown:
+                judged = await self._store.find_judgement(stored.seq)
+                if judged is not None and judged.urgency > LOW:
+                    return True
         waiting = {stored.seq for stored in unread.messages if wants_answer(stored.fact)}
         left = [one for one in current if one.seq in waiting]
         if not waiting:

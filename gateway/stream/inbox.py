@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Alarm, ConversationId, MembershipChanged, Message, ReactionChanged, TaskFinished
-from gateway.core.facts import URGENT
+from gateway.core.facts import LOW, URGENT
 from gateway.core.identity import ADMIN_ROLES
 from gateway.store import LogEntry
 from gateway.store.types import judged_events
@@ -45,9 +45,14 @@ class ReadyConversation:
 
 
 def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversation]:
-    """Yield the conversations in which an event of these entries is due. Reactions and invitations start no turn."""
+    """Yield the conversations in which an event of these entries is due.
+
+    Invitations start no turn, and neither do reactions, unless a rule of the operator makes them more urgent.
+    """
     for event, entry, judged in judged_events(entries):
-        if judged.fate != "due" or entry.conversation is None or isinstance(event, ReactionChanged):
+        if judged.fate != "due" or entry.conversation is None:
+            continue
+        if isinstance(event, ReactionChanged) and judged.urgency <= LOW:
             continue
         if isinstance(event, MembershipChanged) and event.change == "invite":
             continue

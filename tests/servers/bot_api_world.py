@@ -600,8 +600,13 @@ class People:
         self.updates.put("edited_message", shown.body)
 
     def reacts(self, chat: Place, person: Person, message_id: int, old: list[str], new: list[str]) -> None:
-        """They change their reactions to a message, from these emoji to those."""
+        """They change their reactions to a message, from these emoji to those.
+
+        In a group only administrators are told (core.telegram.org/bots/api#update, `message_reaction`).
+        """
         there = self._chat(chat)
+        if not (there.admin or there.body["type"] == "private"):
+            return
         emoji = [[{"type": "emoji", "emoji": one} for one in side] for side in (old, new)]
         body: Json = {"chat": there.body, "message_id": message_id, "user": person.body, "date": int(time.time())}
         self.updates.put("message_reaction", body | {"old_reaction": emoji[0], "new_reaction": emoji[1]})
