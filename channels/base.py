@@ -4,7 +4,7 @@ An adapter turns platform events into `Notification`s and `Part`s into platform 
 people, attention or answers, stores nothing on disk, and knows no other adapter.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -425,6 +425,8 @@ class CommandCompletion:
     """Name of the argument that suggestions are wanted for."""
     prefix: str
     """Text of the argument so far."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """The other arguments so far, by name."""
 
 
 @runtime_checkable

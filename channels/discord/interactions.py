@@ -282,7 +282,7 @@ def _parse_completion(data: Json, directory: DiscordDirectory) -> CommandComplet
     found, name = find_focused(command), get_str(command, "name").lower()
     if found is None or sender is None or not channel or not name:
         return None
-    sub, arg, text = found
+    sub, arg, text, given = found
     return CommandCompletion(
         at=directory.address(channel),
         sender=sender,
@@ -291,6 +291,7 @@ def _parse_completion(data: Json, directory: DiscordDirectory) -> CommandComplet
         sub=sub,
         arg=arg,
         prefix=text[:_MAX_CHOICE_CHARS],
+        given=given,
     )
 
 

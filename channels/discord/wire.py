@@ -83,13 +83,16 @@ def format_options(command: Json, specs: Sequence[CommandSpec]) -> str:
     return " ".join([*words, *(quote_word(value) for value in values.values())])
 
 
-def find_focused(command: Json) -> tuple[str, str, str] | None:
-    """Return subcommand, option and current text of the option being typed. None: there is none."""
+def find_focused(command: Json) -> tuple[str, str, str, dict[str, str]] | None:
+    """Return subcommand, option and current text of the option being typed, and the other options. None: none is."""
     options, sub = get_objects(command, "options"), ""
     if options and get_int(options[0], "type") == _SUBCOMMAND:
         sub, options = get_str(options[0], "name"), get_objects(options[0], "options")
     found = next((option for option in options if get_bool(option, "focused")), None)
-    return (sub, get_str(found, "name"), _option_value(found)) if found is not None else None
+    if found is None:
+        return None
+    given = {get_str(option, "name"): _option_value(option) for option in options if option is not found}
+    return sub, get_str(found, "name"), _option_value(found), given
 
 
 def quote_word(word: str) -> str:

@@ -555,13 +555,13 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
             SubcommandDefinition(
                 name="sleep",
                 summary="Rest until dmn wake, or until a time.",
-                args=(make_arg("until", "A time, such as 30m, 8h or 07:30.", form="time", rest=True),),
+                args=(make_arg("until", "A time, such as 30m, 8h or 07:30.", form="time", rest=True, suggests=True),),
                 handler=direct_dmn,
             ),
             SubcommandDefinition(
                 name="quiet",
                 summary="Say nothing without being asked, for an hour or until a time.",
-                args=(make_arg("until", "A time, such as 30m, 8h or 07:30.", form="time", rest=True),),
+                args=(make_arg("until", "A time, such as 30m, 8h or 07:30.", form="time", rest=True, suggests=True),),
                 handler=direct_dmn,
             ),
             SubcommandDefinition(name="off", summary="Turn this off, also after a restart.", handler=direct_dmn),

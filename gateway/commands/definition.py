@@ -127,6 +127,7 @@ REQUEST_ARG: Final = make_arg(
     form="id",
     needed=True,
     rest=True,
+    suggests=True,
     secret=True,
 )
 ROOM_REQUEST_ARG: Final = replace(

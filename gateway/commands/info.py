@@ -413,7 +413,7 @@ COMMANDS: Final[tuple[CommandDefinition, ...]] = (
         summary="List all commands, or explain one.",
         args=(
             make_arg("command", "The command to explain.", form="command", suggests=True),
-            make_arg("sub", "One of its subcommands.", form="command"),
+            make_arg("sub", "One of its subcommands.", form="command", suggests=True),
         ),
         private=True,
         aliases=("commands",),

@@ -64,6 +64,18 @@ async def _suggest_granted_tools(typed: CommandCompletion, context: CommandConte
     return [one.scope.tool for one in await context.approvals.list_grants(_build_approver(typed, context))]
 
 
+async def _suggest_strangers(_typed: CommandCompletion, context: CommandContext) -> list[str]:
+    return [one.request for one in context.roster.pending_requests("pair") if one.request]
+
+
+async def _suggest_waiting_rooms(_typed: CommandCompletion, context: CommandContext) -> list[str]:
+    return [one.request for one in context.roster.pending_requests("room") if one.request]
+
+
+async def _suggest_times(_typed: CommandCompletion, _context: CommandContext) -> list[str]:
+    return ["30m", "1h", "2h", "4h", "8h", "1d", "07:30"]
+
+
 def _build_approver(typed: CommandCompletion, context: CommandContext) -> Approver:
     who = identify(context.access_policy, typed.at, typed.sender)
     return Approver(
@@ -80,6 +92,9 @@ SOURCES: Final[Mapping[str, SuggestionSource]] = {
     "approve id": _suggest_waiting_approvals,
     "deny id": _suggest_waiting_approvals,
     "revoke tool": _suggest_granted_tools,
+    "pair approve code": _suggest_strangers,
+    "room approve code": _suggest_waiting_rooms,
+    "until": _suggest_times,
     "remind cancel id": suggest_reminders,
     "notify unrule id": suggest_rules,
     "type": suggest_types,
@@ -104,6 +119,10 @@ async def suggest_values(
         return ()
     if arg.choices:
         return rank_suggestions(arg.choices, typed.prefix)
+    if row.name == "help" and arg.name == "sub":
+        explained = COMMANDS_BY_NAME.get(typed.given.get("command", "").strip("/!").lower())
+        subs = explained.subs if explained is not None and _is_allowed(explained, typed, decision) else ()
+        return rank_suggestions([one.name for one in subs], typed.prefix)
     if row.name == "help":
         return rank_suggestions([one.name for one in COMMANDS if _is_allowed(one, typed, decision)], typed.prefix)
     keys = (" ".join(filter(None, (row.name, typed.sub, arg.name))), f"{row.name} {arg.name}", arg.name)

@@ -205,6 +205,7 @@ async def test_what_may_be_meant_is_suggested() -> None:
         assert typing.choices == ["console:ann", *(f"console:{n}" for n in range(24))]
         (one,) = asked
         assert (one.name, one.sub, one.arg, one.prefix, one.direct) == ("role", "set", "who", "an", False)
+        assert one.given == {"role": "member"}
         assert (one.at.room, one.sender.id, one.sender.verified) == (api.room, api.ann, True)
         api.commands.replay(typing)
         last = api.slash(api.room, api.ann, "status")

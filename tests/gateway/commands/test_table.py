@@ -104,7 +104,14 @@ def test_the_operator_can_use_all_that_people_can() -> None:
 def test_what_is_suggested_is_all_of_the_table() -> None:
     wanted = [keys(row, sub, arg) for row, sub, arg in arguments() if arg.suggests]
     assert set(SOURCES) <= {key for some in wanted for key in some}
-    assert [some[0] for some in wanted if not set(SOURCES) & set(some)] == ["help command"]  # the table itself
+    own = ["help command", "help sub"]  # the table itself
+    assert [some[0] for some in wanted if not set(SOURCES) & set(some)] == own
+
+
+def test_each_argument_whose_values_are_known_has_choices_or_suggestions() -> None:
+    bare = [keys(row, sub, arg)[0] for row, sub, arg in arguments() if not (arg.choices or arg.suggests)]
+    numbers = [keys(row, sub, arg)[0] for row, sub, arg in arguments() if arg.form == "number"]
+    assert sorted(bare) == sorted([*numbers, "link code code", "notify rule keyword", "say text"])
 
 
 async def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhere(
@@ -134,6 +141,32 @@ async def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhe
 
         assert await suggested("olga") == ["console:far"]
         assert await suggested("root") == []
+
+
+async def test_who_waits_to_be_let_in_is_suggested_by_request_and_never_by_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[CommandContext]()
+
+    class Seen(CommandDispatcher):
+        """Records its context."""
+
+        def __init__(self, context: CommandContext) -> None:
+            super().__init__(context)
+            made.append(context)
+
+    monkeypatch.setattr(app, "CommandDispatcher", Seen)
+    async with running(tmp_path, Script(), access=ACCESS | {"dm": "pairing"}) as gateway:
+        await gateway.console.receive_message("hello?", sender="zoe")
+        await gateway.screen.until(1)
+        (waiting,) = made[0].roster.pending_requests("pair")
+        at, olga = Address(channel=CONSOLE, room=RoomId("olga")), Sender(id=SenderId("olga"), name="o", verified=True)
+        typed = CommandCompletion(at=at, sender=olga, direct=True, name="pair", sub="approve", arg="code", prefix="")
+        assert waiting.request
+        assert await suggest_values(made[0], typed) == [waiting.request]
+        assert await suggest_values(made[0], replace(typed, sender=replace(olga, id=SenderId("zoe")))) == ()
+        assert await suggest_values(made[0], replace(typed, name="room")) == []
+        assert "8h" in await suggest_values(made[0], replace(typed, name="dmn", sub="sleep", arg="until"))
 
 
 # Help is built from the table: it lists what somebody may use, and explains each subcommand
@@ -287,7 +320,7 @@ POLICY = AccessPolicy(
 
 
 def typed(
-    name: str, arg: str, who: str, *, sub: str = "", begun: str = "", room: str = "7", bot: bool = False
+    name: str, arg: str, who: str, *, sub: str = "", begun: str = "", room: str = "7", bot: bool = False, **given: str
 ) -> CommandCompletion:
     return CommandCompletion(
         at=Address(channel=D, room=RoomId(room)),
@@ -297,6 +330,7 @@ def typed(
         sub=sub,
         arg=arg,
         prefix=begun,
+        given=given,
     )
 
 
@@ -337,6 +371,11 @@ async def completed(one: CommandCompletion) -> list[str]:
         (typed("block", "who", "9"), []),
         (typed("block", "who", "1", bot=True), []),
         (typed("help", "command", "4"), []),  # a guest
+        (typed("help", "sub", "1", command="role"), ["list", "set", "clear"]),
+        (typed("help", "sub", "1", command="/role", begun="c"), ["clear"]),
+        (typed("help", "sub", "1", command="status"), []),
+        (typed("help", "sub", "1"), []),
+        (typed("help", "sub", "2", command="role"), []),  # which members may not use
         (typed("help", "command", "2", room="8"), []),  # where a member is not heard
         (typed("join", "room", "1"), []),  # nothing is known of it
         (typed("role", "nonsense", "1", sub="set"), []),

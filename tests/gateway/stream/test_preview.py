@@ -153,15 +153,15 @@ async def test_no_beginning_of_a_secret_is_seen_growing(tmp_path: Path) -> None:
 
 
 async def test_typing_lasts_as_long_as_the_turn(tmp_path: Path) -> None:
-    console = Showing()
-    async with running(tmp_path, Script(delay_s=0.3), channels={CONSOLE: console}) as gateway:
+    console, model = Showing(), Held()
+    async with running(tmp_path, model, channels={CONSOLE: console}) as gateway:
         await console.receive_message("hello", sender="ann")
+        await until(lambda: console.of("typing").count("True") >= 3)  # for as long as the model takes
+        model.go.set()
         await gateway.took(1)
         await until(lambda: console.of("typing")[-1:] == ["False"])
-    typing = console.of("typing")
-    assert typing.count("False") == 1
-    assert typing[-1] == "False"
-    assert typing.count("True") >= 3
+    assert console.of("typing").count("False") == 1
+    assert console.of("typing")[-1] == "False"
 
 
 async def test_typing_ends_also_where_the_turn_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
