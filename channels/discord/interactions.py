@@ -74,8 +74,9 @@ class CommandMenu(app_commands.CommandTree):
             self.add_command(menu)
 
     def to_rows(self) -> list[Json]:
-        """Return the rows that Discord is given."""
-        return [command.to_dict(self) for command in self.get_commands()]
+        """Return the rows that Discord is given, without `nsfw`: its description of the API has no such field there."""
+        rows = (command.to_dict(self) for command in self.get_commands())
+        return [{key: value for key, value in row.items() if key != "nsfw"} for row in rows]
 
 
 ASK_TITLE: Final = "Ask about this message"
@@ -295,6 +296,7 @@ def _parse_completion(data: Json, directory: DiscordDirectory) -> CommandComplet
     )
 
 
+_COMMANDS_PATH: Final = "/applications/{application_id}/commands"
 EPHEMERAL: Final = 1 << 6
 """https://discord.com/developers/docs/resources/message#message-object-message-flags"""
 _COMMAND, _DEFERRED = 2, 5
@@ -335,14 +337,18 @@ class InteractionResponder:
         """Register our commands with Discord. Best effort; nothing if we have none."""
         if not self.specs:
             return
-        menu = CommandMenu(client, self.specs)
+        wanted, path, application = (
+            CommandMenu(client, self.specs).to_rows(),
+            _COMMANDS_PATH,
+            str(client.application_id),
+        )
         try:
             # Not `fetch_commands`: discord.py 2.7.1 misreads the contexts of a command.
-            path = "/applications/{application_id}/commands"
-            registered = await self._api.call("GET", path, application_id=str(client.application_id))
+            registered = await self._api.call("GET", path, application_id=application)
             rows = registered if isinstance(registered, list) else []
-            if sorted(map(_normalize, rows)) != sorted(map(_normalize, menu.to_rows())):
-                logger.info("%d commands are registered with Discord", len(await menu.sync()))
+            if sorted(map(_normalize, rows)) != sorted(map(_normalize, wanted)):
+                await self._api.call("PUT", path, json=wanted, application_id=application)
+                logger.info("%d commands are registered with Discord", len(wanted))
         except (SendError, *FAILURES) as error:
             logger.warning("the commands could not be registered: %s (%s)", error, type(error).__name__)
 

@@ -536,13 +536,26 @@ def _message_text(message: telegram.Message) -> tuple[str, str]:
 
 def _quoted_text(message: telegram.Message) -> str:
     """Return quoted text that is no whole message of this chat: a selected part, or a message of another chat."""
-    quoted, external, prefix = clean_text(message.quote.text) if message.quote else "", message.external_reply, ""
+    quoted = clean_text(message.quote.text) if message.quote else _replied_item(message)
+    external, prefix = message.external_reply, ""
     if external:
         prefix = f"{origin_name(external.origin)}: "
         quoted = quoted or describe_content(external) or "(another chat)"
     if not quoted.strip():
         return ""
     return quote_lines(prefix + (quoted if len(quoted) <= MAX_QUOTED_CHARS else quoted[:MAX_QUOTED_CHARS] + "…"))
+
+
+def _replied_item(message: telegram.Message) -> str:
+    """Return the item of a poll or checklist that a message replies to, or that it replies to a story."""
+    if message.reply_to_story is not None:
+        return "(a story, which bots cannot open)"
+    replied, option = message.reply_to_message, message.reply_to_poll_option_id
+    options = replied.poll.options if replied and replied.poll and option is not None else ()
+    tasks = replied.checklist.tasks if replied and replied.checklist else ()
+    found = [one.text for one in options if one.persistent_id == option]
+    found += [one.text for one in tasks if one.id == message.reply_to_checklist_task_id]
+    return clean_text(found[0]) if found else ""
 
 
 def _quoted_message(message: telegram.Message, context: TelegramUpdateContext) -> QuotedMessage | None:

@@ -316,6 +316,12 @@ async def _read(request: web.Request) -> Call:
 NAME = re.compile(r"[-_'\w]{1,32}")
 SUB, GROUP, STRING = 1, 2, 3
 TYPES = range(1, 12)
+_COMMAND_FIELDS = (
+    "id type name name_localizations description description_localizations options default_member_permissions "
+    "dm_permission contexts integration_types handler"
+)
+COMMAND_FIELDS = frozenset(_COMMAND_FIELDS.split())
+"""https://github.com/discord/discord-api-spec, ApplicationCommandUpdateRequest."""
 MOST_COMMANDS, MOST_OPTIONS, MOST_CHOICES, CHARACTERS = 100, 25, 25, 8000
 
 
@@ -325,6 +331,7 @@ def wrong(table: Sequence[dict[str, Any]]) -> list[str]:
     names = [command["name"] for command in table]
     found += [f"two commands {name}" for name in sorted(set(names)) if names.count(name) > 1]
     for command in table:
+        found += [f"{command['name']}: no field {name!r}" for name in sorted(set(command) - COMMAND_FIELDS)]
         if command.get("type", 1) == MESSAGE_MENU:  # no description and no options
             odd = {"description", "options"} & set(command) or not 1 <= len(command["name"]) <= 32
             found += [f"menu {command['name']}"] if odd else []

@@ -147,6 +147,13 @@ def test_who_said_it(more: dict[str, Any], sender: tuple[str, str, bool, bool]) 
     assert (who.id, who.name, who.is_bot, who.verified) == sender
 
 
+POLL = message(
+    poll={
+        "question": "Tea?",
+        "options": [{"text": "yes", "persistent_id": "a"}, {"text": "no", "persistent_id": "b"}, {"text": "maybe"}],
+    }
+)
+LIST = message(checklist={"title": "Garden", "tasks": [{"id": 1, "text": "dig"}, {"id": 2, "text": "rake"}]})
 RICH = {
     "blocks": [
         {"type": "heading", "size": 1, "text": "Plan"},
@@ -184,6 +191,10 @@ RICH = {
             {"text": "x", "external_reply": {"origin": {"type": "user", "sender_user": ANN}}, "quote": {"text": "a"}},
             "> Ann Lee: a\nx",
         ),
+        ({"text": "x", "reply_to_story": {"id": 1, "chat": CHANNEL}}, "> (a story, which bots cannot open)\nx"),
+        ({"text": "x", "reply_to_message": POLL, "reply_to_poll_option_id": "b"}, "> no\nx"),
+        ({"text": "x", "reply_to_message": POLL}, "x"),
+        ({"text": "x", "reply_to_message": LIST, "reply_to_checklist_task_id": 2}, "> rake\nx"),
         ({"location": {"latitude": 52.5, "longitude": -13.123456}}, "[location: 52.5, -13.123456]"),
         (
             {"venue": {"location": {"latitude": 1, "longitude": 2}, "title": "Bar", "address": "Road 1"}},
