@@ -268,6 +268,11 @@ class Agent(AgentLoop):
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         return await self._turns.give_up(self.context, conversation, reason, autonomous=autonomous)
 
+    def show_queued(self, conversation: ConversationId, *, waits: bool) -> None:
+        previews, at = self._agents.previews, Address.parse(conversation)
+        if not is_inner(conversation):
+            (previews.show_heard if waits else previews.hide_heard)(at)
+
     async def tell_queued(self, conversation: ConversationId) -> None:
         unread = await self._agents.store.unread_entries(conversation, most=1)
         if unread.messages and not is_inner(conversation):

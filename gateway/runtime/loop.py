@@ -270,6 +270,10 @@ class AgentLoop(ABC):
         """Consume all that is unread there, with one message that there is no answer."""
 
     @abstractmethod
+    def show_queued(self, conversation: ConversationId, *, waits: bool) -> None:
+        """Let the people there see that they were heard, from now on until the turn no longer `waits` for others."""
+
+    @abstractmethod
     async def tell_queued(self, conversation: ConversationId) -> None:
         """Tell the people there that others are answered first."""
 
@@ -512,9 +516,13 @@ class AgentLoop(ABC):
             return
         now_s = self._clock.monotonic()
         known = {place: since_s for place, since_s in self._queued.items() if place in waiting}
+        for place in self._queued.keys() - known.keys():
+            self.show_queued(place, waits=False)
         self._queued = known | {
             turn.conversation: now_s for turn in self.state.waiting if turn.conversation not in known
         }
+        for place in self._queued.keys() - known.keys():
+            self.show_queued(place, waits=True)
         if self._queued and self._queue_task is None and not self.state.stopping:
             self._queue_task = self._tasks.create_task(self._tell_queue())
 

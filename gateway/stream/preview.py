@@ -60,6 +60,8 @@ TAKE_OVER_S = 10.0
 DRAFT_S = 20.0
 """Seconds after which a preview that is no message is shown again, because it fades
 (core.telegram.org/bots/api#sendmessagedraft: after 30)."""
+MAX_HEARD: Final = 20
+"""Places where people who wait for a turn see the typing indicator: each costs a call every few seconds."""
 FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
 """Waits between attempts to delete a preview: doubling from the first to the second."""
 
@@ -124,6 +126,8 @@ class TurnPreviews:
         self.channels = channels
         self._teach = teach
         self._clearing_tasks: set[asyncio.Task[None]] = set()
+        self._heard = dict[Address, asyncio.Task[None]]()
+        """Typing indicators where people wait for a turn to begin."""
         self._left = dict[Address, MessageId]()
         """Previews of turns that were cut off: the next turn there goes on in it."""
 
@@ -136,6 +140,34 @@ class TurnPreviews:
         typing = channel if isinstance(channel, CanType) else None
         left, previews = self._left.pop(at, None), channel if isinstance(channel, CanPreview) else None
         return TurnPreview(self, at, typing, previews, reply_to=reply_to, left=left)
+
+    def show_heard(self, at: Address) -> None:
+        """Show the typing indicator to people whose turn has to wait, until `hide_heard`. A few places at once only."""
+        channel: object = self.channels.get(at.channel)
+        if isinstance(channel, CanType) and at not in self._heard and len(self._heard) < MAX_HEARD:
+            self._heard[at] = self.tasks.create_task(self.run_typing(channel, at))
+
+    def hide_heard(self, at: Address) -> None:
+        """End what `show_heard` began; not having begun is no error."""
+        if (task := self._heard.pop(at, None)) is not None:
+            task.cancel()
+
+    async def run_typing(self, channel: CanType, at: Address) -> None:
+        """Show the typing indicator until cancelled."""
+        try:
+            while True:
+                await channel.typing(at, active=True)
+                await self.clock.sleep(channel.typing_interval_s)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    try:
+                        await channel.typing(at, active=False)
+                    except Exception:  # also a bug in the adapter
+                        logger.exception("typing in %s broke", at.conversation)
+            raise
+        except Exception:  # a bug in the adapter, and no reason to give no answer
+            logger.exception("typing in %s broke", at.conversation)
 
     async def recover(self, only: ChannelName | None = None, *, unsure: str = "") -> None:
         """Take over previews of an earlier process; with `only`, those left when that channel was removed.
@@ -202,7 +234,7 @@ class TurnPreviews:
 
     async def close(self) -> None:
         """Cancel the running tasks."""
-        tasks = tuple(self._clearing_tasks)
+        tasks = (*self._clearing_tasks, *self._heard.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -253,7 +285,7 @@ class TurnPreview:
         self._at = at
         self._reply_to = reply_to
         self._preview = preview
-        self._typing_task = None if typing is None else previews.tasks.create_task(self._run_typing(typing))
+        self._typing_task = None if typing is None else previews.tasks.create_task(previews.run_typing(typing, at))
         self._preview_task: asyncio.Task[None] | None = None
         self._slow_task: asyncio.Task[None] | None = None
         self._told_slow = False
@@ -388,22 +420,6 @@ class TurnPreview:
         self.expect_nothing()
         if self._typing_task is not None:
             self._typing_task.cancel()  # it ends the indicator itself
-
-    async def _run_typing(self, channel: CanType) -> None:
-        try:
-            while True:
-                await channel.typing(self._at, active=True)
-                await self._previews.clock.sleep(channel.typing_interval_s)
-        except asyncio.CancelledError:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(GOODBYE_S):
-                    try:
-                        await channel.typing(self._at, active=False)
-                    except Exception:  # also a bug in the adapter
-                        logger.exception("typing in %s broke", self._at.conversation)
-            raise
-        except Exception:  # a bug in the adapter, and no reason to give no answer
-            logger.exception("typing in %s broke", self._at.conversation)
 
     async def _run_preview(self, channel: CanPreview) -> None:
         last, is_draft = "", False

@@ -55,6 +55,9 @@ class DrivenLoop(AgentLoop):
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         return await self.turns.give_up(conversation, reason, autonomous=autonomous)
 
+    def show_queued(self, conversation: ConversationId, *, waits: bool) -> None:
+        pass
+
     async def tell_queued(self, conversation: ConversationId) -> None:
         self.queued.append(conversation)
 

@@ -120,6 +120,9 @@ class Idle(AgentLoop):
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         raise AssertionError((conversation, reason, autonomous))
 
+    def show_queued(self, conversation: ConversationId, *, waits: bool) -> None:
+        pass
+
     async def tell_queued(self, conversation: ConversationId) -> None:
         raise AssertionError(conversation)
 
