@@ -229,7 +229,8 @@ def parse_message(data: Json, directory: DiscordDirectory) -> Message | None:
     )
 
 
-_COMMAND_TEXT = re.compile(r"(?:@\S+\s+)?/\w")
+_COMMAND_TEXT = re.compile(r"(?:@\S+\s+)?[!/]\w")
+"""A command in words, as far as the usual prefix tells."""
 
 
 def _opens_thread(data: Json, text: str, directory: DiscordDirectory) -> bool:

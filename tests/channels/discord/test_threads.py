@@ -52,7 +52,8 @@ async def test_a_question_is_answered_in_a_thread_that_is_made_of_it_and_the_tal
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"), [("nice weather", "room"), ("<@BOT> /help", "mention"), ("@everyone", "room")]
+    ("text", "kind"),
+    [("nice weather", "room"), ("<@BOT> /help", "mention"), ("<@BOT> !help", "mention"), ("@everyone", "room")],
 )
 async def test_what_is_no_question_opens_no_thread(text: str, kind: str) -> None:
     async with both(threads=["*"]) as (api, run):
