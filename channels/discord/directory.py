@@ -169,6 +169,8 @@ class DiscordDirectory:
     def audience(self, at: Address) -> Audience | None:
         """Return the audience of a place: https://discord.com/developers/docs/topics/permissions."""
         place, room = self.places.get(at.thread or at.room), self.places.get(at.room)
+        if at.thread is not None and self._planned.get(at.thread) == at.room:
+            place = room  # the thread that is opened is a public one
         if place is None or room is None or not place.guild:
             return None
         if place.is_private:

@@ -29,6 +29,7 @@ async def test_a_question_is_answered_in_a_thread_that_is_made_of_it_and_the_tal
     async with both(threads=["*"]) as (api, run):
         message = await asked(api, run)
         assert (message.at, message.kind, message.opens_thread) == (place(api.room, message.id), "mention", True)
+        assert run.channel.audience(message.at) == run.channel.audience(place(api.room)) == "space"
         await run.channel.typing(message.at, active=True)
         assert api.typings == [api.room]  # there is no thread to type in yet
         await answer(run, message, "Like this.", key="a#0")

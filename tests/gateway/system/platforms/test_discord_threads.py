@@ -111,3 +111,24 @@ async def test_what_was_taken_in_before_threads_were_wanted_is_not_answered_agai
         assert it.heard(token) == 1
         assert len(titles(it)) == 1
         await it.fair()
+
+
+@story
+async def test_what_was_said_in_the_room_before_can_be_looked_up(tmp_path: Path) -> None:
+    async with town(tmp_path, **OPENS) as it:
+        it.config["llm"]["models"]["main"]["context_tokens"] = 100_000
+        plain, results = it.model.default, list[str]()
+
+        def looks(body: Json) -> Answer:
+            found = [one["content"] for one in body["messages"] if one["role"] == "tool"]
+            results.extend(map(str, found))
+            return plain(body) if found else Answer(calls=(("c1", "read_room", '{"address": "#general"}'),))
+
+        it.model.default = looks
+        async with it.inside():
+            await it.api.connected()
+            it.api.says(it.api.room, it.api.ben, "the boiler stands in the cellar")
+            it.say()
+            await it.api.until(lambda: len(results) == 1)
+            await it.calm()
+        assert "the boiler stands in the cellar" in results[0]
