@@ -44,7 +44,6 @@ async def test_each_question_gets_a_thread_with_the_models_title_and_the_talk_go
             await it.answered(token)
             await it.calm()
         assert titles(it) == ["Tea in Berlin"]
-        assert len(it.api.texts(thread)) == 2
         assert it.api.texts(it.api.room) == []
         assert not any("Title:" in text for text in it.api.texts(thread))
         assert first in str(bodies[-1])  # what was said before, there
@@ -87,7 +86,7 @@ async def test_killed_between_thread_and_answer_it_says_it_once(tmp_path: Path, 
         await it.calm()
         await it.end()
         (thread,) = [one for one in it.api.world.channels.values() if one.get("parent_id") == it.api.room]
-        assert len(it.api.texts(thread["id"])) == 1
+        assert it.heard(token) == len([text for text in it.api.texts(thread["id"]) if token in text]) == 1
         assert it.api.texts(it.api.room) == []
         assert (await it.fair()).uncertain == 0
 

@@ -35,6 +35,13 @@ async def reacted(it: Program, count: int) -> None:
     await until(are_there)
 
 
+async def answered(it: discord_kit.Town, token: str) -> Json:
+    """The answer, once it is in the log that it was sent."""
+    await it.answered(token)
+    await it.calm()
+    return next(one for one in it.api.visible(it.api.room) if token in one["content"])
+
+
 @story
 async def test_on_telegram_a_reaction_is_told_in_the_next_turn(tmp_path: Path) -> None:
     async with telegram_kit.town(tmp_path) as it:
@@ -63,8 +70,7 @@ async def test_on_discord_a_reaction_is_told_in_the_next_turn(tmp_path: Path) ->
         async with it.inside():
             await it.api.connected()
             first = it.say()
-            answer = await it.api.shown(it.api.room)
-            await it.calm()
+            answer = await answered(it, first)
             it.api.reacts(it.api.room, answer["id"], it.api.ben, "🔥")
             await reacted(it, 1)
             await it.calm()
@@ -82,16 +88,15 @@ async def test_a_rule_of_the_operator_makes_a_reaction_a_reason_for_a_turn(tmp_p
         bodies = bodies_of(it)
         async with it.inside():
             await it.api.connected()
-            it.say()
-            answer = await it.api.shown(it.api.room)
-            await it.calm()
+            answer = await answered(it, it.say())
             theirs = it.api.says(it.api.room, it.api.ann, "nice weather")
             it.api.reacts(it.api.room, theirs, it.api.ben, "👍")
             await reacted(it, 1)
             await it.calm()
             assert len(bodies) == 1  # it is not what the agent said
             it.api.reacts(it.api.room, answer["id"], it.api.ben, "👎")
-            await it.api.until(lambda: len(it.api.texts(it.api.room)) == 2)
+            await until(lambda: len(bodies) == 2)
+            await it.calm()
             assert "(ben reacted with 👎 to your message" in str(bodies[-1]["messages"])
             it.api.reacts(it.api.room, answer["id"], it.api.ben, "👎", added=False)
             await reacted(it, 3)
